@@ -1,0 +1,51 @@
+import json
+
+from titanrun.config.problems import Origin, Problem, Related, SourceText
+from titanrun.config.render import render, width
+
+OUTER = SourceText("outer.yaml", "extends: recipe.yaml\n")
+TEXT = SourceText("recipe.yaml", "a: 1\nconverters:\n  - name: 名前 wrong\n", included_from=Origin(OUTER, 1, 10, 21))
+PROBLEM = Problem(
+    "unknown-name",
+    "unknown converter '名前'",
+    ("converters", 0, "name"),
+    Origin(TEXT, 3, 11, 19),
+    help="did you mean 'lora'?",
+    suggestion="lora",
+    related=(Related(Origin(TEXT, 1, 1, 2), "a is 1"),),
+)
+
+
+def test_the_caret_follows_display_width_and_the_chain_of_includes_is_told() -> None:
+    assert render([PROBLEM]) == (
+        "error[unknown-name]: unknown converter '名前'\n"
+        " --> recipe.yaml:3:11  (converters[0].name)\n"
+        "  |\n"
+        "3 |   - name: 名前 wrong\n"
+        "  |           ^^^^^^^^^^ help: did you mean 'lora'?\n"
+        "  = recipe.yaml:1:1: a is 1\n"
+        "  = note: included from outer.yaml:1\n"
+    )
+    assert width("名前 wrong") == 10
+
+
+def test_programs_get_one_object_a_problem() -> None:
+    data = json.loads(render([PROBLEM], format="json"))
+    assert (data["file"], data["line"], data["col"], data["end_col"], data["path"]) == ("recipe.yaml", 3, 11, 19, "converters[0].name")
+    assert data["related"] == [{"file": "recipe.yaml", "line": 1, "message": "a is 1"}]
+
+
+def test_github_and_sarif_point_at_the_place() -> None:
+    assert render([PROBLEM], format="github").startswith("::error file=recipe.yaml,line=3,col=11,endColumn=19,title=unknown-name::unknown")
+    result = json.loads(render([PROBLEM], format="sarif"))["runs"][0]["results"][0]
+    assert result["locations"][0]["physicalLocation"]["region"] == {"startLine": 3, "startColumn": 11, "endColumn": 19}
+
+
+def test_problems_come_in_file_order_and_overrides_last() -> None:
+    override = SourceText("<override 1>", "a=2", kind="override")
+    problems = [
+        Problem("usage", "c", (), Origin(override, 1, 1, 2)),
+        Problem("usage", "b", (), Origin(TEXT, 2, 1, 2)),
+        Problem("usage", "a", (), Origin(TEXT, 1, 1, 2)),
+    ]
+    assert [json.loads(line)["message"] for line in render(problems, format="json").splitlines()] == ["a", "b", "c"]

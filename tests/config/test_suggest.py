@@ -1,0 +1,36 @@
+import pytest
+
+from titanrun.config.suggest import closest, edit_distance, listing
+
+KEYS = ["lr", "beta1", "beta2", "eps", "weight_decay", "implementation", "local_batch_size", "global_batch_size"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("LR", "lr"),
+        ("weight-decay", "weight_decay"),
+        ("weightDecay", "weight_decay"),
+        ("wieght_decay", "weight_decay"),
+        ("weight_decy", "weight_decay"),
+        ("lrr", "lr"),
+        ("local_batchsize", "local_batch_size"),
+        ("frobnicate", None),
+        ("xy", None),
+    ],
+)
+def test_the_key_that_was_meant(typed: str, meant: str | None) -> None:
+    assert closest(typed, KEYS) == meant
+
+
+def test_a_key_that_is_not_there_yet_wins_a_tie() -> None:
+    assert closest("beta", ["beta1", "beta2"], present={"beta1"}) == "beta2"
+
+
+def test_swapped_neighbours_are_one_edit() -> None:
+    assert [edit_distance("step", "setp", 3), edit_distance("step", "steps", 3), edit_distance("a", "abcdef", 3)] == [1, 1, 4]
+
+
+def test_a_list_reads_like_a_sentence() -> None:
+    assert [listing([]), listing(["a"]), listing(["a", "b", "c"])] == ["", "a", "a, b or c"]
+    assert listing(map(str, range(20)), most=2) == "0, 1 and 18 more"

@@ -1,0 +1,170 @@
+"""Validates a tree against a config class: every problem at once, each at its origin."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from pydantic import ValidationError
+
+from titanrun.config import registry
+from titanrun.config.base import Config
+from titanrun.config.fields import setting_of
+from titanrun.config.problems import DataPath, Origin, Problem
+from titanrun.config.shape import annotation_at, bare, chosen, config_at, field_at, is_slot, item_type
+from titanrun.config.suggest import closest, listing
+from titanrun.config.tree import Node, find, nearest, path_text, plain
+from titanrun.config.wording import NO_VALUE, singular, word_value_error
+
+C = TypeVar("C", bound=Config)
+Synonyms = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked(Generic[C]):
+    """The config, or None where there are errors, and the problems."""
+
+    config: C | None
+    problems: tuple[Problem, ...]
+
+
+def check(model: type[C], root: Node, *, synonyms: Synonyms | None = None) -> Checked[C]:
+    """Validate the tree against `model`. `synonyms` maps a word to the keys it may mean."""
+    data = plain(root)
+    try:
+        return Checked(model.model_validate(data), ())
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+    checker = Checker(model, root, data, synonyms or {})
+    return Checked(None, tuple(without_follow_ups([checker.problem(item) for item in errors])))
+
+
+def without_follow_ups(problems: list[Problem]) -> list[Problem]:
+    """A key that is misspelt is not also missing."""
+    meant = {(*problem.path[:-1], problem.suggestion) for problem in problems if problem.code == "unknown-key" and problem.suggestion}
+    return [problem for problem in problems if problem.code != "missing-key" or problem.path not in meant]
+
+
+class Checker:
+    """Turns pydantic's errors about one tree into problems."""
+
+    def __init__(self, model: type[Config], root: Node, data: Any, synonyms: Synonyms) -> None:
+        self.model = model
+        self.root = root
+        self.data = data
+        self.synonyms = synonyms
+
+    def problem(self, error: Any) -> Problem:
+        """One of pydantic's errors as a problem."""
+        path: DataPath = tuple(error["loc"])
+        if error["type"] == "extra_forbidden":
+            return self.unknown_key(path)
+        if error["type"] == "missing":
+            return self.missing_key(path)
+        return self.bad_value(path, error)
+
+    def unknown_key(self, path: DataPath) -> Problem:
+        """A key that the mapping does not have."""
+        key = str(path[-1])
+        node = find(self.root, path)
+        suggestion, elsewhere = self.meant_key(path)
+        help = f"did you mean '{suggestion}'?" if suggestion else elsewhere
+        if help is None and (holder := config_at(self.model, self.data, path[:-1])) is not None:
+            help = f"known keys: {listing(holder.model_fields, last='and')}"
+        message = f"unknown key '{key}' in {self.place(path[:-1])}"
+        return Problem("unknown-key", message, path, key_origin(node), help=help, suggestion=suggestion, got=key)
+
+    def missing_key(self, path: DataPath) -> Problem:
+        """A required key that was not written: shown at its parent's key."""
+        parent, _ = nearest(self.root, path[:-1])
+        message = f"{self.place(path[:-1])} needs '{path[-1]}'"
+        return Problem("missing-key", message, path, parent.key or parent.origin, help=f"add {path_text(path)}")
+
+    def bad_value(self, path: DataPath, error: Any) -> Problem:
+        """A value of a wrong type, out of range, or a name nobody registered."""
+        node, _ = nearest(self.root, path)
+        empty = node.value is None and node.key is not None and node.origin == node.key
+        origin = node.origin
+        if error["type"].startswith(("unknown_name", "component_name")) and isinstance(node.value, dict):
+            name = node.value.get("name")
+            origin = name.origin if name is not None else first_key(node)
+            path = (*path, "name")
+        field = field_at(self.model, self.data, path)
+        setting = setting_of(field) if field is not None else None
+        if setting is not None and setting.not_built is not None and not empty:
+            message = f"{path_text(path)} asks for {setting.not_built}, which this version does not have"
+            return Problem("not-built", message, path, origin, help="leave it out", got=error["input"])
+        wording = word_value_error(error["type"], error.get("ctx") or {}, NO_VALUE if empty else error["input"])
+        got = None if empty else error["input"]
+        return Problem(
+            wording.code,
+            wording.message,
+            path,
+            origin,
+            help=wording.help,
+            suggestion=wording.suggestion,
+            got=got,
+            expected=wording.expected,
+        )
+
+    def place(self, path: DataPath) -> str:
+        """A mapping as messages call it: `section 'training'`, `converter 'lora'`, `the recipe`."""
+        if not path:
+            return "the recipe"
+        annotation = annotation_at(self.model, self.data, path)
+        if is_slot(annotation):
+            choice = config_at(self.model, self.data, path)
+            return f"{singular(annotation.slot)} '{choice.model_fields['name'].default}'" if choice else singular(annotation.slot)
+        return f"section '{path_text(path)}'"
+
+    def meant_key(self, path: DataPath) -> tuple[str | None, str | None]:
+        """The key of the same mapping that was meant, else a sentence about where the key belongs."""
+        key = str(path[-1])
+        holder = config_at(self.model, self.data, path[:-1])
+        parent = find(self.root, path[:-1])
+        if holder is None or parent is None or not isinstance(parent.value, dict):
+            return None, None
+        present = set(parent.value)
+        for synonym in self.synonyms.get(key.lower().replace("-", "_"), ()):
+            if synonym in holder.model_fields:
+                return synonym, None
+        suggestion = closest(key, holder.model_fields, present=present)
+        exact = self.elsewhere(key, path)
+        if suggestion and (exact is None or suggestion.replace("_", "") == key.replace("_", "")):
+            return suggestion, None
+        return (None, exact) if exact else (suggestion, None)
+
+    def elsewhere(self, key: str, path: DataPath) -> str | None:
+        """Where else the schema has this very key, or a synonym of it."""
+        wanted = (key, *self.synonyms.get(key.lower().replace("-", "_"), ()))
+        places = [place for word in wanted for place in keys_named(self.model, self.data, word)]
+        if places:
+            return f"'{key}' belongs in {path_text(places[0][:-1]) or 'the top level'}: write {path_text(places[0])}"
+        annotation: Any = annotation_at(self.model, self.data, path[:-1]) if len(path) > 1 else None
+        if is_slot(annotation):
+            holders = [name for name, choice in registry.choices(annotation).items() if key in choice.model_fields]
+            if holders:
+                return f"a key of {singular(annotation.slot)} {listing(map(repr, holders))}"
+        return None
+
+
+def keys_named(model: type[Config], data: Any, key: str, path: DataPath = ()) -> Iterator[DataPath]:
+    """Paths of all fields called `key`, in the choices that `data` names."""
+    for name, field in model.model_fields.items():
+        if name == key:
+            yield (*path, name)
+        annotation = bare(field.annotation)
+        value = data.get(name) if isinstance(data, dict) else None
+        inner = chosen(annotation, value) if is_slot(annotation) else annotation
+        if isinstance(inner, type) and issubclass(inner, Config) and not issubclass(inner, model) and item_type(field.annotation) is None:
+            yield from keys_named(inner, value, key, (*path, name))
+
+
+def key_origin(node: Node | None) -> Origin | None:
+    """The mark of the key that leads to a node, else of its value."""
+    return None if node is None else node.key or node.origin
+
+
+def first_key(node: Node) -> Origin:
+    """The mark of a mapping's first key, where a missing name is shown."""
+    children = list(node.value.values()) if isinstance(node.value, dict) else []
+    return (children[0].key or children[0].origin) if children else node.origin

@@ -1,0 +1,121 @@
+"""What is wrong with a recipe: one problem is data, its text is made in render.py."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+Code = Literal[
+    "syntax",
+    "encoding",
+    "empty",
+    "file",
+    "tag",
+    "limit",
+    "duplicate-key",
+    "unknown-key",
+    "unknown-name",
+    "missing-key",
+    "wrong-type",
+    "ambiguous-number",
+    "out-of-range",
+    "conflict",
+    "no-effect",
+    "not-built",
+    "deprecated",
+    "version",
+    "cycle",
+    "interpolation",
+    "usage",
+    "data",
+    "checkpoint",
+    "internal",
+]
+
+EXIT_RECIPE = 2
+EXIT_OF_CODE: dict[Code, int] = {"data": 3, "checkpoint": 4, "internal": 70}
+
+DataPath = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SourceText:
+    """One text that values come from: a file as the user named it, or one command-line override."""
+
+    name: str
+    text: str
+    kind: Literal["file", "override"] = "file"
+    included_from: "Origin | None" = None
+
+    def line(self, number: int) -> str:
+        """Line `number`, counted from 1, without its line break."""
+        lines = self.text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        return lines[number - 1] if 0 < number <= len(lines) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a key or value stands: line and columns count code points from 1, `end_column` is exclusive."""
+
+    source: SourceText
+    line: int
+    column: int
+    end_column: int
+
+    def __str__(self) -> str:
+        if self.source.kind == "override":
+            return self.source.name
+        return f"{self.source.name}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class Related:
+    """A further place that a problem involves, with what stands there."""
+
+    origin: Origin | None
+    message: str
+    path: DataPath = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One diagnostic. `message` and `help` are short, lower case, without a full stop."""
+
+    code: Code
+    message: str
+    path: DataPath = ()
+    origin: Origin | None = None
+    severity: Literal["error", "warning"] = "error"
+    help: str | None = None
+    suggestion: str | None = None
+    rule: str | None = None
+    got: object = None
+    expected: str | None = None
+    related: tuple[Related, ...] = field(default=())
+
+    @property
+    def label(self) -> str:
+        """The code as it is shown: `conflict/heads-divide-over-tp` for a rule's problem."""
+        return f"{self.code}/{self.rule}" if self.rule else self.code
+
+    @property
+    def exit_code(self) -> int:
+        """The process exit code that this problem asks for."""
+        return EXIT_OF_CODE.get(self.code, EXIT_RECIPE)
+
+
+class ProblemsFound(Exception):
+    """Raised where work cannot go on; carries every problem found so far."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(problem.message for problem in self.problems))
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the first error."""
+        return next((problem.exit_code for problem in self.problems if problem.severity == "error"), EXIT_RECIPE)
+
+
+def fail(code: Code, message: str, *, path: DataPath = (), origin: Origin | None = None, help: str | None = None) -> ProblemsFound:
+    """One problem, ready to be raised."""
+    return ProblemsFound([Problem(code, message, path=path, origin=origin, help=help)])

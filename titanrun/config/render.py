@@ -1,0 +1,167 @@
+"""Problems as text for people, and as json, github and sarif for programs."""
+
+import json
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from titanrun.config.problems import Origin, Problem
+from titanrun.config.tree import path_text
+
+Format = Literal["text", "json", "github", "sarif"]
+LONGEST_VALUE = 60
+LONGEST_LINE = 160
+STYLES = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m", "place": "\x1b[34m", "bold": "\x1b[1m", "off": "\x1b[0m"}
+
+
+def render(problems: Sequence[Problem], *, format: Format = "text", colour: bool = False) -> str:
+    """All problems in file order, in one of the four formats."""
+    ordered = in_file_order(problems)
+    if format == "json":
+        return "".join(json.dumps(as_data(problem), ensure_ascii=False) + "\n" for problem in ordered)
+    if format == "github":
+        return "".join(github_line(problem) + "\n" for problem in ordered)
+    if format == "sarif":
+        return json.dumps(as_sarif(ordered), indent=2, ensure_ascii=False) + "\n"
+    return render_text(ordered, colour=colour)
+
+
+def render_text(problems: Iterable[Problem], *, colour: bool = False) -> str:
+    """The problems for a terminal, each with its source line and a caret, separated by empty lines."""
+    style = STYLES if colour else dict.fromkeys(STYLES, "")
+    return "\n".join(block(problem, style) for problem in problems)
+
+
+def in_file_order(problems: Iterable[Problem]) -> list[Problem]:
+    """By source in the order met, then by line and column; problems without an origin last."""
+    met: dict[int, int] = {}
+    for problem in problems:
+        if problem.origin is not None:
+            met.setdefault(id(problem.origin.source), len(met))
+
+    def place(problem: Problem) -> tuple[bool, bool, int, int, int]:
+        origin = problem.origin
+        if origin is None:
+            return True, True, 0, 0, 0
+        override = origin.source.kind == "override"
+        number = int("".join(filter(str.isdigit, origin.source.name)) or 0) if override else met[id(origin.source)]
+        return False, override, number, origin.line, origin.column
+
+    return sorted(problems, key=place)
+
+
+def block(problem: Problem, style: dict[str, str]) -> str:
+    """One problem as a block of lines."""
+    title = f"{style[problem.severity]}{problem.severity}[{problem.label}]{style['off']}{style['bold']}: {problem.message}{style['off']}"
+    lines = [title]
+    origin = problem.origin
+    where = f"  ({path_text(problem.path)})" if problem.path else ""
+    if origin is None:
+        lines += [f"  --> {path_text(problem.path)}"] if problem.path else []
+        lines += [f"  = help: {problem.help}"] if problem.help else []
+    else:
+        gutter = " " * len(str(origin.line))
+        lines.append(f"{gutter}{style['place']}-->{style['off']} {origin}{where}")
+        lines += snippet(origin, problem.help, style, style[problem.severity])
+    for related in problem.related:
+        place = str(related.origin) if related.origin else path_text(related.path)
+        lines.append(f"  = {place}: {related.message}")
+    lines += [f"  = note: included from {place}" for place in includes(origin)]
+    return "\n".join(lines) + "\n"
+
+
+def snippet(origin: Origin, help: str | None, style: dict[str, str], accent: str) -> list[str]:
+    """The source line with a caret under the marked columns, and the help beside the caret."""
+    text = origin.source.line(origin.line)
+    gutter = " " * len(str(origin.line))
+    bar = f"{style['place']}{gutter} |{style['off']}"
+    if len(text) > LONGEST_LINE or not text.strip():
+        return [f"{bar}", f"{bar} help: {help}"] if help else []
+    shown = "".join(" " if character == "\t" else character if character.isprintable() else "\ufffd" for character in text)
+    marked = text[origin.column - 1 : origin.end_column - 1]
+    caret = " " * width(text[: origin.column - 1]) + accent + "^" * max(1, width(marked)) + style["off"]
+    after = f" help: {help}" if help else ""
+    return [bar, f"{style['place']}{origin.line} |{style['off']} {shown}", f"{bar} {caret}{after}"]
+
+
+def width(text: str) -> int:
+    """Columns that text takes on a terminal: wide characters two, combining ones none."""
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(unicodedata.combining(character) != 0 for character in text)
+
+
+def includes(origin: Origin | None) -> list[str]:
+    """The chain of files that included the origin's file, nearest first, as `file:line`."""
+    chain = []
+    while origin is not None and origin.source.included_from is not None:
+        origin = origin.source.included_from
+        chain.append(f"{origin.source.name}:{origin.line}")
+    return chain
+
+
+def shorten(value: object) -> str:
+    """A value as it is shown in a message: text in single quotes, cut after 60 characters."""
+    names = {None: "null", True: "true", False: "false"}
+    text = names[value] if value is None or isinstance(value, bool) else f"'{value}'" if isinstance(value, str) else str(value)
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
+
+
+def as_data(problem: Problem) -> dict[str, object]:
+    """One problem as a JSON object."""
+    origin = problem.origin
+    related = [
+        {
+            "file": item.origin.source.name if item.origin else None,
+            "line": item.origin.line if item.origin else None,
+            "message": item.message,
+        }
+        for item in problem.related
+    ]
+    return {
+        "code": problem.code,
+        "rule": problem.rule,
+        "severity": problem.severity,
+        "message": problem.message,
+        "file": origin.source.name if origin else None,
+        "line": origin.line if origin else None,
+        "col": origin.column if origin else None,
+        "end_col": origin.end_column if origin else None,
+        "path": path_text(problem.path),
+        "got": None if problem.got is None else shorten(problem.got),
+        "expected": problem.expected,
+        "suggestion": problem.suggestion,
+        "help": problem.help,
+        "related": related,
+        "fix": None,
+    }
+
+
+def github_line(problem: Problem) -> str:
+    """One problem as a workflow command of GitHub Actions."""
+    place = ""
+    if problem.origin is not None:
+        origin = problem.origin
+        place = f" file={origin.source.name},line={origin.line},col={origin.column},endColumn={origin.end_column}"
+    text = problem.message + (f" (help: {problem.help})" if problem.help else "")
+    escaped = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return f"::{problem.severity}{place}{',' if place else ' '}title={problem.label}::{escaped}"
+
+
+def as_sarif(problems: Sequence[Problem]) -> dict[str, object]:
+    """All problems as one SARIF 2.1.0 log."""
+    return {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": {"name": "titanrun"}}, "results": [sarif_result(problem) for problem in problems]}],
+    }
+
+
+def sarif_result(problem: Problem) -> dict[str, object]:
+    """One problem as a SARIF result."""
+    text = problem.message + (f"; {problem.help}" if problem.help else "")
+    result: dict[str, object] = {"ruleId": problem.label, "level": problem.severity, "message": {"text": text}}
+    if problem.origin is not None:
+        origin = problem.origin
+        region = {"startLine": origin.line, "startColumn": origin.column, "endColumn": origin.end_column}
+        result["locations"] = [{"physicalLocation": {"artifactLocation": {"uri": origin.source.name}, "region": region}}]
+    return result

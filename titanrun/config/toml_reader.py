@@ -1,0 +1,89 @@
+"""Reads TOML: tomli decides what a text means, toml_spans where it says so."""
+
+import math
+from typing import NoReturn
+
+import tomli
+
+from titanrun.config.limits import MAX_DIGITS, cut, refuse_count, refuse_depth
+from titanrun.config.places import Places
+from titanrun.config.problems import DataPath, Origin, Problem, ProblemsFound, SourceText
+from titanrun.config.scalars import Refusal, finite, fits_printing
+from titanrun.config.toml_spans import GAP, Span, Spots, TooMuch, find_spots
+from titanrun.config.toml_syntax import explain
+from titanrun.config.tree import Node, Scalar
+
+
+def read_toml(source: SourceText) -> Node:
+    """The tables of a TOML text; raises ProblemsFound with all that is wrong with it."""
+    places = Places(source)
+    try:
+        spots = find_spots(source.text)
+    except TooMuch as limit:
+        refuse(limit, places)
+    try:
+        data = tomli.loads(source.text)
+    except tomli.TOMLDecodeError as error:
+        raise ProblemsFound(explain(error, places, spots)) from None
+    if not data:
+        raise ProblemsFound([Problem("empty", "holds nothing but comments", origin=Origin(source, 1, 1, 1))])
+    builder = TomlBuilder(places, spots)
+    root = builder.root(data)
+    if builder.problems:
+        raise ProblemsFound(builder.problems)
+    return root
+
+
+def refuse(limit: TooMuch, places: Places) -> NoReturn:
+    """Ends reading at a limit."""
+    origin = places.origin(*limit.span)
+    if limit.limit == "depth":
+        refuse_depth([], origin, limit.path)
+    if limit.limit == "values":
+        refuse_count([], origin, limit.path)
+    message = f"a number of {limit.span[1] - limit.span[0]} characters is longer than {MAX_DIGITS}"
+    raise ProblemsFound([Problem("limit", message, limit.path, origin)])
+
+
+class TomlBuilder:
+    """Joins the values of a text with their places."""
+
+    def __init__(self, places: Places, spots: Spots) -> None:
+        self.places = places
+        self.spots = spots
+        self.problems: list[Problem] = []
+
+    def root(self, data: dict[str, object]) -> Node:
+        """The node of the whole text, marked at its first line."""
+        start = GAP.match(self.places.source.text)
+        first = start.end() if start else 0
+        origin = self.places.origin(first, self.places.line_end(first))
+        return Node({key: self.node(value, (key,)) for key, value in data.items()}, origin)
+
+    def node(self, value: object, path: DataPath) -> Node:
+        """The node of the value at `path`."""
+        spot = self.spots.found[path]
+        origin = self.places.origin(*spot.value)
+        key = self.places.origin(*spot.key) if spot.key else None
+        if isinstance(value, dict):
+            return Node({name: self.node(child, (*path, name)) for name, child in value.items()}, origin, key)
+        if isinstance(value, list):
+            return Node([self.node(child, (*path, index)) for index, child in enumerate(value)], origin, key)
+        return Node(self.scalar(value, path, spot.value, origin), origin, key)
+
+    def scalar(self, value: object, path: DataPath, span: Span, origin: Origin) -> Scalar:
+        """A value without children; null, with a problem, for what a recipe cannot hold."""
+        accepted: Scalar | Refusal
+        written = self.places.source.text[slice(*span)]
+        if isinstance(value, str | bool):
+            return value
+        if isinstance(value, int):
+            accepted = fits_printing(value)
+        elif isinstance(value, float):
+            accepted = value if "inf" in written or not math.isinf(value) else finite(written.replace("_", ""))
+        else:
+            accepted = Refusal("wrong-type", f"{cut(written)} is a date or time, which no key takes", f'put it in quotes: "{written}"')
+        if not isinstance(accepted, Refusal):
+            return accepted
+        self.problems.append(Problem(accepted.code, accepted.message, path, origin, help=accepted.help, got=written))
+        return None

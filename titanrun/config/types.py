@@ -1,0 +1,46 @@
+"""The few field types recipes need beyond pydantic's own: numbers, names, paths, and `auto`-or-something."""
+
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args
+
+from annotated_types import Ge, Gt, Interval, Len
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, PydanticCustomError, ValidationError, core_schema
+
+AUTO: Literal["auto"] = "auto"
+T = TypeVar("T")
+
+PositiveInt: TypeAlias = Annotated[int, Gt(0)]
+NonNegativeInt: TypeAlias = Annotated[int, Ge(0)]
+PositiveFloat: TypeAlias = Annotated[float, Gt(0)]
+NonNegativeFloat: TypeAlias = Annotated[float, Ge(0)]
+Fraction: TypeAlias = Annotated[float, Interval(ge=0, le=1)]
+Text: TypeAlias = Annotated[str, Len(1)]
+DtypeName: TypeAlias = Literal["float32", "bfloat16"]
+
+
+class AutoOr:
+    """Marks `X | Literal["auto"]`: one error instead of pydantic's two, one per branch of the union."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        inner = handler.generate_schema(get_args(source)[0])
+        return core_schema.no_info_wrap_validator_function(auto_or, inner)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        inner = handler(schema["schema"])
+        return {"anyOf": [{"const": AUTO}, inner]}
+
+
+def auto_or(value: Any, validate: Any) -> Any:
+    """`auto` as it stands, else what the inner type makes of the value."""
+    if isinstance(value, str) and value == AUTO:
+        return AUTO
+    try:
+        return validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        if len(error.errors()) > 1 or first["loc"] or not isinstance(value, str) or first["type"].startswith(("str", "unknown_")):
+            raise
+        raise PydanticCustomError("or_auto", "{inner}", {"inner": first["type"], "inner_ctx": first.get("ctx", {})}) from None
+
+
+OrAuto = Annotated[T | Literal["auto"], AutoOr()]
