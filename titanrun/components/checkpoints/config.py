@@ -1,0 +1,32 @@
+"""The checkpoint section: when to save, what to keep, what to start from."""
+
+from typing import Literal
+
+from titanrun.config.base import Config
+from titanrun.config.fields import bookkeeping, numerics, performance
+from titanrun.config.types import NonNegativeInt, PositiveInt, Text
+
+
+class CheckpointConfig(Config):
+    """When to save, what to keep, what to start from."""
+
+    enable: bool = bookkeeping(False)
+    """Whether checkpoints are written, and a run that was stopped goes on from its last one."""
+    folder: Text = bookkeeping("checkpoint")
+    """Folder of the checkpoints inside the run directory."""
+    interval: PositiveInt = bookkeeping(500, unit="steps", resume=True)
+    """Steps between checkpoints."""
+    keep_latest_k: NonNegativeInt = bookkeeping(10)
+    """How many checkpoints stay; 0 keeps all."""
+    initial_load_path: Text | None = numerics(None)
+    """Where a new run takes its weights from: a checkpoint of titanrun, or a Hugging Face folder with initial_load_in_hf."""
+    initial_load_in_hf: bool = numerics(False)
+    """Whether initial_load_path is a Hugging Face folder; without a path, model.hf_assets_path."""
+    last_save_model_only: bool = bookkeeping(False)
+    """Whether the last checkpoint holds the weights only; such a run cannot go on."""
+    last_save_in_hf: bool = bookkeeping(False)
+    """Whether the end of the run also writes a folder `hf` that transformers opens."""
+    export_dtype: Literal["float32", "bfloat16", "float16"] = bookkeeping("float32")
+    """Storage type of the weights in that folder."""
+    async_mode: Literal["disabled", "async", "async_with_pinned_mem"] = performance("disabled", not_built="asynchronous checkpoints")
+    """Whether training goes on while a checkpoint is written."""

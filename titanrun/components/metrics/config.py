@@ -1,0 +1,33 @@
+"""The metrics section, and the tracker slot."""
+
+from typing import ClassVar, Literal
+
+from titanrun.config.base import ComponentConfig, Config
+from titanrun.config.fields import bookkeeping, component
+from titanrun.config.types import PositiveInt, Text
+
+
+class TrackerConfig(ComponentConfig):
+    """A place that receives every logged metric beside metrics.jsonl."""
+
+    slot: ClassVar = "trackers"
+    is_slot: ClassVar = True
+
+
+class TensorBoardConfig(TrackerConfig):
+    """TensorBoard event files. Needs the extra `tensorboard`."""
+
+    name: Literal["tensorboard"] = bookkeeping("tensorboard", resume=True)
+    builds: ClassVar = "titanrun.components.metrics.tensorboard:TensorBoardTracker"
+    extra: ClassVar = "tensorboard"
+    folder: Text = bookkeeping("tensorboard", resume=True)
+    """Folder of the event files inside the run directory."""
+
+
+class MetricsConfig(Config):
+    """What is logged, how often, and to where."""
+
+    log_freq: PositiveInt = bookkeeping(10, unit="steps", resume=True)
+    """Steps between logged lines; the first step is always logged."""
+    trackers: tuple[TrackerConfig, ...] = component(())
+    """Further receivers of the metrics; metrics.jsonl is always written."""

@@ -1,0 +1,46 @@
+"""The tokenizer slot and its choices."""
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from titanrun.config.base import ComponentConfig
+from titanrun.config.fields import numerics
+from titanrun.config.types import Text
+
+
+class TokenizerConfig(ComponentConfig):
+    """Text to token ids and back."""
+
+    slot: ClassVar = "tokenizer"
+    is_slot: ClassVar = True
+
+    @property
+    def folder(self) -> Path:
+        """Where the tokenizer's files are, in Hugging Face layout."""
+        raise TypeError(f"{type(self).__name__} does not say where its files are")
+
+
+class TinyTokenizerConfig(TokenizerConfig):
+    """The byte-level BPE tokenizer with 2048 entries that ships with titanrun."""
+
+    name: Literal["tiny"] = numerics("tiny")
+    builds: ClassVar = "titanrun.components.tokenizers.huggingface:tiny_tokenizer"
+
+    @property
+    def folder(self) -> Path:
+        """The folder that ships with titanrun."""
+        return Path(__file__).parents[2] / "assets" / "tiny"
+
+
+class HuggingFaceTokenizerConfig(TokenizerConfig):
+    """A tokenizer from a folder in Hugging Face layout."""
+
+    name: Literal["huggingface"] = numerics("huggingface")
+    builds: ClassVar = "titanrun.components.tokenizers.huggingface:folder_tokenizer"
+    path: Text = numerics()
+    """Folder with tokenizer.json, or vocab.json and merges.txt, and tokenizer_config.json."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder named in the recipe."""
+        return Path(self.path)

@@ -1,0 +1,23 @@
+"""The validation section."""
+
+from titanrun.components.data.config import DatasetConfig
+from titanrun.config.base import Config
+from titanrun.config.fields import bookkeeping, component
+from titanrun.config.types import OrAuto, PositiveInt
+
+
+class ValidationConfig(Config):
+    """Loss on held-out data, every `freq` steps."""
+
+    enable: bool = bookkeeping(False)
+    """Whether validation runs."""
+    dataset: OrAuto[DatasetConfig] | None = component("auto")
+    """Held-out data; `auto` is the held-out part of the tiny corpus where that corpus trains, else none."""
+    local_batch_size: OrAuto[PositiveInt] = bookkeeping("auto", unit="rows")
+    """Rows a forward pass takes on each data-parallel rank; `auto` is training.local_batch_size."""
+    seq_len: OrAuto[PositiveInt] = bookkeeping("auto", unit="tokens")
+    """Length of a row; `auto` is training.seq_len."""
+    freq: PositiveInt = bookkeeping(10, unit="steps")
+    """Steps between validations; the first and the last step are always validated."""
+    steps: PositiveInt | None = bookkeeping(None)
+    """Batches per validation, always the same ones; null: the whole set, once."""

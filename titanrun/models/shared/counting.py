@@ -1,0 +1,29 @@
+"""Parameters and floating-point operations of a model, in closed form."""
+
+from math import prod
+
+from titanrun.models.shared.config import ModelConfig
+
+EMBEDDING = "tok_embeddings.weight"
+OUTPUT = "output.weight"
+
+
+def parameter_count(config: ModelConfig) -> int:
+    """Number of parameters; a matrix that embedding and output head share counts once."""
+    return sum(prod(shape) for shape in config.parameter_shapes().values())
+
+
+def embedding_parameter_count(config: ModelConfig) -> int:
+    """Number of parameters of the token embedding."""
+    return prod(config.parameter_shapes()[EMBEDDING])
+
+
+def flops_per_token(config: ModelConfig, seq_len: int) -> int:
+    """Floating-point operations that training spends on one token of a row of `seq_len`, forward and backward.
+
+    Six for each parameter that is multiplied by: a table that is only looked up is left out, a matrix tied to the head
+    is not. Plus 6 * attention_width * seq_len for scores and weighted values, counted as if nothing were masked
+    (PaLM, https://arxiv.org/abs/2204.02311, appendix B).
+    """
+    looked_up = embedding_parameter_count(config) if OUTPUT in config.parameter_shapes() else 0
+    return 6 * (parameter_count(config) - looked_up) + 6 * config.attention_width() * seq_len
