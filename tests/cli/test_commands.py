@@ -1,0 +1,115 @@
+"""The commands through the installed script, as their users run them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DEBUG = str(ROOT / "recipes" / "llama3_debug.yaml")
+
+
+def titanrun(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "titanrun", *arguments], capture_output=True, text=True, cwd=cwd, check=False)
+
+
+def test_validate_says_ok_and_writes_nothing(tmp_path: Path) -> None:
+    done = titanrun("validate", DEBUG, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", f"{DEBUG}: ok\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_validate_reports_every_file_and_every_mistake(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("version: 1\nmodel: llama\ntraining: {dataset: tiny, stepz: 3}\n", encoding="utf-8")
+    (tmp_path / "b.yaml").write_text("version: 1\nversion: 1\n", encoding="utf-8")
+    done = titanrun("validate", "a.yaml", "b.yaml", DEBUG, "--format", "json", cwd=tmp_path)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(problem["file"], problem["line"], problem["code"]) for problem in found] == [
+        ("a.yaml", 2, "unknown-name"),
+        ("a.yaml", 3, "unknown-key"),
+        ("b.yaml", 2, "duplicate-key"),
+    ]
+    assert (done.returncode, done.stderr) == (2, "")
+
+
+def test_strict_makes_warnings_fail(tmp_path: Path) -> None:
+    overrides = ["training.steps=400", "lr_scheduler.total_steps=200"]
+    assert titanrun("validate", DEBUG, *overrides, cwd=tmp_path).returncode == 0
+    assert titanrun("validate", DEBUG, *overrides, "--strict", cwd=tmp_path).returncode == 1
+
+
+def test_diff_config_exits_as_diff_does(tmp_path: Path) -> None:
+    same = titanrun("diff-config", DEBUG, DEBUG.replace(".yaml", ".toml"), cwd=tmp_path)
+    assert (same.returncode, same.stdout) == (0, "")
+    changed = titanrun("diff-config", DEBUG, DEBUG, "optimizer.lr=1e-2", "metrics.log_freq=3", cwd=tmp_path)
+    assert changed.returncode == 1
+    lines = changed.stdout.splitlines()
+    assert lines[0].startswith("optimizer.lr      0.001 (")
+    assert lines[0].endswith("-> 0.01 (override 1)  numerics")
+    assert lines[1].endswith("bookkeeping, a resume allows it")
+    assert titanrun("diff-config", DEBUG, "nowhere.yaml", cwd=tmp_path).returncode == 2
+
+
+def test_diff_config_of_a_recipe_and_its_resolved_form_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "resolved.yaml").write_text(titanrun("show", DEBUG, cwd=tmp_path).stdout, encoding="utf-8")
+    done = titanrun("diff-config", DEBUG, str(tmp_path), "--format", "json", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_show_prints_a_section_a_value_and_sources(tmp_path: Path) -> None:
+    assert titanrun("show", DEBUG, "training.seq_len", cwd=tmp_path).stdout == "256\n"
+    assert titanrun("show", DEBUG, "tokenizer", cwd=tmp_path).stdout == 'name: "tiny"\n'
+    sources = titanrun("show", DEBUG, "optimizer.lr", "--sources", "optimizer.lr=3", cwd=tmp_path).stdout
+    assert sources.split() == ["optimizer.lr", "3.0", "<override", "1>", "(over", f"{DEBUG}:19:7)"]
+    wrong = titanrun("show", DEBUG, "optimizer.lrr", cwd=tmp_path)
+    assert wrong.returncode == 2
+    assert "did you mean 'optimizer.lr'?" in wrong.stderr
+
+
+def test_ls_lists_names_and_flavors(tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in titanrun("ls", "--json", cwd=tmp_path).stdout.splitlines()]
+    named = {(row["kind"], row["name"]) for row in rows}
+    assert {("recipes", "llama3_debug.yaml"), ("models", "llama3"), ("optimizers", "adamw"), ("datasets", "tokens")} <= named
+    assert "405B" in next(row["description"] for row in rows if row["kind"] == "models")
+    assert (
+        titanrun("ls", "modls", cwd=tmp_path).stderr
+        == "error[usage]: nothing is listed under 'modls'\n  = help: did you mean 'models'?\n\n"
+    )
+
+
+def test_cp_keeps_comments_and_never_overwrites(tmp_path: Path) -> None:
+    assert titanrun("cp", "llama3_debug", "mine.yaml", cwd=tmp_path).returncode == 0
+    assert (tmp_path / "mine.yaml").read_text(encoding="utf-8") == Path(DEBUG).read_text(encoding="utf-8")
+    again = titanrun("cp", "llama3_debug", "mine.yaml", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "did you mean 'train'?"),
+        (["train"], "the following arguments are required: recipe"),
+        (["train", "nowhere.yaml"], "nowhere.yaml"),
+        (["train", "."], "is a directory"),
+        (["validate", DEBUG, "--levle", "rules"], "unrecognized arguments: --levle"),
+        (["train", DEBUG, "training.stepz=3"], "did you mean 'steps'?"),
+    ],
+    ids=str,
+)
+def test_a_mistake_on_the_command_line_is_a_problem(arguments: list[str], message: str, tmp_path: Path) -> None:
+    done = titanrun(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error[")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["train", "validate", "diff-config", "show", "ls", "cp", "schema"])
+def test_every_command_explains_itself_with_examples(command: str, tmp_path: Path) -> None:
+    done = titanrun(command, "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    assert f"examples:\n  titanrun {command}" in done.stdout

@@ -1,0 +1,48 @@
+"""Every kind of mistake gets the message it should: one folder a case, the message in expected.txt.
+
+`TITANRUN_WRITE_GOLDEN=1 pytest tests/problems` writes the expected files anew; read the diff before you commit it.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from titanrun.config.problems import ProblemsFound
+from titanrun.config.render import render
+from titanrun.recipe import menu
+from titanrun.recipe.resolve import resolve
+from titanrun.recipe.rules.book import RULES
+
+CASES = sorted(folder for folder in Path(__file__).parent.iterdir() if folder.is_dir() and folder.name != "__pycache__")
+
+
+def words(file: Path) -> list[str]:
+    return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+
+
+def message(folder: Path) -> str:
+    recipe = "recipe.toml" if (folder / "recipe.toml").exists() else "recipe.yaml"
+    inputs = words(folder / "level.txt") == ["environment"]
+    try:
+        resolved = resolve(recipe, words(folder / "overrides.txt"), environment={}, check_inputs=inputs)
+    except ProblemsFound as found:
+        return render(found.problems).replace(str(folder), "<folder>")
+    return render(resolved.warnings)
+
+
+@pytest.mark.parametrize("folder", CASES, ids=lambda folder: folder.name)
+def test_problem_reads_as_it_should(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    expected = folder / "expected.txt"
+    got = message(folder)
+    if os.environ.get("TITANRUN_WRITE_GOLDEN"):
+        expected.write_text(got, encoding="utf-8")
+    assert got == expected.read_text(encoding="utf-8")
+
+
+def test_every_rule_has_a_golden_case() -> None:
+    menu.load_rules()
+    covered = "".join((folder / "expected.txt").read_text(encoding="utf-8") for folder in CASES)
+    missing = [id for id in RULES if f"/{id}]" not in covered and id not in ("not-built", "extras-installed")]
+    assert missing == []

@@ -1,0 +1,124 @@
+import json
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from titanrun.config.problems import ProblemsFound
+from titanrun.recipe.resolve import Resolved, resolve
+from titanrun.recipe.run_dir import change_text, find_run_directory, read_json, record_decisions, write_json, write_run
+
+NOW = datetime(2026, 11, 21, 3, 0, 0)
+RECIPE = """
+version: 1
+name: my run
+model: {name: llama3, flavor: debugmodel}
+training: {dataset: tiny, seq_len: 64, steps: 20}
+checkpoint: {enable: true}
+"""
+
+
+@pytest.fixture(autouse=True)
+def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("recipe.yaml").write_text(RECIPE, encoding="utf-8")
+
+
+def resolved(*overrides: str) -> Resolved:
+    return resolve("recipe.yaml", overrides, environment={})
+
+
+def begin(*overrides: str, state: str = "preempted", step: int = 5) -> Path:
+    run = resolved(*overrides)
+    directory = find_run_directory(run, NOW)
+    write_run(directory, run, ["titanrun", "train"], NOW)
+    write_json(directory.path / "status.json", {"state": state, "step": step})
+    return directory.path
+
+
+def test_a_run_without_a_folder_gets_one_of_its_own() -> None:
+    assert [begin(), begin()] == [Path("runs/my-run-20261121-030000"), Path("runs/my-run-20261121-030000-2")]
+
+
+def test_the_resolved_recipe_does_not_know_its_folder() -> None:
+    path = begin("dump_folder=out")
+    assert "dump_folder: null" in (path / "resolved.yaml").read_text(encoding="utf-8")
+    assert find_run_directory(resolve(str(path / "resolved.yaml"), environment={}), NOW).path.parent == Path("runs")
+
+
+def test_every_value_has_its_source() -> None:
+    path = begin("dump_folder=out", "training.steps=30")
+    report = json.loads((path / "resolved.sources.json").read_text(encoding="utf-8"))
+    assert report["values"]["training.steps"] == {
+        "source": "override",
+        "file": "<override 2>",
+        "line": 1,
+        "column": 16,
+        "shadowed": ["recipe.yaml:5:47"],
+    }
+    assert report["values"]["training.seq_len"] == {"source": "file", "file": "recipe.yaml", "line": 5, "column": 36}
+    assert report["values"]["model.dim"] == {"source": "decided"}
+    assert report["values"]["optimizer.lr"] == {"source": "default"}
+    assert list(report["files"]) == ["recipe.yaml"]
+
+
+def test_an_unfinished_run_goes_on() -> None:
+    begin("dump_folder=out")
+    directory = find_run_directory(resolved("dump_folder=out"), NOW)
+    assert (directory.state, directory.changes) == ("unfinished", ())
+
+
+def test_a_finished_run_has_nothing_to_do_until_it_gets_more_steps() -> None:
+    begin("dump_folder=out", state="finished", step=20)
+    done = find_run_directory(resolved("dump_folder=out"), NOW)
+    assert (done.state, done.done) == ("finished", 20)
+    longer = find_run_directory(resolved("dump_folder=out", "training.steps=40"), NOW)
+    assert longer.state == "unfinished"
+    assert [change_text(change) for change in longer.changes] == [
+        "lr_scheduler.warmup_steps 2 -> 4",
+        "lr_scheduler.total_steps 20 -> 40",
+        "training.steps 20 -> 40",
+    ]
+
+
+@pytest.mark.parametrize("allowed", ["metrics.log_freq=1", "checkpoint.interval=7", "metrics.trackers=[tensorboard]"])
+def test_a_resume_allows_bookkeeping(allowed: str) -> None:
+    begin("dump_folder=out")
+    assert find_run_directory(resolved("dump_folder=out", allowed), NOW).state == "unfinished"
+
+
+def test_another_recipe_in_the_same_folder_is_refused_with_every_difference() -> None:
+    path = begin("dump_folder=out")
+    before = (path / "resolved.yaml").read_bytes()
+    with pytest.raises(ProblemsFound) as caught:
+        find_run_directory(resolved("dump_folder=out", "optimizer.lr=0.5", "debug.seed=3", "training.steps=40"), NOW)
+    (problem,) = caught.value.problems
+    assert problem.label == "conflict/another-run"
+    assert {related.message for related in problem.related} == {"optimizer.lr 0.0008 -> 0.5", "debug.seed 0 -> 3"}
+    assert str(problem.origin) == "<override 1>"
+    assert (path / "resolved.yaml").read_bytes() == before
+
+
+def test_a_written_schedule_does_not_follow_the_steps() -> None:
+    begin("dump_folder=out", "lr_scheduler.total_steps=20")
+    with pytest.raises(ProblemsFound, match="another recipe"):
+        find_run_directory(resolved("dump_folder=out", "lr_scheduler.total_steps=25", "training.steps=25"), NOW)
+
+
+@pytest.mark.parametrize("occupied", ["file", "folder"])
+def test_what_is_not_a_run_is_left_alone(occupied: str) -> None:
+    if occupied == "file":
+        Path("out").write_text("mine", encoding="utf-8")
+    else:
+        Path("out").mkdir()
+        Path("out/notes.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(ProblemsFound) as caught:
+        find_run_directory(resolved("dump_folder=out"), NOW)
+    assert caught.value.problems[0].code == "file"
+
+
+def test_what_the_machine_decided_goes_to_run_json() -> None:
+    path = begin("dump_folder=out")
+    record_decisions(path, {"device": "cpu", "world_size": 1})
+    record = read_json(path / "run.json")
+    assert record["starts"][-1]["decided"] == {"device": "cpu", "world_size": 1}

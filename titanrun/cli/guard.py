@@ -1,0 +1,47 @@
+"""Runs one command so that nobody ever sees a traceback: problems are printed, an internal fault is saved and reported."""
+
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from titanrun.config.problems import Problem, ProblemsFound
+from titanrun.config.render import in_file_order, render_text
+from titanrun.launch.environment import colour_wanted
+
+EXIT_INTERNAL = 70
+EXIT_INTERRUPTED = 130
+
+
+def guarded(command: Callable[[list[str]], int], arguments: Sequence[str]) -> int:
+    """The command's exit code; problems go to stderr with theirs."""
+    try:
+        return command(list(arguments))
+    except ProblemsFound as found:
+        print_problems(found.problems)
+        return found.exit_code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        sys.stdout = None  # the reader went away, as `| head` does
+        return 0
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else 2
+    except BaseException as error:
+        report = save_report(arguments)
+        fault = Problem("internal", f"{type(error).__name__}: {error}", help=f"this is a fault of titanrun; the report is in {report}")
+        print_problems([fault])
+        return EXIT_INTERNAL
+
+
+def print_problems(problems: Sequence[Problem]) -> None:
+    """Problems for a person, on stderr."""
+    print(render_text(in_file_order(problems), colour=colour_wanted(sys.stderr.isatty())), file=sys.stderr)
+
+
+def save_report(arguments: Sequence[str]) -> Path:
+    """The traceback of the exception being handled, in a file."""
+    with tempfile.NamedTemporaryFile("w", prefix="titanrun-internal-", suffix=".txt", delete=False, encoding="utf-8") as file:
+        file.write(f"arguments: {list(arguments)}\npython: {sys.version}\n\n{traceback.format_exc()}")
+    return Path(file.name)

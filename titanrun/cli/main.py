@@ -1,0 +1,79 @@
+"""The command `titanrun`: picks one command, imports only that one, and exits with its code."""
+
+import gc
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+COMMANDS = {
+    "train": "train a recipe",
+    "validate": "find everything that is wrong with recipes, without a GPU",
+    "diff-config": "what differs between two recipes, runs or checkpoints",
+    "show": "a recipe with every default filled in, and where each value came from",
+    "ls": "what can be named: recipes, models, optimizers, datasets ...",
+    "cp": "copy a shipped recipe to a file of your own",
+    "schema": "the JSON Schema of recipes, for editors",
+}
+HELP = """usage: titanrun COMMAND [ARGUMENT ...]
+
+PyTorch-native LLM training from plain text recipes.
+
+commands:
+{commands}
+
+examples:
+  titanrun train recipes/llama3_debug.yaml
+  titanrun train recipes/llama3_debug.yaml training.steps=50 optimizer.lr=1e-3
+  titanrun validate my_recipe.yaml
+  titanrun diff-config a.yaml b.yaml
+
+`titanrun COMMAND --help` explains a command.
+"""
+
+
+def main() -> NoReturn:
+    """Run the command in sys.argv and exit."""
+    # short-lived: collecting garbage costs more than it frees, and so does tearing the interpreter down
+    gc.disable()
+    code = run(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The exit code of one command line."""
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(help_text(), end="")
+        return 0
+    if arguments[0] == "--version":
+        print(f"titanrun {installed_version()}")
+        return 0
+    command = arguments[0]
+    if command not in COMMANDS:
+        return unknown_command(command)
+    guard = import_module("titanrun.cli.guard")
+    return int(guard.guarded(lambda rest: import_module(f"titanrun.cli.{command.replace('-', '_')}").run(rest), arguments[1:]))
+
+
+def help_text() -> str:
+    """The text of `titanrun --help`."""
+    width = max(map(len, COMMANDS))
+    return HELP.format(commands="\n".join(f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items()))
+
+
+def installed_version() -> str:
+    """Version of the installed package."""
+    return import_module("importlib.metadata").version("titanrun")  # type: ignore[no-any-return]
+
+
+def unknown_command(command: str) -> int:
+    """Say which command was meant."""
+    from titanrun.config.suggest import closest, listing
+
+    meant = closest(command, COMMANDS)
+    help = f"did you mean '{meant}'?" if meant else f"commands: {listing(COMMANDS, last='and')}"
+    print(f"error[usage]: unknown command '{command}'\n  = help: {help}", file=sys.stderr)
+    return 2

@@ -1,0 +1,76 @@
+"""`titanrun show`: a recipe with every default filled in, and where each value came from."""
+
+import sys
+
+from titanrun.cli.arguments import OVERRIDE_HELP, Parser, split_overrides
+from titanrun.cli.guard import print_problems
+from titanrun.config.base import dump
+from titanrun.config.emit import block, emit, scalar
+from titanrun.config.names import PathMistake, parse_path
+from titanrun.config.problems import DataPath, fail
+from titanrun.config.shape import value_at
+from titanrun.config.suggest import closest
+from titanrun.config.tree import path_text
+from titanrun.launch.environment import environment
+from titanrun.recipe.resolve import Resolved, resolve
+from titanrun.recipe.sources import data_leaves, sources
+
+EXAMPLES = """  titanrun show recipes/llama3_debug.yaml
+  titanrun show recipes/llama3_debug.yaml optimizer
+  titanrun show recipes/llama3_debug.yaml training.seq_len
+  titanrun show recipes/llama3_debug.yaml --sources optimizer.lr=1e-3"""
+
+
+def run(arguments: list[str]) -> int:
+    """Print the resolved recipe, a part of it, or the source of each value."""
+    overrides, others = split_overrides(arguments)
+    parser = Parser("show", "A recipe with every default filled in and every auto decided.", EXAMPLES)
+    parser.add_argument("recipe", help="a recipe, or the resolved.yaml of a run")
+    parser.add_argument("path", nargs="?", help="a section or value, such as optimizer.lr")
+    parser.add_argument("--sources", action="store_true", help="where each value came from")
+    parser.epilog = f"{OVERRIDE_HELP}\n\n{parser.epilog}"
+    options = parser.parse_intermixed_args(others)
+    resolved = resolve(options.recipe, overrides, environment=environment())
+    if resolved.warnings:
+        print_problems(resolved.warnings)
+    path = known_path(options.path, resolved) if options.path else ()
+    sys.stdout.write(with_sources(resolved, path) if options.sources else part(resolved, path))
+    return 0
+
+
+def known_path(text: str, resolved: Resolved) -> DataPath:
+    """The path that `text` spells, if the resolved recipe has it."""
+    try:
+        path = parse_path(text)
+    except PathMistake as mistake:
+        raise fail("usage", f"'{text}' is not a path: {mistake.message}") from None
+    data = dump(resolved.run)
+    known = {path_text(leaf[:length]) for leaf, _ in data_leaves(data) for length in range(1, len(leaf) + 1)}
+    if path_text(path) not in known:
+        meant = closest(text, known)
+        raise fail("usage", f"the recipe has no '{text}'", help=f"did you mean '{meant}'?" if meant else None)
+    return path
+
+
+def part(resolved: Resolved, path: DataPath) -> str:
+    """The resolved recipe, or what stands at `path`."""
+    if not path:
+        return resolved.text
+    value = value_at(dump(resolved.run), path)
+    if isinstance(value, dict):
+        return emit(value)
+    if isinstance(value, list) and value:
+        return "".join(f"{line}\n" for line in block(value))
+    return f"{scalar(value)}\n"
+
+
+def with_sources(resolved: Resolved, path: DataPath) -> str:
+    """One line a value: path, value, source, and what it shadowed."""
+    values = dict(data_leaves(dump(resolved.run)))
+    rows = []
+    for leaf, source in sources(resolved).items():
+        if leaf[: len(path)] == path:
+            over = f"  (over {', '.join(map(str, source.shadowed))})" if source.shadowed else ""
+            rows.append((path_text(leaf), scalar(values[leaf]), f"{source}{over}"))
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    return "".join(f"{name:<{widths[0]}}  {value:<{min(widths[1], 40)}}  {source}\n" for name, value, source in rows)

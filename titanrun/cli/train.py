@@ -1,0 +1,40 @@
+"""`titanrun train`: resolve a recipe, open its run directory, hand over to the worker."""
+
+import sys
+from datetime import datetime
+
+from titanrun.cli.arguments import OVERRIDE_HELP, Parser, split_overrides
+from titanrun.cli.guard import print_problems
+from titanrun.launch.environment import environment
+from titanrun.recipe.resolve import resolve
+from titanrun.recipe.run_dir import RESOLVED, change_text, find_run_directory, write_run
+
+EXAMPLES = """  titanrun train recipes/llama3_debug.yaml
+  titanrun train recipes/llama3_debug.yaml training.steps=50 optimizer.lr=1e-3
+  titanrun train recipes/llama3_debug.yaml dump_folder=runs/first        again: goes on where it stopped
+  titanrun train runs/first/checkpoint/step-10/resolved.yaml             the same run once more"""
+
+
+def run(arguments: list[str]) -> int:
+    """Train; the worker's exit code is the command's."""
+    overrides, others = split_overrides(arguments)
+    parser = Parser("train", "Train a recipe. Everything wrong with it is said before anything is written.", EXAMPLES)
+    parser.add_argument("recipe", help="a recipe (.yaml or .toml), or the resolved.yaml of a run")
+    parser.add_argument("overrides", nargs="*", help=OVERRIDE_HELP)
+    parser.add_argument("--nproc", type=int, metavar="N", help="worker processes, short for launch.nproc_per_node=N")
+    options = parser.parse_intermixed_args(others)
+    changes = [*overrides, *options.overrides] + ([f"launch.nproc_per_node={options.nproc}"] if options.nproc else [])
+    resolved = resolve(options.recipe, changes, environment=environment(), check_inputs=True)
+    if resolved.warnings:
+        print_problems(resolved.warnings)
+    now = datetime.now().astimezone()
+    directory = find_run_directory(resolved, now)
+    if directory.state == "finished":
+        print(f"nothing to do: step {directory.done} of {resolved.run.training.steps} in {directory.path}", file=sys.stderr)
+        return 0
+    write_run(directory, resolved, ["titanrun", "train", *arguments], now)
+    print(f"{'run directory' if directory.state == 'new' else 'going on in'}: {directory.path}", file=sys.stderr)
+    for change in directory.changes:
+        print(f"  changed: {change_text(change)}", file=sys.stderr)
+    resolved.run.launch.builder()(resolved.run.launch, resolved=directory.path / RESOLVED)
+    return 0

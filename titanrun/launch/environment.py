@@ -1,0 +1,14 @@
+"""The environment as the description wing sees it: the only module of this wing that reads os.environ."""
+
+import os
+from collections.abc import Mapping
+
+
+def environment() -> Mapping[str, str]:
+    """The environment variables that recipes may name in `${env:NAME}`."""
+    return dict(os.environ)
+
+
+def colour_wanted(stream_is_terminal: bool) -> bool:
+    """Colour on a terminal only, never with NO_COLOR or on a dumb terminal."""
+    return stream_is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

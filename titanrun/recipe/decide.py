@@ -1,0 +1,70 @@
+"""Decides every `auto` from the rest of the recipe: pure, so that the same recipe is the same run everywhere."""
+
+from pathlib import PurePath
+from typing import Any
+
+from titanrun.components.data.config import TinyDatasetConfig
+from titanrun.config.base import dump
+from titanrun.config.types import AUTO
+from titanrun.models.shared.flavors import spell_out
+from titanrun.recipe.recipe import Recipe
+
+LONGEST_WARMUP = 200
+WARMUP_SHARE = 10
+
+
+def decide(recipe: Recipe, *, file: str) -> dict[str, Any]:
+    """The whole recipe as plain data, every `auto` decided but the three that need the machine.
+
+    Raises ProblemsFound where a size cannot be decided.
+    """
+    data = dump(recipe)
+    data["name"] = recipe.name or PurePath(file).stem
+    data["dump_folder"] = None
+    data["model"] = spell_out(recipe.model)
+    data["tokenizer"] = decided_tokenizer(recipe, data["tokenizer"])
+    data["training"] |= decided_batch(recipe)
+    data["lr_scheduler"] |= decided_schedule(recipe)
+    data["validation"] |= decided_validation(recipe)
+    return data
+
+
+def decided_tokenizer(recipe: Recipe, written: Any) -> Any:
+    """The model's own tokenizer where the data is text and nothing is written; the tiny one for the tiny corpus."""
+    if written != AUTO:
+        return written
+    if not recipe.training.dataset.needs_tokenizer:
+        return None
+    if recipe.model.hf_assets_path is not None:
+        return {"name": "huggingface", "path": recipe.model.hf_assets_path}
+    return {"name": "tiny"} if isinstance(recipe.training.dataset, TinyDatasetConfig) else None
+
+
+def decided_batch(recipe: Recipe) -> dict[str, Any]:
+    """One forward pass a rank and step, unless written otherwise."""
+    if recipe.training.global_batch_size != AUTO:
+        return {}
+    shards = recipe.parallelism.data_parallel_shard_degree
+    ranks = recipe.parallelism.data_parallel_replicate_degree * (1 if shards == AUTO else int(shards))
+    return {"global_batch_size": recipe.training.local_batch_size * ranks}
+
+
+def decided_schedule(recipe: Recipe) -> dict[str, Any]:
+    """A tenth of the run as warmup, 200 steps at most; the horizon is the run."""
+    steps = recipe.training.steps
+    defaults = {"warmup_steps": min(LONGEST_WARMUP, steps // WARMUP_SHARE), "total_steps": steps}
+    return {name: value for name, value in defaults.items() if getattr(recipe.lr_scheduler, name, None) == AUTO}
+
+
+def decided_validation(recipe: Recipe) -> dict[str, Any]:
+    """Rows and passes as in training; the held-out part of the tiny corpus where that corpus trains."""
+    validation, training = recipe.validation, recipe.training
+    decided: dict[str, Any] = {}
+    if validation.local_batch_size == AUTO:
+        decided["local_batch_size"] = training.local_batch_size
+    if validation.seq_len == AUTO:
+        decided["seq_len"] = training.seq_len
+    if validation.dataset == AUTO:
+        held_out = TinyDatasetConfig(split="held_out", shuffle=False, repeat=False)
+        decided["dataset"] = dump(held_out) if isinstance(training.dataset, TinyDatasetConfig) else None
+    return decided

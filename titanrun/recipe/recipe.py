@@ -1,0 +1,71 @@
+"""The whole recipe: one field a section. Resolved, with every `auto` decided, it is the run."""
+
+from typing import Literal
+
+from titanrun.components.checkpoints.config import CheckpointConfig
+from titanrun.components.converters.config import ConverterConfig
+from titanrun.components.losses.config import LossConfig
+from titanrun.components.metrics.config import MetricsConfig
+from titanrun.components.optimizers.config import OptimizerConfig
+from titanrun.components.profiling.config import ProfilingConfig
+from titanrun.components.schedules.config import ScheduleConfig
+from titanrun.components.tokenizers.config import TokenizerConfig
+from titanrun.components.validation.config import ValidationConfig
+from titanrun.config.base import Config
+from titanrun.config.fields import bookkeeping, component, numerics, performance, section
+from titanrun.config.types import OrAuto, Text
+from titanrun.distributed.config import (
+    ActivationCheckpointConfig,
+    CommConfig,
+    CompileConfig,
+    DebugConfig,
+    FaultToleranceConfig,
+    ParallelismConfig,
+)
+from titanrun.launch.config import LaunchConfig
+from titanrun.models.shared.config import ModelConfig
+from titanrun.training.config import TrainingConfig
+
+
+class Recipe(Config):
+    """One training run as text."""
+
+    version: Literal[1] = bookkeeping()
+    """Version of the recipe language."""
+    name: Text | None = bookkeeping(None)
+    """Name of the run; null is the file's stem."""
+    description: str = bookkeeping("")
+    """Free text."""
+    dump_folder: Text | None = bookkeeping(None)
+    """The run directory; null: runs/<name>-<time>. A run that was stopped goes on in it."""
+    plugins: tuple[Text, ...] = bookkeeping(())
+    """Installed plug-ins whose components this recipe names."""
+    kind: Literal["pretrain"] = numerics("pretrain")
+    """What kind of training this is."""
+    device: Literal["auto", "cpu", "gpu"] = performance("auto")
+    """Where to train; `auto` is an accelerator if torch finds one."""
+    model: ModelConfig = component()
+    """The model family and its sizes."""
+    converters: tuple[ConverterConfig, ...] = component(())
+    """What rewrites the model before it is parallelised, in this order."""
+    tokenizer: OrAuto[TokenizerConfig] | None = component("auto")
+    """Text to token ids; `auto`: the one in model.hf_assets_path, the tiny one for the tiny corpus, none for tokens."""
+    optimizer: OptimizerConfig = component(OptimizerConfig)
+    lr_scheduler: ScheduleConfig = component(ScheduleConfig)
+    loss: LossConfig = component(LossConfig)
+    training: TrainingConfig = component()
+    parallelism: ParallelismConfig = section(ParallelismConfig)
+    activation_checkpoint: ActivationCheckpointConfig = component(ActivationCheckpointConfig)
+    checkpoint: CheckpointConfig = section(CheckpointConfig)
+    compile: CompileConfig = section(CompileConfig)
+    metrics: MetricsConfig = section(MetricsConfig)
+    validation: ValidationConfig = section(ValidationConfig)
+    profiling: ProfilingConfig = section(ProfilingConfig)
+    comm: CommConfig = section(CommConfig)
+    debug: DebugConfig = section(DebugConfig)
+    launch: LaunchConfig = component(LaunchConfig)
+    fault_tolerance: FaultToleranceConfig = section(FaultToleranceConfig)
+    stages: None = numerics(None, not_built="stages")
+    """Further runs that start from this one's result."""
+    replace: None = numerics(None, not_built="replacing parts of a model")
+    """Parts of the model exchanged by name."""

@@ -1,0 +1,180 @@
+"""From a file and overrides to a run: read, compose, override, interpolate, check, decide, apply the rules."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from titanrun.config.arguments import parse_overrides
+from titanrun.config.base import dump
+from titanrun.config.check import check
+from titanrun.config.compose import compose
+from titanrun.config.interpolate import escaped, interpolate
+from titanrun.config.override import apply_overrides
+from titanrun.config.problems import DataPath, Problem, ProblemsFound, fail
+from titanrun.config.signature import check_signature, signed
+from titanrun.config.source import read_source
+from titanrun.config.tree import Node, find, nearest, plain, without
+from titanrun.recipe import menu
+from titanrun.recipe.decide import decide
+from titanrun.recipe.expected import Expected
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.rules.book import apply_rules
+from titanrun.recipe.synonyms import SYNONYMS
+
+REQUIRED: tuple[DataPath, ...] = (("model",), ("model", "name"), ("training",), ("training", "dataset"), ("training", "dataset", "name"))
+RECIPE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A run: the recipe as written, the same with every `auto` decided, the tree with the origins, and warnings."""
+
+    recipe: Recipe
+    run: Recipe
+    tree: Node
+    warnings: tuple[Problem, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The bytes of resolved.yaml."""
+        return signed(escaped(dump(self.run)))
+
+
+def resolve(file: str, overrides: Sequence[str] = (), *, environment: Mapping[str, str], check_inputs: bool = False) -> Resolved:
+    """The run that `file` with `overrides` describes. Raises ProblemsFound with everything that is wrong.
+
+    `check_inputs` adds the rules of level environment: paths, tokenizers, installed packages.
+    """
+    tree = read_tree(file, overrides, environment)
+    problems = edited_by_hand(file, tree)
+    try:
+        recipe, run, found = examine(tree, tree, file, check_inputs=check_inputs)
+    except ProblemsFound as error:
+        raise ProblemsFound([*problems, *error.problems, *further_problems(tree, error.problems, file, check_inputs)]) from None
+    problems += found
+    if any(problem.severity == "error" for problem in problems):
+        raise ProblemsFound(problems)
+    return Resolved(recipe, run, tree, tuple(problems))
+
+
+def examine(tree: Node, written: Node, file: str, *, check_inputs: bool) -> tuple[Recipe, Recipe, list[Problem]]:
+    """The recipe, the run, and what the rules find. `written` is the whole tree, of which `tree` may be the sound part."""
+    recipe = check_tree(tree)
+    run = decided(recipe, tree, file)
+    menu.load_rules()
+    found = apply_rules(run, written, "rules")
+    return recipe, run, found + (apply_rules(run, written, "environment") if check_inputs else [])
+
+
+def further_problems(tree: Node, known: Sequence[Problem], file: str, check_inputs: bool) -> list[Problem]:
+    """What the rules find in the sound part of a recipe that has errors; nothing that the errors themselves may have caused."""
+    further: list[Problem] = []
+    touched: set[DataPath] = set()
+    fresh = list(known)
+    while fresh and not any(is_fatal(problem) for problem in fresh):
+        touched |= {path for problem in fresh for path in touched_by(problem)}
+        try:
+            _, _, found = examine(without(tree, touched), tree, file, check_inputs=check_inputs)
+        except ProblemsFound as error:
+            fresh = [problem for problem in error.problems if not is_follow_up(problem, touched)]
+            further += fresh
+        else:
+            return further + [problem for problem in found if not is_follow_up(problem, touched)]
+    return further
+
+
+def is_fatal(problem: Problem) -> bool:
+    """Whether nothing sound remains: a required section is missing or beyond reading."""
+    return len(problem.path) == 0 or problem.path[0] in ("version", "plugins") or problem.path in REQUIRED
+
+
+def touched_by(problem: Problem) -> list[DataPath]:
+    """The path to leave out, and what it may have been meant for. A component without a name or a required key goes whole."""
+    path = problem.path
+    if problem.code == "missing-key" or path[-1] == "name":
+        return [path[:-1]]
+    return [path, (*path[:-1], problem.suggestion)] if problem.code == "unknown-key" and problem.suggestion else [path]
+
+
+def is_follow_up(problem: Problem, touched: set[DataPath]) -> bool:
+    """Whether a problem is about something that was left out."""
+    paths = [problem.path, *(related.path for related in problem.related)]
+    return any(path[: len(gone)] == gone for path in paths for gone in touched)
+
+
+def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str]) -> Node:
+    """What was written, composed, overridden and interpolated."""
+    menu.open_menu()
+    composed = compose(file)
+    before = Expected(plain(composed))
+    changed = apply_overrides(
+        composed,
+        parse_overrides(overrides),
+        is_list=before.is_list,
+        is_component=before.is_component,
+        default_of=before.default_of,
+        has_field=before.has_field,
+    )
+    after = Expected(plain(changed))
+    return interpolate(changed, environment, default_of=after.default_of, is_text=after.is_text)
+
+
+def check_tree(tree: Node) -> Recipe:
+    """The recipe as a config. Raises ProblemsFound."""
+    check_version(tree)
+    listed = find(tree, ("plugins",))
+    names = [item.value for item in listed.value if isinstance(item.value, str)] if listed and isinstance(listed.value, list) else []
+    problems = [placed(problem, tree) for problem in menu.load_plugins(names)]
+    checked = check(Recipe, tree, synonyms=SYNONYMS)
+    if checked.config is None or problems:
+        raise ProblemsFound([*problems, *checked.problems])
+    return checked.config
+
+
+def check_version(tree: Node) -> None:
+    """Stop at a recipe of another version: nothing else in it can be judged."""
+    node = find(tree, ("version",))
+    if node is not None and type(node.value) is int and node.value != RECIPE_VERSION:
+        message = f"this recipe has version {node.value}, this titanrun reads version {RECIPE_VERSION}"
+        help = "update titanrun" if node.value > RECIPE_VERSION else f"write {RECIPE_VERSION}"
+        raise fail("version", message, path=("version",), origin=node.origin, help=help)
+
+
+def decided(recipe: Recipe, tree: Node, file: str) -> Recipe:
+    """The recipe with every `auto` decided."""
+    try:
+        return Recipe.model_validate(decide(recipe, file=file))
+    except ProblemsFound as error:
+        raise ProblemsFound([placed(problem, tree) for problem in error.problems]) from None
+
+
+def placed(problem: Problem, tree: Node) -> Problem:
+    """A problem that knows its path only, with the origin of that path."""
+    if problem.origin is not None:
+        return problem
+    node, found = nearest(tree, problem.path)
+    origin = node.origin if found == problem.path else node.key or node.origin
+    return Problem(
+        problem.code,
+        problem.message,
+        problem.path,
+        origin,
+        help=problem.help,
+        suggestion=problem.suggestion,
+        got=problem.got,
+        expected=problem.expected,
+    )
+
+
+def edited_by_hand(file: str, tree: Node) -> list[Problem]:
+    """A warning where a resolved recipe no longer matches the checksum in its header."""
+    if check_signature(tree.origin.source.text) != "changed":
+        return []
+    message = f"{file} was edited after it was written: its body no longer matches the checksum in its first line"
+    return [Problem("version", message, (), None, severity="warning", help="remove the first line to make it a recipe of your own")]
+
+
+def read_resolved(path: Path) -> Recipe:
+    """The run in a resolved.yaml. Raises ProblemsFound."""
+    menu.open_menu()
+    return check_tree(read_source(str(path)))

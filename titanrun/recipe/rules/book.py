@@ -1,0 +1,110 @@
+"""The rule book: one function per cross-section check, run on a resolved recipe."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from titanrun.config.problems import DataPath, Origin, Problem, Related
+from titanrun.config.render import shorten
+from titanrun.config.tree import Node, find, nearest, path_text
+from titanrun.recipe.recipe import Recipe
+
+Level = Literal["rules", "environment"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a rule found: a sentence and the paths involved, the one to change first in front."""
+
+    message: str
+    paths: tuple[DataPath, ...]
+    help: str | None = None
+    code: Literal["conflict", "no-effect", "not-built", "data", "file", "usage", "unknown-name"] = "conflict"
+    severity: Literal["error", "warning"] = "error"
+    named: bool = True
+
+
+Check = Callable[[Recipe], Iterator[Finding]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A check with its id, the level of `validate` it belongs to, and its docstring as documentation."""
+
+    id: str
+    check: Check
+    level: Level
+
+    @property
+    def documentation(self) -> str:
+        """Cause and fix, for `explain`."""
+        return self.check.__doc__ or ""
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(id: str, *, level: Level = "rules") -> Callable[[Check], Check]:
+    """Register a function as the rule `id`."""
+
+    def register(check: Check) -> Check:
+        assert id not in RULES, f"two rules are called {id}"
+        RULES[id] = Rule(id, check, level)
+        return check
+
+    return register
+
+
+def apply_rules(run: Recipe, tree: Node, level: Level) -> list[Problem]:
+    """The problems of all rules of one level, each shown at the place nearest the user."""
+    found = []
+    for entry in RULES.values():
+        if entry.level == level:
+            found += [to_problem(entry.id, finding, tree) for finding in entry.check(run)]
+    return found
+
+
+def to_problem(id: str, finding: Finding, tree: Node) -> Problem:
+    """A finding with origins: what the user wrote last is shown, the other places are related."""
+    places = [(path, origin_of(tree, path)) for path in finding.paths]
+    shown_path, shown = min(places, key=lambda place: distance_from_user(place[1]))
+    others = [(path, origin) for path, origin in places if path != shown_path and origin not in (None, shown)]
+    related = tuple(Related(origin, value_text(tree, path), path) for path, origin in others)
+    return Problem(
+        finding.code,
+        finding.message,
+        shown_path,
+        shown or nearest_key(tree, shown_path),
+        severity=finding.severity,
+        help=finding.help,
+        rule=id if finding.named else None,
+        related=related,
+    )
+
+
+def value_text(tree: Node, path: DataPath) -> str:
+    """`training.steps is 10`."""
+    node = find(tree, path)
+    plain_value = node is not None and not isinstance(node.value, dict | list)
+    return f"{path_text(path)} is {shorten(node.value)}" if node is not None and plain_value else path_text(path)
+
+
+def origin_of(tree: Node, path: DataPath) -> Origin | None:
+    """Where a value was written, or None where it is a default."""
+    node = find(tree, path)
+    return None if node is None else node.origin
+
+
+def nearest_key(tree: Node, path: DataPath) -> Origin:
+    """The place of the section that a default belongs to."""
+    node, _ = nearest(tree, path)
+    return node.key or node.origin
+
+
+def distance_from_user(origin: Origin | None) -> int:
+    """0 for an override, 1 for the given file, 2 for a file it extends, 3 for a default."""
+    if origin is None:
+        return 3
+    if origin.source.kind == "override":
+        return 0
+    return 1 if origin.source.included_from is None else 2

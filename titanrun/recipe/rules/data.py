@@ -1,0 +1,95 @@
+"""Rules about data and tokenizer, and what must exist before a run starts."""
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from titanrun.components.data.config import DatasetConfig
+from titanrun.components.tokenizers.config import TokenizerConfig
+from titanrun.components.tokenizers.vocabulary import vocabulary_size
+from titanrun.config.base import nested
+from titanrun.config.problems import DataPath, ProblemsFound
+from titanrun.config.tree import path_text
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.rules.book import Finding, rule
+
+
+@rule("text-needs-tokenizer")
+def text_needs_tokenizer(run: Recipe) -> Iterator[Finding]:
+    """A dataset of text needs a tokenizer: name one, or set model.hf_assets_path to a folder that has one."""
+    for section, dataset in datasets(run):
+        if run.tokenizer is None and dataset.needs_tokenizer:
+            yield Finding(
+                f"dataset '{dataset.name}' is text and there is no tokenizer",
+                ((section, "dataset"), ("tokenizer",)),
+                help="set tokenizer: {name: huggingface, path: ...}, or model.hf_assets_path",
+            )
+
+
+@rule("validation-needs-dataset")
+def validation_needs_dataset(run: Recipe) -> Iterator[Finding]:
+    """Validation needs held-out data of its own; only the tiny corpus brings it along."""
+    if run.validation.enable and run.validation.dataset is None:
+        paths = (("validation", "enable"), ("validation", "dataset"))
+        yield Finding("validation is on and has no dataset", paths, help="set validation.dataset")
+
+
+@rule("paths-exist", level="environment")
+def paths_exist(run: Recipe) -> Iterator[Finding]:
+    """Every input that a recipe names by path must be there before the run starts."""
+    inputs: list[tuple[DataPath, str | None]] = [
+        (("model", "hf_assets_path"), run.model.hf_assets_path),
+        (("checkpoint", "initial_load_path"), run.checkpoint.initial_load_path),
+    ]
+    inputs += [((section, "dataset", "path"), getattr(dataset, "path", None)) for section, dataset in datasets(run)]
+    for path, written in inputs:
+        if written is not None and not exists(written):
+            code: Literal["data", "file"] = "data" if path[1] == "dataset" else "file"
+            yield Finding(f"there is no '{written}'", (path,), help=f"paths are relative to {Path.cwd()}", code=code)
+
+
+@rule("tokenizer-fits-vocabulary", level="environment")
+def tokenizer_fits_vocabulary(run: Recipe) -> Iterator[Finding]:
+    """Every token id needs a row of the embedding: the tokenizer may not have more entries than model.vocab_size."""
+    if not isinstance(run.tokenizer, TokenizerConfig):
+        return
+    try:
+        entries = vocabulary_size(run.tokenizer.folder)
+    except ProblemsFound as error:
+        for problem in error.problems:
+            yield Finding(problem.message, (("tokenizer", "path"),), help=problem.help, code="data")
+        return
+    if entries > int(run.model.vocab_size):
+        yield Finding(
+            f"the tokenizer has {entries} entries, the model's vocabulary {run.model.vocab_size}",
+            (("tokenizer",), ("model", "vocab_size")),
+            help=f"set model.vocab_size to at least {entries}, or take the model's own tokenizer",
+        )
+
+
+@rule("extras-installed", level="environment")
+def extras_installed(run: Recipe) -> Iterator[Finding]:
+    """Some components need a package that titanrun does not install by itself."""
+    for path, config in nested(run):
+        extra = getattr(config, "extra", None)
+        if extra is not None and find_spec(extra) is None:
+            message = f"{path_text(path)} needs the package '{extra}', which is not installed"
+            yield Finding(message, (path,), help=f'pip install "titanrun[{extra}]"', code="usage")
+
+
+def datasets(run: Recipe) -> list[tuple[str, DatasetConfig]]:
+    """The sections that read data, each with its dataset."""
+    found: list[tuple[str, DatasetConfig]] = [("training", run.training.dataset)]
+    if run.validation.enable and isinstance(run.validation.dataset, DatasetConfig):
+        found.append(("validation", run.validation.dataset))
+    return found
+
+
+def exists(written: str) -> bool:
+    """Whether a path or a glob names something."""
+    if Path(written).exists():
+        return True
+    pattern = Path(written)
+    anchor = Path(pattern.anchor) if pattern.anchor else Path()
+    return any(character in written for character in "*?[") and any(True for _ in anchor.glob(str(pattern.relative_to(pattern.anchor))))

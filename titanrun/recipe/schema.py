@@ -1,0 +1,118 @@
+"""The JSON Schema of recipes, in the shape that editors serve best: slots as if/then on `name`, no oneOf."""
+
+from typing import Any
+
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import core_schema
+
+from titanrun.config import registry
+from titanrun.config.base import ComponentConfig, Config
+from titanrun.config.docs import class_doc, field_docs
+from titanrun.config.shape import accepts_auto, accepts_null, bare, is_slot, item_type
+from titanrun.recipe import menu
+from titanrun.recipe.recipe import Recipe
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+Schema = dict[str, Any]
+
+
+def recipe_schema() -> Schema:
+    """The whole schema, every component on the menu in it."""
+    menu.open_menu()
+    linker = Linker()
+    root = linker.config_schema(Recipe)
+    root["properties"]["extends"] = {
+        "description": "Recipes that this one is laid over, relative to this file; later ones win.",
+        "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+    }
+    root["patternProperties"] = {"^x-": {"description": "A place for anchors; not read."}}
+    return {"$schema": DIALECT, "title": "titanrun recipe", **root, "$defs": dict(sorted(linker.definitions.items()))}
+
+
+class SlotsLeftOpen(GenerateJsonSchema):
+    """Pydantic's generator, with an empty schema where a slot stands: `Linker` knows its choices."""
+
+    def function_plain_schema(self, schema: core_schema.PlainValidatorFunctionSchema) -> Schema:
+        """Slots are the only plain functions among our validators."""
+        return {}
+
+
+class Linker:
+    """Collects the schema of every config and slot once, under its name."""
+
+    def __init__(self) -> None:
+        self.definitions: dict[str, Schema] = {}
+
+    def config_schema(self, config: type[Config]) -> Schema:
+        """An object with the config's fields, descriptions and defaults."""
+        generated = config.model_json_schema(schema_generator=SlotsLeftOpen)
+        described = field_docs(config)
+        properties: dict[str, Schema] = {}
+        for name, field in config.model_fields.items():
+            drawn = {key: value for key, value in generated["properties"][name].items() if key != "title" and not key.startswith("x-")}
+            linked = self.linked(field.annotation, drawn)
+            properties[name] = {"description": described[name], **linked} if name in described else linked
+        schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
+        if class_doc(config):
+            schema["description"] = class_doc(config)
+        required = [name for name, field in config.model_fields.items() if field.is_required()]
+        return {**schema, "required": required} if required else schema
+
+    def linked(self, annotation: Any, drawn: Schema) -> Schema:
+        """The schema pydantic drew for one field, nested configs and slots replaced by references."""
+        inner, item = bare(annotation), item_type(annotation)
+        holder = item if item is not None else inner
+        if not (isinstance(holder, type) and issubclass(holder, Config)):
+            return drawn
+        reference = {"$ref": f"#/$defs/{self.define(holder)}"}
+        options: list[Schema] = [{"type": "array", "items": reference} if item is not None else reference]
+        if accepts_auto(annotation):
+            options.append({"const": "auto"})
+        if accepts_null(annotation):
+            options.append({"type": "null"})
+        return options[0] if len(options) == 1 else {"anyOf": options}
+
+    def define(self, config: type[Config]) -> str:
+        """The name under which a config or slot is defined."""
+        if is_slot(config):
+            assert issubclass(config, ComponentConfig)
+            return self.define_slot(config)
+        name = config.__name__.removesuffix("Config")
+        if name not in self.definitions:
+            self.definitions[name] = {}
+            self.definitions[name] = self.config_schema(config)
+        return name
+
+    def define_slot(self, slot: type[ComponentConfig]) -> str:
+        """A bare name, or a mapping whose `name` decides which other keys it has."""
+        if slot.slot in self.definitions:
+            return slot.slot
+        self.definitions[slot.slot] = {}
+        choices = registry.choices(slot)
+        if not choices:
+            # nothing is registered yet, so nothing is allowed
+            self.definitions[slot.slot] = {"description": class_doc(slot), "not": {}}
+            return slot.slot
+        bare_names = [name for name, choice in choices.items() if not required_fields(choice)]
+        cases = [self.case(slot, name, choice) for name, choice in choices.items()]
+        by_name: Schema = {
+            "if": {"type": "object"},
+            "then": {"properties": {"name": {"enum": list(choices)}}, "allOf": cases},
+        }
+        if slot.default_name is None:
+            by_name["then"]["required"] = ["name"]
+        shapes = [{"enum": bare_names}, {"type": "object"}] if bare_names else [{"type": "object"}]
+        self.definitions[slot.slot] = {"description": class_doc(slot), "anyOf": shapes, **by_name}
+        return slot.slot
+
+    def case(self, slot: type[ComponentConfig], name: str, choice: type[ComponentConfig]) -> Schema:
+        """If the mapping is of this choice, then it has this choice's keys; the default choice needs no name."""
+        condition: Schema = {"properties": {"name": {"const": name}}}
+        if name != slot.default_name:
+            condition["required"] = ["name"]
+        return {"if": condition, "then": {"$ref": f"#/$defs/{self.define(choice)}"}}
+
+
+def required_fields(choice: type[ComponentConfig]) -> list[str]:
+    """Fields without a default, `name` aside."""
+    return [name for name, field in choice.model_fields.items() if field.is_required() and name != "name"]
