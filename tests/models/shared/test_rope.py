@@ -1,0 +1,93 @@
+"""RoPE against the same formulas in float64."""
+
+import numpy as np
+import pytest
+import torch
+
+from titanrun.models.shared.config import Llama3RopeScalingConfig, RopeConfig
+from titanrun.models.shared.rope import llama3_scaling, rope_rows, rope_table, rotate
+
+SCALING = Llama3RopeScalingConfig()
+
+
+def frequencies_float64(theta, head_dim, scaling):
+    frequencies = theta ** (-2.0 * np.arange(head_dim // 2) / head_dim)
+    if scaling is None:
+        return frequencies
+    original, low, high = scaling.original_max_position_embeddings, scaling.low_freq_factor, scaling.high_freq_factor
+    scaled = []
+    for frequency in frequencies:
+        wavelength = 2 * np.pi / frequency
+        if wavelength < original / high:
+            scaled.append(frequency)
+        elif wavelength > original / low:
+            scaled.append(frequency / scaling.factor)
+        else:
+            kept = (original / wavelength - low) / (high - low)
+            scaled.append((1 - kept) * frequency / scaling.factor + kept * frequency)
+    return np.array(scaled)
+
+
+@pytest.mark.parametrize("theta", [10000.0, 500000.0])
+@pytest.mark.parametrize("scaling", [None, SCALING, Llama3RopeScalingConfig(factor=32.0, original_max_position_embeddings=256)])
+def test_the_table_equals_float64_within_the_rounding_of_its_angles(theta, scaling):
+    table = rope_table(RopeConfig(theta=theta, scaling=scaling), head_dim=64, seq_len=16384)
+    angles = np.outer(np.arange(16384), frequencies_float64(theta, 64, scaling))
+    error = np.abs(table.numpy() - np.exp(1j * angles))
+    # a dozen fp32 roundings of frequency and angle at most, and those of sine and cosine
+    assert table.dtype == torch.complex64
+    assert (error <= 12 * 2**-24 * angles + 3e-7).all()
+
+
+def test_the_ramp_has_frequencies_in_all_three_bands():
+    frequencies = torch.tensor(frequencies_float64(500000.0, 128, None), dtype=torch.float32)
+    ratio = llama3_scaling(SCALING, frequencies=frequencies) / frequencies
+    assert (ratio == 1).any() and (ratio == 1 / 8).any() and ((ratio > 0.13) & (ratio < 0.99)).any()
+
+
+def test_equal_band_edges_leave_no_ramp():
+    scaling = Llama3RopeScalingConfig(low_freq_factor=1.0, high_freq_factor=1.0, original_max_position_embeddings=64)
+    ratio = llama3_scaling(scaling, frequencies=torch.tensor([1.0, 0.01])) / torch.tensor([1.0, 0.01])
+    assert ratio.tolist() == [1.0, 0.125]
+
+
+def test_pairs_are_neighbours_and_turn_by_their_angle():
+    table = rope_table(RopeConfig(theta=10000.0, scaling=None), head_dim=4, seq_len=8)
+    x_BTNH = torch.tensor([1.0, 0.0, 0.0, 1.0]).expand(1, 8, 1, 4)
+    turned = rotate(x_BTNH, rope_rows(table, 8, None))[0, :, 0].double()
+    angles = torch.outer(torch.arange(8, dtype=torch.float64), torch.tensor([1.0, 0.01], dtype=torch.float64))
+    expected = torch.stack([angles[:, 0].cos(), angles[:, 0].sin(), -angles[:, 1].sin(), angles[:, 1].cos()], dim=1)
+    assert torch.allclose(turned, expected, rtol=0, atol=1e-6)
+
+
+def test_scores_depend_on_distance_alone():
+    table = rope_table(RopeConfig(theta=500000.0, scaling=SCALING), head_dim=32, seq_len=4096)
+    q, k = torch.randn(2, 1, 1, 1, 32)
+    near = rotate(q, table[7].view(1, 1, 1, -1)) @ rotate(k, table[4].view(1, 1, 1, -1)).mT
+    far = rotate(q, table[4007].view(1, 1, 1, -1)) @ rotate(k, table[4004].view(1, 1, 1, -1)).mT
+    assert torch.allclose(near, far, atol=1e-2)
+
+
+def test_rotation_is_computed_in_fp32_and_returns_the_dtype_it_got():
+    table = rope_table(RopeConfig(theta=10000.0, scaling=None), head_dim=8, seq_len=16)
+    x = torch.randn(2, 16, 3, 8).bfloat16()
+    rows = rope_rows(table, 16, None)
+    assert torch.equal(rotate(x, rows), rotate(x.float(), rows).bfloat16())
+
+
+def test_positions_pick_rows_for_all_or_for_each_row():
+    table = rope_table(RopeConfig(theta=10000.0, scaling=None), head_dim=8, seq_len=16)
+    counted = torch.arange(6)
+    assert torch.equal(rope_rows(table, 6, None), rope_rows(table, 6, counted[None]))
+    own = rope_rows(table, 6, torch.stack([counted, counted + 5]))
+    assert own.shape == (2, 6, 1, 4)
+    assert torch.equal(own[1, :, 0], table[5:11])
+
+
+def test_the_table_does_not_follow_the_default_dtype():
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        table = rope_table(RopeConfig(theta=500000.0, scaling=SCALING), head_dim=16, seq_len=300)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(table, rope_table(RopeConfig(theta=500000.0, scaling=SCALING), head_dim=16, seq_len=300))

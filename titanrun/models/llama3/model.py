@@ -1,0 +1,111 @@
+"""Llama 3 (https://arxiv.org/abs/2407.21783), a pre-norm decoder.
+
+Shapes: B batch, T tokens of a row, D model width, N query heads, K key and value heads, H head width, P = H / 2 RoPE pairs,
+V vocabulary.
+"""
+
+import math
+
+from torch import Generator, Tensor, nn
+
+from titanrun.models.llama3.config import Llama3Config, Llama3InitConfig
+from titanrun.models.shared.attention import attention_backend
+from titanrun.models.shared.feed_forward import FeedForward
+from titanrun.models.shared.initialization import normal_, truncated_normal_
+from titanrun.models.shared.rope import rope_rows, rope_table, rotate
+
+
+class Attention(nn.Module):
+    """Causal self-attention in which groups of query heads share a key and value head."""
+
+    def __init__(self, config: Llama3Config) -> None:
+        super().__init__()
+        self.head_dim = config.head_dim
+        self.wq = nn.Linear(config.dim, config.n_heads * config.head_dim, bias=False)
+        self.wk = nn.Linear(config.dim, config.n_kv_heads * config.head_dim, bias=False)
+        self.wv = nn.Linear(config.dim, config.n_kv_heads * config.head_dim, bias=False)
+        self.wo = nn.Linear(config.n_heads * config.head_dim, config.dim, bias=False)
+        self.backend = attention_backend(config.attention)
+
+    def forward(self, x_BTD: Tensor, rope_BT1P: Tensor) -> Tensor:
+        heads = (-1, self.head_dim)
+        q_BTNH = rotate(self.wq(x_BTD).unflatten(-1, heads), rope_BT1P)
+        k_BTKH = rotate(self.wk(x_BTD).unflatten(-1, heads), rope_BT1P)
+        v_BTKH = self.wv(x_BTD).unflatten(-1, heads)
+        out_BNTH = self.backend(q_BTNH.transpose(1, 2), k_BTKH.transpose(1, 2), v_BTKH.transpose(1, 2))
+        return self.wo(out_BNTH.transpose(1, 2).flatten(2))
+
+
+class TransformerBlock(nn.Module):
+    """One decoder layer: attention, then feed-forward, each on the normalised stream and added to it."""
+
+    def __init__(self, config: Llama3Config) -> None:
+        super().__init__()
+        self.attention = Attention(config)
+        self.feed_forward = FeedForward(dim=config.dim, hidden_dim=config.feed_forward.hidden_dim)
+        self.attention_norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
+        self.ffn_norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
+
+    def forward(self, x_BTD: Tensor, rope_BT1P: Tensor) -> Tensor:
+        h_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), rope_BT1P)
+        return h_BTD + self.feed_forward(self.ffn_norm(h_BTD))
+
+    def init_weights(self, init: Llama3InitConfig, *, into_stream_std: float, generator: Generator | None) -> None:
+        """Draw the layer's weights; `into_stream_std` is the std of what adds to the residual stream, and of w3."""
+        self.attention_norm.reset_parameters()
+        self.ffn_norm.reset_parameters()
+        attention, feed_forward = self.attention, self.feed_forward
+        for linear in (attention.wq, attention.wk, attention.wv, feed_forward.w1):
+            truncated_normal_(linear.weight, std=init.linear_std, bound=init.truncation, generator=generator)
+        for linear in (attention.wo, feed_forward.w2, feed_forward.w3):
+            truncated_normal_(linear.weight, std=into_stream_std, bound=init.truncation, generator=generator)
+
+
+class Llama3(nn.Module):
+    """Token ids to logits of the next token.
+
+    Build it on the meta device, allocate with `to_empty`, then call `init_weights`, which also fills the RoPE table.
+    """
+
+    def __init__(self, config: Llama3Config, *, seq_len: int) -> None:
+        super().__init__()
+        self.config = config
+        self.seq_len = seq_len
+        self.tok_embeddings = nn.Embedding(config.vocab_size, config.dim)
+        self.layers = nn.ModuleDict({str(layer): TransformerBlock(config) for layer in range(config.n_layers)})
+        self.norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
+        self.output = nn.Linear(config.dim, config.vocab_size, bias=False)
+        self.register_buffer("rope_table", rope_table(config.rope, head_dim=config.head_dim, seq_len=seq_len), persistent=False)
+        self.tie_weights()
+
+    def forward(self, tokens_BT: Tensor, positions_BT: Tensor | None = None) -> Tensor:
+        """Logits [B, T, V] in the compute dtype. Positions are [1, T] or [B, T], and 0 to T - 1 where absent."""
+        rope_BT1P = rope_rows(self.rope_table, tokens_BT.size(1), positions_BT)
+        h_BTD = self.tok_embeddings(tokens_BT)
+        for block in self.layers.values():
+            h_BTD = block(h_BTD, rope_BT1P)
+        return self.output(self.norm(h_BTD))
+
+    def tie_weights(self) -> None:
+        """Let the output head use the embedding's matrix, if the config says so; `to_empty` separates them."""
+        if self.config.tie_word_embeddings:
+            self.output.weight = self.tok_embeddings.weight
+
+    def init_weights(self, generator: Generator | None = None) -> None:
+        """Fill every parameter and the RoPE table. A tied matrix is drawn as the output head."""
+        init, rope = self.config.init, self.config.rope
+        self.tie_weights()
+        self.rope_table = rope_table(rope, head_dim=self.config.head_dim, seq_len=self.seq_len, device=self.rope_table.device)
+        if not self.config.tie_word_embeddings:
+            normal_(self.tok_embeddings.weight, std=init.embedding_std, generator=generator)
+        for layer, block in self.layers.items():
+            block.init_weights(init, into_stream_std=self.into_stream_std(int(layer)), generator=generator)
+        self.norm.reset_parameters()
+        output_bound = init.output_truncation_stds * init.output_std
+        truncated_normal_(self.output.weight, std=init.output_std, bound=output_bound, generator=generator)
+
+    def into_stream_std(self, layer: int) -> float:
+        """Std of wo, w2 and w3: falls with the depth, so that the residual stream's variance does not grow with it."""
+        init = self.config.init
+        depth = layer + 1 if init.depth_scaling == "layer" else self.config.n_layers
+        return init.linear_std / math.sqrt(2 * depth)

@@ -1,0 +1,50 @@
+"""Rotary position embedding in complex numbers (https://arxiv.org/abs/2104.09864).
+
+Shapes: B batch, T tokens of a row, N heads, H head width, P = H / 2 pairs, S rows of the table.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from titanrun.models.shared.config import Llama3RopeScalingConfig, RopeConfig, decided
+
+
+def rope_table(config: RopeConfig, *, head_dim: int, seq_len: int, device: torch.device | None = None) -> Tensor:
+    """exp(i t f_p) for the positions t < seq_len: [S, P] complex64, whatever the default dtype is."""
+    exponents_P = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
+    frequencies_P = 1.0 / decided(config.theta) ** exponents_P
+    scaling = decided(config.scaling)
+    if scaling is not None:
+        frequencies_P = scaling.builder()(scaling, frequencies=frequencies_P)
+    positions_S = torch.arange(seq_len, dtype=torch.float32, device=device)
+    angles_SP = torch.outer(positions_S, frequencies_P)
+    return torch.polar(torch.ones_like(angles_SP), angles_SP)
+
+
+def llama3_scaling(config: Llama3RopeScalingConfig, *, frequencies: Tensor) -> Tensor:
+    """Frequencies [P] stretched as in Llama 3.1: divided by `factor` where the wavelength is long, a linear ramp in between."""
+    wavelengths_P = 2 * math.pi / frequencies
+    original = config.original_max_position_embeddings
+    low, high = config.low_freq_factor, config.high_freq_factor
+    # low == high leaves no ramp: what is computed for it then, inf or nan, is never selected
+    share_kept_P = (original / wavelengths_P - low) / torch.tensor(high - low, device=frequencies.device)
+    stretched_P = frequencies / config.factor
+    ramp_P = (1 - share_kept_P) * stretched_P + share_kept_P * frequencies
+    scaled_P = torch.where(wavelengths_P > original / low, stretched_P, ramp_P)
+    return torch.where(wavelengths_P < original / high, frequencies, scaled_P)
+
+
+def rope_rows(table_SP: Tensor, seq_len: int, positions_BT: Tensor | None) -> Tensor:
+    """The rows of the table that the tokens need: [1, T, 1, P], or [B, T, 1, P] where each row has positions of its own."""
+    assert seq_len <= table_SP.size(0), f"{seq_len} tokens in a row, and a RoPE table for {table_SP.size(0)}"
+    rows = table_SP[:seq_len].unsqueeze(0) if positions_BT is None else table_SP[positions_BT]
+    return rows.unsqueeze(2)
+
+
+def rotate(x_BTNH: Tensor, rows_BT1P: Tensor) -> Tensor:
+    """Neighbouring pairs (x_2p, x_2p+1) as complex numbers times their rows; computed in fp32, returned in x's dtype."""
+    assert rows_BT1P.dtype == torch.complex64, "the table was cast: call init_weights after changing a model's dtype"
+    x_BTNP = torch.view_as_complex(x_BTNH.float().unflatten(-1, (-1, 2)))
+    return torch.view_as_real(x_BTNP * rows_BT1P).flatten(-2).type_as(x_BTNH)
