@@ -1,0 +1,256 @@
+import json
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from titanrun.components.checkpoints.store import CheckpointStore
+from titanrun.config.problems import ProblemsFound
+from titanrun.distributed.seeds import load_random_states, random_states
+
+CPU = torch.device("cpu")
+
+
+def some_tensors() -> dict[str, Tensor]:
+    return {
+        "layers.0.weight": torch.randn(5, 3),
+        "layers.0.half": torch.randn(4, 6).bfloat16()[:, ::2],
+        "empty": torch.zeros(0, 3),
+        "optimizer.layers.0.weight.step": torch.tensor(7.0),
+        "special": torch.tensor([float("nan"), float("-inf"), -0.0, 1e-45]),
+        "counts": torch.tensor([2**62, -1]),
+    }
+
+
+def save(store: CheckpointStore, step: int, tensors: dict[str, Tensor] | None = None) -> None:
+    store.save(step, some_tensors() if tensors is None else tensors, {"tokens_seen": 64, "lr": 0.1}, random_states(CPU), "version: 1\n")
+
+
+def bits(tensor: Tensor) -> bytes:
+    return tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def problem_of(error: pytest.ExceptionInfo[ProblemsFound]) -> str:
+    (problem,) = error.value.problems
+    assert problem.code == "checkpoint"
+    return problem.message
+
+
+def test_what_was_saved_is_loaded_bit_by_bit_and_in_place(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "checkpoint")
+    saved = some_tensors()
+    save(store, 3, saved)
+    loaded = {name: torch.ones_like(tensor) for name, tensor in saved.items()}
+    addresses = {name: tensor.data_ptr() for name, tensor in loaded.items()}
+    store.load_tensors(3, loaded)
+    assert {name: bits(tensor) for name, tensor in loaded.items()} == {name: bits(tensor) for name, tensor in saved.items()}
+    assert {name: tensor.data_ptr() for name, tensor in loaded.items()} == addresses
+
+
+def test_a_parameter_is_filled_in_place(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    source, target = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    save(store, 1, source.state_dict())
+    store.load_tensors(1, dict(target.named_parameters()))
+    assert torch.equal(source.weight, target.weight)
+    assert target.weight.requires_grad
+
+
+def test_state_and_recipe_come_back_as_they_were(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    state = {"lr": 0.1 + 0.2, "data": {"epoch": 1, "pcg64": 2**127 + 1}, "name": "ä"}
+    store.save(12, {}, state, {}, "name: ä\n")
+    assert store.load_state(12) == {**state, "step": 12}
+    assert store.checkpoint(12).load_resolved() == "name: ä\n"
+    assert "0.30000000000000004" in (tmp_path / "step-12" / "state.json").read_text()
+
+
+def test_a_state_with_nan_is_not_saved(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        store.save(1, {}, {"loss": float("nan")}, {}, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_random_generators_go_on_where_they_were(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    np.random.standard_normal()
+    torch.randn(1)
+    save(store, 1)
+    expected = (np.random.standard_normal(3).tolist(), torch.randn(3).tolist())
+    load_random_states(store.load_rng(1), CPU)
+    assert (np.random.standard_normal(3).tolist(), torch.randn(3).tolist()) == expected
+
+
+def test_an_empty_or_absent_folder_has_no_checkpoint(tmp_path: Path) -> None:
+    assert CheckpointStore(tmp_path / "absent").latest() is None
+    assert CheckpointStore(tmp_path).latest() is None
+
+
+def test_only_complete_checkpoints_count(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    for step in (9, 10):
+        save(store, step)
+    for name in ("step-11", "step-12.tmp-0123abcd", "step-013", "step-x"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "step-13").write_text("a file")
+    shutil.copy(tmp_path / "step-10" / "state.json", tmp_path / "step-12.tmp-0123abcd")
+    assert store.steps() == [9, 10]
+    assert store.latest() == 10
+
+
+def test_nothing_is_saved_over_an_existing_step(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 5)
+    before = {file.name: file.read_bytes() for file in (tmp_path / "step-5").iterdir()}
+    with pytest.raises(ProblemsFound) as error:
+        save(store, 5)
+    assert problem_of(error) == f"{tmp_path / 'step-5'} exists and is never written over"
+    assert {file.name: file.read_bytes() for file in (tmp_path / "step-5").iterdir()} == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["step-5"]
+
+
+def test_a_save_sweeps_what_a_crash_left_and_nothing_else(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "kept").write_text("")
+    folder = tmp_path / "checkpoint"
+    (folder / "step-1.tmp-0123abcd" / "inner").mkdir(parents=True)
+    (folder / "step-2.tmp-mine").mkdir()
+    (folder / "notes.tmp-0123abcd").mkdir()
+    (folder / "step-3.tmp-0123abcd").symlink_to(elsewhere)
+    save(CheckpointStore(folder), 1)
+    assert sorted(entry.name for entry in folder.iterdir()) == ["notes.tmp-0123abcd", "step-1", "step-2.tmp-mine", "step-3.tmp-0123abcd"]
+    assert (elsewhere / "kept").exists()
+
+
+def test_a_save_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    with pytest.raises(ValueError, match="not a tensor"):
+        store.save(1, some_tensors(), {}, {"not a tensor": 3}, "")  # type: ignore[dict-item]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("keep", "kept"), [(0, [2, 9, 10, 11]), (1, [11]), (3, [9, 10, 11])])
+def test_the_latest_k_stay(tmp_path: Path, keep: int, kept: list[int]) -> None:
+    store = CheckpointStore(tmp_path, keep_latest_k=keep)
+    for step in (2, 9, 10, 11):
+        save(store, step, {})
+    assert store.steps() == kept
+    assert len(list(tmp_path.iterdir())) == len(kept)
+
+
+def test_every_difference_is_named_before_a_byte_is_read(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 1, {"same": torch.ones(2), "old": torch.ones(1), "shape": torch.ones(2, 3), "type": torch.ones(2)})
+    into = {"same": torch.zeros(2), "new": torch.zeros(1), "shape": torch.zeros(3, 2), "type": torch.zeros(2, dtype=torch.bfloat16)}
+    with pytest.raises(ProblemsFound) as error:
+        store.load_tensors(1, into)
+    assert problem_of(error) == (
+        f"{tmp_path / 'step-1'} does not fit this run: missing: new; unexpected: old; "
+        "another shape: shape (float32[2, 3], wanted float32[3, 2]); another type: type (float32[2], wanted bfloat16[2])"
+    )
+    assert not into["same"].any()
+
+
+def test_many_differences_are_counted(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 1, {})
+    with pytest.raises(ProblemsFound) as error:
+        store.load_tensors(1, {f"w{i}": torch.zeros(1) for i in range(9)})
+    assert problem_of(error).endswith("missing: w0, w1, w2, w3 and 5 more")
+
+
+def test_weights_can_be_loaded_without_the_optimizer(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 1, {"w": torch.ones(2), "optimizer.w.step": torch.ones(())})
+    into = {"w": torch.zeros(2)}
+    store.checkpoint(1).load_tensors(into, ignore_prefix="optimizer.")
+    assert into["w"].tolist() == [1, 1]
+
+
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    with pytest.raises(ProblemsFound) as error:
+        store.load_state(1)
+    assert problem_of(error) == f"{tmp_path / 'step-1'} is no checkpoint: there is no such folder"
+    (tmp_path / "step-1").mkdir()
+    with pytest.raises(ProblemsFound) as error:
+        store.load_tensors(1, {})
+    assert problem_of(error) == f"{tmp_path / 'step-1'} is no checkpoint: it has no state.json"
+
+
+@pytest.mark.parametrize("file", [".metadata", "__0_0.distcp", "rng.safetensors", "state.json"])
+@pytest.mark.parametrize("damage", ["gone", "empty", "half"])
+def test_a_damaged_file_is_one_problem_that_names_it(tmp_path: Path, file: str, damage: str) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 1, {"w": torch.ones(1000)})
+    path = tmp_path / "step-1" / file
+    half = path.read_bytes()[: path.stat().st_size // 2]
+    path.unlink()
+    if damage != "gone":
+        path.write_bytes(half if damage == "half" else b"")
+    with pytest.raises(ProblemsFound) as error:
+        store.load_state(1)
+        store.load_rng(1)
+        store.load_tensors(1, {"w": torch.zeros(1000)})
+    assert str(tmp_path / "step-1") in problem_of(error)
+    assert file == "__0_0.distcp" or file in problem_of(error)
+
+
+class Hostile:
+    def __init__(self, victim: Path) -> None:
+        self.victim = victim
+
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        return Path.touch, (self.victim,)
+
+
+def test_a_pickle_in_the_index_runs_nothing(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 1, {})
+    (tmp_path / "step-1" / ".metadata").write_bytes(pickle.dumps(Hostile(tmp_path / "victim")))
+    with pytest.raises(ProblemsFound) as error:
+        store.load_tensors(1, {})
+    assert "which no index needs" in problem_of(error)
+    assert not (tmp_path / "victim").exists()
+
+
+def test_torch_itself_reads_the_tensors(tmp_path: Path) -> None:
+    from torch.distributed import checkpoint
+
+    saved = {"w": torch.randn(3)}
+    save(CheckpointStore(tmp_path), 1, saved)
+    into = {"w": torch.zeros(3)}
+    with pytest.warns(UserWarning, match="single process"):
+        checkpoint.load(into, checkpoint_id=tmp_path / "step-1")
+    assert torch.equal(into["w"], saved["w"])
+
+
+def test_files_are_json_safetensors_and_the_recipe_beside_the_tensors(tmp_path: Path) -> None:
+    save(CheckpointStore(tmp_path), 1)
+    folder = tmp_path / "step-1"
+    assert sorted(file.name for file in folder.iterdir()) == [".metadata", "__0_0.distcp", "resolved.yaml", "rng.safetensors", "state.json"]
+    assert json.loads((folder / "state.json").read_text()) == {"tokens_seen": 64, "lr": 0.1, "format": 1, "step": 1}
+    assert safetensors.torch.load_file(folder / "rng.safetensors").keys() == random_states(CPU).keys()
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 1, {})
+    (tmp_path / "step-1" / "state.json").write_text('{"step": 1, "format": 2}')
+    with pytest.raises(ProblemsFound) as error:
+        store.load_state(1)
+    assert "another version of titanrun" in problem_of(error)
+
+
+def test_importing_the_store_leaves_torchs_checkpoint_package_alone() -> None:
+    code = "import sys, titanrun.components.checkpoints.store; print('torch.distributed.checkpoint' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

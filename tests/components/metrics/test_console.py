@@ -1,0 +1,114 @@
+import io
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from titanrun.components.metrics.console import ConsoleLog, Progress
+from titanrun.components.metrics.curve import Curve
+from titanrun.components.metrics.live_display import LiveDisplay, Picture
+from titanrun.components.metrics.readings import duration
+
+VALUES = {"loss": 4.123456, "grad_norm": 1.5, "lr": 8e-4, "tps": 12345.6, "tflops": 0.123, "memory_gib": 0.844, "tokens_seen": 4096}
+
+
+def progress(step: int) -> Progress:
+    times = iter([0.0, 30.0, *[30.0] * 20])
+    state = Progress(100, clock=lambda: next(times))
+    state.advance(step)
+    return state
+
+
+def picture(values: dict[str, float], *, width: int, step: int = 10) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=True)
+    console.print(Picture(progress(step), values, "█▄▁"))
+    return console.file.getvalue()
+
+
+def test_piped_output_is_plain_lines_with_aligned_columns() -> None:
+    stream = io.StringIO()
+    console = ConsoleLog(100, stream)
+    console.log(1, VALUES)
+    console.log(100, {**VALUES, "mfu": 41.2, "validation/loss": 4.5, "moe/dropped": 0.0123456})
+    console.close()
+    first, last = stream.getvalue().splitlines()
+    assert first.startswith("step   1/100  loss  4.12346  grad norm   1.5000  lr 8.000e-04     12,346 tok/s     0.12 TFLOPs    0.84 GiB  ")
+    assert first.endswith(" left")
+    assert last == (
+        "step 100/100  loss  4.12346  grad norm   1.5000  lr 8.000e-04     12,346 tok/s     0.12 TFLOPs   41.2% MFU    0.84 GiB"
+        "  validation loss  4.50000  moe/dropped 0.01235"
+    )
+
+
+def test_plain_lines_need_no_rich() -> None:
+    code = (
+        "import sys; from titanrun.components.metrics.console import ConsoleLog; ConsoleLog(2, sys.stdout).log(1, {'loss': 1.0});"
+        "print(sorted({'rich', 'torch'} & set(sys.modules)))"
+    )
+    lines = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert lines == ["step 1/2  loss  1.00000  0:00 left", "[]"]
+
+
+def test_the_picture_shows_progress_metrics_and_the_course_of_the_loss() -> None:
+    bar, metrics = picture(VALUES, width=110).splitlines()
+    assert bar.startswith("step 10/100 ━━━")
+    assert bar.endswith(" 0:30 elapsed, 4:30 left")
+    assert metrics == ("loss 4.12346 █▄▁                grad norm 1.5000   lr 8.000e-04   12,346 tok/s   0.12 TFLOPs   0.84 GiB")
+
+
+def test_the_picture_fits_a_narrow_terminal() -> None:
+    lines = picture({**VALUES, "mfu": 41.0, "validation/loss": 4.2}, width=50).splitlines()
+    assert max(len(line) for line in lines) <= 50
+    assert [line.split()[0] for line in lines] == ["step", "loss", "lr", "41.0%"]
+
+
+def test_a_finished_run_has_no_time_left() -> None:
+    assert picture(VALUES, width=80, step=100).splitlines()[0].endswith(" 0:30 elapsed")
+
+
+def test_the_display_keeps_what_is_not_measured_every_time() -> None:
+    console = Console(file=io.StringIO(), width=120, color_system=None, force_terminal=True)
+    display = LiveDisplay(console)
+    display.show(progress(10), {**VALUES, "validation/loss": 4.25})
+    display.show(progress(11), VALUES)
+    display.close()
+    assert "step 11/100" in console.file.getvalue()
+    last_frame = console.file.getvalue().rsplit("step", 1)[1]
+    assert "validation loss 4.25000" in last_frame
+    assert last_frame.endswith("\x1b[?25h"), "the cursor comes back"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0:00"), (65, "1:05"), (3599.6, "1:00:00"), (7745, "2:09:05"), (3 * 86400 + 7745, "3d 02:09")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_a_resumed_run_is_timed_by_its_own_steps() -> None:
+    now = [0.0]
+    state = Progress(100, first_step=50, clock=lambda: now[0])
+    assert state.remaining_seconds is None
+    now[0] = 10.0
+    state.advance(60)
+    assert state.remaining_seconds == 40
+    now[0] = 15.0
+    assert state.remaining_seconds == 35
+
+
+def test_the_curve_covers_the_whole_run_in_a_fixed_width() -> None:
+    curve = Curve(4)
+    assert str(curve) == ""
+    for value in (8.0, float("nan"), 1.0):
+        curve.add(value)
+    assert str(curve) == "█▁"
+    falling = Curve(8)
+    for step in range(10_000):
+        falling.add(-step)
+    assert str(falling) == "█▇▆▅▄▃▂▁"
+    assert len(falling._buckets) <= 32
+    flat = Curve(3)
+    for _ in range(5):
+        flat.add(2.0)
+    assert str(flat) == "▁▁▁"

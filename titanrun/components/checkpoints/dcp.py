@@ -1,0 +1,127 @@
+"""Tensors on disk in the format of torch.distributed.checkpoint; importing that takes a second, so nothing imports this at start-up."""
+
+import pickle
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import torch
+import torch.distributed
+from torch import Tensor
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint import filesystem
+from torch.distributed.checkpoint import metadata as dcp_metadata
+from torch.distributed.checkpoint.api import CheckpointException
+
+from titanrun.components.checkpoints.layout import Layout
+from titanrun.config.problems import fail
+
+INDEX_FILE = ".metadata"
+
+# All that the index of plain and sharded tensors is made of. It is a pickle, and a pickle may name any function to be called.
+INDEX_CLASSES: dict[tuple[str, str], Any] = {
+    ("torch", "Size"): torch.Size,
+    ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"): filesystem._StorageInfo,
+    **{("pathlib" + module, "PosixPath"): PurePosixPath for module in ("", "._local")},
+    **{
+        ("torch.distributed.checkpoint.metadata", name): getattr(dcp_metadata, name)
+        for name in (
+            "BytesStorageMetadata",
+            "ChunkStorageMetadata",
+            "Metadata",
+            "MetadataIndex",
+            "StorageMeta",
+            "TensorProperties",
+            "TensorStorageMetadata",
+            "_MEM_FORMAT_ENCODING",
+        )
+    },
+}
+
+# what unpickling damaged bytes may raise
+DAMAGE = (pickle.UnpicklingError, EOFError, AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError, MemoryError)
+
+
+class IndexUnpickler(pickle.Unpickler):
+    """Reads the index of a checkpoint, and refuses a pickle that names anything else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """The class of that name, out of the list above and torch's types."""
+        if (module, name) in INDEX_CLASSES:
+            return INDEX_CLASSES[module, name]
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which no index needs")
+
+
+class IndexedReader(checkpoint.FileSystemReader):
+    """torch's reader of a folder, with the index read by us."""
+
+    def read_metadata(self, *_: Any, **__: Any) -> dcp_metadata.Metadata:
+        """The index of the folder."""
+        return read_index(Path(self.path))
+
+
+def write_tensors(folder: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write `tensors` into `folder`; the caller makes them durable."""
+    writer = checkpoint.FileSystemWriter(folder, sync_files=False)
+    with _plain_errors():
+        checkpoint.save(dict(tensors), storage_writer=writer, no_dist=not _is_distributed())
+
+
+def read_tensors(folder: Path, into: Mapping[str, Tensor]) -> None:
+    """Fill the tensors of `into` in place with those of the same name in `folder`. Raises a problem `checkpoint` where that fails."""
+    try:
+        with _plain_errors():
+            checkpoint.load(dict(into), storage_reader=IndexedReader(folder), no_dist=not _is_distributed())
+    except (OSError, RuntimeError, AssertionError, *DAMAGE) as error:
+        raise fail("checkpoint", f"cannot read the tensors in {folder}: {_first_line(error)}") from error
+
+
+def read_layouts(folder: Path) -> dict[str, Layout]:
+    """Shape and type of every tensor in `folder`, by name. Raises a problem `checkpoint` where its index cannot be read."""
+    entries = read_index(folder).state_dict_metadata
+    strangers = [name for name, entry in entries.items() if not isinstance(entry, dcp_metadata.TensorStorageMetadata)]
+    if strangers:
+        raise fail("checkpoint", f"{folder} holds objects that are no tensors: {', '.join(strangers[:3])}")
+    return {name: Layout(tuple(entry.size), entry.properties.dtype) for name, entry in entries.items()}
+
+
+def read_index(folder: Path) -> dcp_metadata.Metadata:
+    """Names, shapes, types and places of the tensors in `folder`. Raises a problem `checkpoint` where it cannot be read."""
+    path = folder / INDEX_FILE
+    try:
+        with path.open("rb") as file:
+            index = IndexUnpickler(file).load()
+    except OSError as error:
+        raise fail("checkpoint", f"cannot read {path}: {error.strerror}") from error
+    except DAMAGE as error:
+        raise fail("checkpoint", f"{path} is damaged: {_first_line(error)}") from error
+    if not isinstance(index, dcp_metadata.Metadata):
+        raise fail("checkpoint", f"{path} is damaged: it is no index of tensors")
+    return index
+
+
+def _is_distributed() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Quiet torch's remark that one process works alone, and raise what it wraps (a KeyboardInterrupt too) as it was."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            yield
+    except CheckpointException as wrapper:
+        cause, _ = next(iter(wrapper.failures.values()))
+        raise cause from None
+
+
+def _first_line(error: BaseException) -> str:
+    if isinstance(error, EOFError):
+        return "a file ends too early"
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,148 @@
+"""Folders of weights as transformers reads and writes them: safetensors, in one file or in several with an index."""
+
+import json
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from titanrun.components.checkpoints.whole_folder import sweep, written_whole
+from titanrun.config.problems import ProblemsFound, fail
+
+CONFIG_FILE = "config.json"
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+
+# transformers' own limit, decimal gigabytes
+SHARD_BYTES = 5 * 10**9
+
+
+def read_folder(folder: Path) -> dict[str, Tensor]:
+    """Every tensor of a folder by its name there, on the CPU; bytes are read when a tensor is used.
+
+    Raises a problem `checkpoint` where there is no folder, no safetensors, or what the index names is missing or damaged.
+    """
+    if not folder.is_dir():
+        raise fail("checkpoint", f"there is no folder {folder}", help="download the model first, or correct the path")
+    if (folder / INDEX_FILE).is_file():
+        return _read_shards(folder)
+    if (folder / SINGLE_FILE).is_file():
+        return _read_file(folder / SINGLE_FILE)
+    raise _no_weights(folder)
+
+
+def write_folder(
+    folder: Path,
+    tensors: Mapping[str, Tensor],
+    config: Mapping[str, Any],
+    extra_files: Iterable[Path] = (),
+    *,
+    shard_bytes: int = SHARD_BYTES,
+) -> None:
+    """Write a folder that transformers opens; it is there whole or not at all.
+
+    Args:
+        folder: where; must not exist.
+        tensors: weights under transformers' names, on any device.
+        config: the content of config.json.
+        extra_files: files to copy beside it, such as the tokenizer's.
+        shard_bytes: size above which the weights are split into several files; a larger tensor has a file of its own.
+
+    Raises a problem `checkpoint` where `folder` exists.
+    """
+    if folder.parent.is_dir():
+        sweep(folder.parent, re.compile(re.escape(folder.name)))
+    with written_whole(folder) as temporary:
+        _write_json(temporary / CONFIG_FILE, config)
+        for file in extra_files:
+            shutil.copyfile(file, temporary / file.name)
+        shards = split(tensors, shard_bytes)
+        files = [SINGLE_FILE] if len(shards) == 1 else [f"model-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
+        for file_name, shard in zip(files, shards, strict=True):
+            # from_pretrained refuses a file that does not say which framework wrote it
+            safetensors.torch.save_file(_apart(tensors, shard), temporary / file_name, metadata={"format": "pt"})
+        if len(shards) > 1:
+            weight_map = {name: file_name for file_name, shard in zip(files, shards, strict=True) for name in shard}
+            total = sum(tensor.nbytes for tensor in tensors.values())
+            _write_json(temporary / INDEX_FILE, {"metadata": {"total_size": total}, "weight_map": weight_map})
+
+
+def split(tensors: Mapping[str, Tensor], shard_bytes: int) -> list[list[str]]:
+    """The names dealt in order to files of at most `shard_bytes`; at least one file."""
+    shards: list[list[str]] = [[]]
+    used = 0
+    for name, tensor in tensors.items():
+        if shards[-1] and used + tensor.nbytes > shard_bytes:
+            shards.append([])
+            used = 0
+        shards[-1].append(name)
+        used += tensor.nbytes
+    return shards
+
+
+def _read_shards(folder: Path) -> dict[str, Tensor]:
+    weight_map = _read_weight_map(folder / INDEX_FILE)
+    files = {name: _read_file(folder / name) for name in sorted(set(weight_map.values()))}
+    for tensor_name, file_name in weight_map.items():
+        if tensor_name not in files[file_name]:
+            raise fail("checkpoint", f"{folder / file_name} does not hold {tensor_name}, which {INDEX_FILE} says it does")
+    return {tensor_name: files[file_name][tensor_name] for tensor_name, file_name in weight_map.items()}
+
+
+def _read_weight_map(path: Path) -> dict[str, str]:
+    try:
+        index = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _damaged(path, error) from error
+    weight_map = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise fail("checkpoint", f"{path} is damaged: it has no weight_map")
+    for file_name in weight_map.values():
+        if not isinstance(file_name, str) or Path(file_name).name != file_name or not file_name.endswith(".safetensors"):
+            raise fail("checkpoint", f"{path} names {file_name!r}, which is no safetensors file of that folder")
+    return weight_map
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    try:
+        with safetensors.safe_open(path, framework="pt", device="cpu") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (OSError, SafetensorError) as error:
+        raise _damaged(path, error) from error
+
+
+def _no_weights(folder: Path) -> ProblemsFound:
+    pickles = sorted(file.name for pattern in PICKLES for file in folder.glob(pattern))
+    if pickles:
+        return fail(
+            "checkpoint",
+            f"{folder} holds its weights as a pickle ({pickles[0]}), which can run any code when it is read",
+            help="convert it to safetensors: AutoModelForCausalLM.from_pretrained(...).save_pretrained(...) where you trust it",
+        )
+    return fail("checkpoint", f"{folder} holds neither {SINGLE_FILE} nor {INDEX_FILE}", help="name the folder that holds the weights")
+
+
+def _damaged(path: Path, error: Exception) -> ProblemsFound:
+    return fail("checkpoint", f"cannot read {path}: {error}")
+
+
+def _apart(tensors: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
+    """Those tensors on the CPU, no two of them in the same memory, as the file format asks."""
+    apart: dict[str, Tensor] = {}
+    taken: set[int] = set()
+    for name in names:
+        tensor = tensors[name].detach().cpu().contiguous()
+        address = tensor.untyped_storage().data_ptr()
+        apart[name] = tensor.clone() if address in taken else tensor
+        taken.add(address)
+    return apart
+
+
+def _write_json(path: Path, data: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(data, allow_nan=False, indent=2) + "\n", encoding="utf-8")

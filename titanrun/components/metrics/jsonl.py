@@ -1,0 +1,89 @@
+"""metrics.jsonl: one JSON object a logged step, written as it happens and read back. No torch here: it is read without it."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from titanrun.config.problems import fail
+
+# JSON has no such numbers, so they are written as text
+NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+# no line is longer; how far back from the end a torn one is looked for
+LONGEST_LINE_BYTES = 1 << 20
+
+
+class MetricsFile:
+    """Appends lines to `path`, each on disk in the operating system's sense as soon as it is written.
+
+    Floats stand with all their digits; NaN and infinities as the texts "nan", "inf" and "-inf".
+    """
+
+    def __init__(self, path: Path) -> None:
+        if path.exists():
+            _mend_last_line(path)
+        self._file = path.open("ab")
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Append the line of one step."""
+        line = {"step": step, **{name: _encoded(value) for name, value in values.items()}}
+        self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The logged steps in order: one dict each, with `step` and what was logged.
+
+    A run that was stopped and went on logs some steps twice: the last line of a step counts. A last line that a crash tore is
+    left out.
+
+    Raises a problem `file` where there is no such file, or another line is no JSON object with a step.
+    """
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise fail("file", f"cannot read {path}: {error.strerror}") from error
+    lines = text.split("\n")
+    steps: dict[int, dict[str, Any]] = {}
+    for number, line in enumerate(lines, start=1):
+        values = _parsed(line)
+        if values is not None:
+            steps[values["step"]] = values
+        elif number < len(lines):
+            raise fail("file", f"{path}:{number} is no JSON object with a step")
+    return [steps[step] for step in sorted(steps)]
+
+
+def _encoded(value: float) -> float | str:
+    return value if math.isfinite(value) else str(float(value))
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        values = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(values, dict) or not isinstance(values.get("step"), int):
+        return None
+    return {name: NON_FINITE.get(value, value) if isinstance(value, str) else value for name, value in values.items()}
+
+
+def _mend_last_line(path: Path) -> None:
+    """Cut off a last line that a crash tore, so that the next one stands alone; a whole one only gets its line break."""
+    with path.open("r+b") as file:
+        start = max(0, path.stat().st_size - LONGEST_LINE_BYTES)
+        file.seek(start)
+        tail = file.read()
+        last_line = tail[tail.rfind(b"\n") + 1 :]
+        if not last_line:
+            return
+        if _parsed(last_line.decode(errors="replace")) is None:
+            file.truncate(start + len(tail) - len(last_line))
+        else:
+            file.write(b"\n")

@@ -1,0 +1,59 @@
+"""The one place that a logged step goes to: the metrics file, the console, and every tracker."""
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Protocol
+
+from titanrun.components.metrics.console import ConsoleLog
+from titanrun.components.metrics.jsonl import MetricsFile
+
+
+class Tracker(Protocol):
+    """A further receiver of metrics: what the slot `trackers` builds."""
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        """Take the metrics of one step."""
+
+    def close(self) -> None:
+        """Finish what is still under way."""
+
+
+class MetricLog:
+    """Passes each logged step on. A tracker that fails is dropped with one warning; the run does not depend on it.
+
+    Args:
+        file: metrics.jsonl, always written first.
+        console: None where nothing is shown.
+        trackers: receivers by the name they have in the recipe.
+    """
+
+    def __init__(self, file: MetricsFile, console: ConsoleLog | None = None, trackers: Mapping[str, Tracker] | None = None) -> None:
+        self._file = file
+        self._console = console
+        self._trackers = dict(trackers or {})
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Pass on the metrics of one step."""
+        self._file.write(step, values)
+        if self._console is not None:
+            self._console.log(step, values)
+        for name, tracker in list(self._trackers.items()):
+            self._guarded(name, partial(tracker.log, step, dict(values)))
+
+    def close(self) -> None:
+        """Close everything."""
+        if self._console is not None:
+            self._console.close()
+        for name, tracker in list(self._trackers.items()):
+            self._guarded(name, tracker.close)
+        self._file.close()
+
+    def _guarded(self, name: str, call: Callable[[], None]) -> None:
+        try:
+            call()
+        # a tracker is foreign code: whatever it raises must not end the run
+        except Exception as error:
+            del self._trackers[name]
+            reason = f"{type(error).__name__}: {error}"
+            print(f"warning: tracker {name} failed and gets no more metrics; training goes on ({reason})", file=sys.stderr)
