@@ -38,7 +38,3 @@ class Places:
         line = bisect_right(self.starts, index)
         column = index - self.starts[line - 1] + 1
         return Origin(self.source, line, column, column + 1)
-
-    def index(self, line: int, column: int) -> int:
-        """The index of a line and column, both counted from 1."""
-        return self.starts[line - 1] + column - 1

@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from titanrun.config.limits import BITS_PER_DIGIT, MAX_DIGITS, cut, too_long
 from titanrun.config.problems import Code
@@ -23,8 +23,7 @@ OTHER_BASE = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(NamedTuple):
     """Why a word has no value."""
 
     code: Code

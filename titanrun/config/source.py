@@ -1,19 +1,21 @@
 """The front door of reading: a file, a text or an override becomes a tree in which everything knows its place."""
 
-import difflib
 import os
 import stat
+from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
 from titanrun.config.encoding import check_characters, decode
 from titanrun.config.limits import MAX_BYTES, too_large
 from titanrun.config.problems import Origin, ProblemsFound, SourceText, fail
-from titanrun.config.toml_reader import read_toml
+from titanrun.config.suggest import closest, listing
 from titanrun.config.tree import Node
 from titanrun.config.yaml_reader import read_yaml, read_yaml_value
 
 FORMATS: dict[str, Literal["yaml", "toml"]] = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
+# by name: tomli and its patterns take as long to import as a small recipe to read, and most recipes are YAML
+TOML_READER = "titanrun.config.toml_reader"
 MANY_FILES = 1000
 
 
@@ -40,7 +42,8 @@ def read_source(path: str, *, included_from: Origin | None = None, name: str | N
 def read_text(source: SourceText, format: Literal["yaml", "toml"]) -> Node:
     """The mapping in a YAML or TOML text. Raises ProblemsFound with everything that is wrong with it."""
     check_text(source)
-    return read_yaml(source) if format == "yaml" else read_toml(source)
+    root: Node = read_yaml(source) if format == "yaml" else import_module(TOML_READER).read_toml(source)
+    return root
 
 
 def read_value(source: SourceText, *, start: int = 0) -> Node:
@@ -81,8 +84,10 @@ def missing(path: str, name: str, included_from: Origin | None) -> ProblemsFound
     folder = Path(path).parent
     if not folder.is_dir():
         return fail("file", f"there is no file {name}", origin=included_from, help=f"there is no folder {folder} either")
-    close = difflib.get_close_matches(Path(path).name, readable_names(folder), cutoff=0.5)
-    help = "did you mean " + " or ".join(str(folder / found) for found in close) if close else None
+    stem, names = Path(path).stem, {Path(name).stem: name for name in readable_names(folder)}
+    near = closest(stem, names)
+    alike = [near] if near else [other for other in names if stem in other]
+    help = "did you mean " + listing((str(folder / names[other]) for other in alike), most=3) if alike else None
     return fail("file", f"there is no file {name}", origin=included_from, help=help)
 
 

@@ -3,6 +3,7 @@
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import tomli
 
@@ -38,8 +39,7 @@ class TooMuch(Exception):
         self.path = path
 
 
-@dataclass(frozen=True, slots=True)
-class Spot:
+class Spot(NamedTuple):
     """Where a value stands, and the key that leads to it."""
 
     key: Span | None
@@ -55,8 +55,7 @@ class Spots:
     end: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(NamedTuple):
     """A key that was given before, at `first`."""
 
     path: DataPath
@@ -64,8 +63,7 @@ class Repeat:
     first: Span
 
 
-@dataclass(frozen=True, slots=True)
-class KeyPart:
+class KeyPart(NamedTuple):
     """One part of a dotted key."""
 
     name: str
@@ -105,16 +103,14 @@ class TomlWalker:
         self.position = found.end() if found else self.position
         return self.position
 
-    def take(self, *words: str) -> bool:
-        """Moves behind one of `words`, if it stands here."""
-        for word in words:
-            if self.text.startswith(word, self.position):
-                self.position += len(word)
-                return True
-        return False
+    def take(self, word: str) -> bool:
+        """Moves behind `word`, if it stands here."""
+        taken = self.text.startswith(word, self.position)
+        self.position += len(word) if taken else 0
+        return taken
 
     def expect(self, word: str) -> None:
-        """Moves behind `word`."""
+        """Moves behind `word`, which must stand here."""
         if not self.take(word):
             raise Lost
 
@@ -226,8 +222,8 @@ class TomlWalker:
         if len(path) >= MAX_DEPTH:
             raise TooMuch("depth", (start, start + 1), path)
         self.put(path, key, (start, start + 1))
-        close = "]" if self.take("[") else "}"
-        self.position += close == "}"
+        close = "]" if self.text[start] == "[" else "}"
+        self.position += 1
         count = 0
         self.skip(GAP)
         while not self.take(close):

@@ -1,7 +1,7 @@
 """Puts tomli's errors in plain words, at the place where a person would look."""
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import tomli
 
@@ -14,13 +14,12 @@ from titanrun.config.toml_spans import Repeat, Spots
 BAD_VALUE = ("Invalid value", "Expected newline", "Unclosed")
 TWICE = ("Cannot overwrite", "Cannot declare", "Cannot redefine", "Cannot mutate", "Duplicate inline")
 WORD_BEFORE = re.compile(r"[^\s=,\[\]{}]*$")
-WORD = re.compile(r"[^\s,\]#]*")
+WORD = re.compile(r"(?:\$\{[^}\n]*\}|[^\s,\]}#])*+")
 LONGEST_WORD = 100
 ESCAPE = "write \\\\ for a backslash, or use single quotes"
 
 
-@dataclass(frozen=True, slots=True)
-class Mistake:
+class Mistake(NamedTuple):
     """How to say the errors that begin with `beginning`; `at_end` places it where the text stopped making sense."""
 
     beginning: str

@@ -1,7 +1,7 @@
 """Puts ruamel.yaml's syntax errors in plain words, at the place where a person would look."""
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ruamel.yaml.error import MarkedYAMLError
 
@@ -21,8 +21,7 @@ LINE_UP = "line it up with the keys it belongs to"
 NO_KEY = "this line is neither `key: value` nor a list item"
 
 
-@dataclass(frozen=True, slots=True)
-class Mistake:
+class Mistake(NamedTuple):
     """How to say an error whose context and problem match `pattern`; `{at}` is the character at its place."""
 
     pattern: str

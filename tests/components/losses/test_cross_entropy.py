@@ -1,0 +1,51 @@
+import pytest
+import torch
+
+from titanrun.components.data.batch import IGNORE, TokenBatch
+from titanrun.components.losses.config import CrossEntropyConfig
+from titanrun.components.losses.cross_entropy import CrossEntropy
+
+VOCABULARY = 11
+
+
+def batch(*, ignored: bool = False, masked: bool = False) -> TokenBatch:
+    rows = torch.randint(VOCABULARY, (3, 6), generator=torch.Generator().manual_seed(0))
+    made = TokenBatch.from_rows(rows)
+    if ignored:
+        made.labels[0, :2] = IGNORE
+    if masked:
+        made.loss_mask[2] = False
+    return made
+
+
+def logits(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(3, 5, VOCABULARY, generator=torch.Generator().manual_seed(1)).to(dtype).requires_grad_()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("holes", [{}, {"ignored": True}, {"masked": True}, {"ignored": True, "masked": True}])
+def test_the_loss_is_the_sum_over_valid_tokens_in_fp32(dtype: torch.dtype, holes: dict[str, bool]) -> None:
+    given, made = logits(dtype), batch(**holes)
+    loss = CrossEntropy(CrossEntropyConfig())(given, made)
+    logprobs = given.detach().double().log_softmax(-1)
+    expected = -sum(
+        logprobs[row, column, made.labels[row, column]] for row in range(3) for column in range(5) if made.valid_mask()[row, column]
+    )
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_tokens_that_do_not_count_have_no_gradient() -> None:
+    given = logits()
+    CrossEntropy(CrossEntropyConfig())(given, batch(ignored=True, masked=True)).backward()
+    assert given.grad is not None
+    touched = given.grad.abs().sum(-1) > 0
+    assert torch.equal(touched, batch(ignored=True, masked=True).valid_mask())
+
+
+def test_a_batch_without_valid_tokens_sums_to_zero() -> None:
+    made = batch()
+    made.loss_mask[:] = False
+    loss = CrossEntropy(CrossEntropyConfig())(logits(), made)
+    loss.backward()
+    assert loss.item() == 0.0

@@ -1,0 +1,84 @@
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from titanrun.components.data.batch import IGNORE, TokenBatch
+from titanrun.components.validation.config import ValidationConfig
+from titanrun.components.validation.validator import Validator
+
+
+@dataclass
+class FakeRows:
+    """Row r holds 100 r + 0, 1, 2, ..."""
+
+    count: int = 7
+    fingerprint: str = ""
+    max_token_id: int = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> NDArray[np.int64]:
+        assert index < self.count
+        return 100 * index + np.arange(4, dtype=np.int64)
+
+
+@dataclass
+class Output:
+    loss_sum: torch.Tensor
+    valid_tokens: torch.Tensor
+
+
+def mean_label(batch: TokenBatch) -> Output:
+    """An evaluation whose loss of a token is its label."""
+    return Output((batch.labels * batch.valid_mask()).sum().float(), batch.valid_count())
+
+
+def validator(steps: int | None = None, rows: int = 7) -> Validator:
+    return Validator(ValidationConfig(enable=True, dataset="auto", local_batch_size=2, seq_len=3, freq=5, steps=steps), rows=FakeRows(rows))
+
+
+@pytest.mark.parametrize(("steps", "rows"), [(None, 7), (2, 4), (4, 7), (100, 7), (1, 2)])
+def test_the_first_batches_or_the_whole_set_are_read_once(steps: int | None, rows: int) -> None:
+    expected = np.concatenate([FakeRows()[index][1:] for index in range(rows)]).mean()
+    assert validator(steps).measure(mean_label) == pytest.approx(expected)
+
+
+def test_every_token_weighs_the_same() -> None:
+    def first_row_counts_one_token(batch: TokenBatch) -> Output:
+        batch.labels[(batch.labels < 100) & (batch.labels > 1)] = IGNORE
+        return mean_label(batch)
+
+    others = [label for row in range(1, 7) for label in FakeRows()[row][1:]]
+    assert validator().measure(first_row_counts_one_token) == pytest.approx(np.mean([1, *others]))
+
+
+def test_a_second_validation_sees_the_same_batches() -> None:
+    measures = validator(steps=2)
+    seen: list[list[list[int]]] = []
+
+    def noting(batch: TokenBatch) -> Output:
+        seen.append(batch.tokens.tolist())
+        return mean_label(batch)
+
+    assert measures.measure(noting) == measures.measure(noting)
+    assert seen[:2] == seen[2:]
+
+
+def test_a_request_to_stop_breaks_it_off() -> None:
+    seen: list[TokenBatch] = []
+
+    def noting(batch: TokenBatch) -> Output:
+        seen.append(batch)
+        return mean_label(batch)
+
+    assert validator().measure(noting, stop=lambda: len(seen) == 2) is None
+    assert len(seen) == 2
+
+
+def test_the_first_the_last_and_every_fifth_step_are_validated() -> None:
+    due = [step for step in range(1, 13) if validator().is_due(step, is_last=step == 12)]
+    assert due == [1, 5, 10, 12]

@@ -1,0 +1,60 @@
+"""The batch that a language model trains on.
+
+Shapes: N rows, T tokens of a row.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+IGNORE = -100
+"""The label of a position that counts nothing in the loss, as in torch's and Hugging Face's cross entropy."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenBatch:
+    """Rows of tokens with the token that follows each of them. Every tensor is [N, T].
+
+    `positions` None means 0 to T-1 in each row. `extra` holds further values of each token by name.
+    """
+
+    tokens: Tensor
+    labels: Tensor
+    positions: Tensor | None
+    loss_mask: Tensor
+    extra: dict[str, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def from_rows(cls, rows: NDArray[np.int64] | Tensor) -> "TokenBatch":
+        """Rows [N, T+1] of a token stream: the first T ids of a row are its inputs, the last T its labels."""
+        rows_NS = torch.as_tensor(rows)
+        labels_NT = rows_NS[:, 1:].contiguous()
+        return cls(rows_NS[:, :-1].contiguous(), labels_NT, None, torch.ones_like(labels_NT, dtype=torch.bool))
+
+    def to(self, device: torch.device | str) -> "TokenBatch":
+        """The same batch on `device`."""
+        return self._with_each(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def split(self, rows_per_part: int) -> list["TokenBatch"]:
+        """Consecutive parts of `rows_per_part` rows; the last one may have fewer."""
+        return [self._rows(start, start + rows_per_part) for start in range(0, len(self.tokens), rows_per_part)]
+
+    def valid_mask(self) -> Tensor:
+        """Which labels count in the loss, [N, T] bool."""
+        return (self.labels != IGNORE) & self.loss_mask
+
+    def valid_count(self) -> Tensor:
+        """How many labels count in the loss, one int64 on the batch's device."""
+        return self.valid_mask().sum()
+
+    def _rows(self, start: int, end: int) -> "TokenBatch":
+        return self._with_each(lambda tensor: tensor[start:end])
+
+    def _with_each(self, change: Callable[[Tensor], Tensor]) -> "TokenBatch":
+        positions = None if self.positions is None else change(self.positions)
+        extra = {name: change(tensor) for name, tensor in self.extra.items()}
+        return TokenBatch(change(self.tokens), change(self.labels), positions, change(self.loss_mask), extra)

@@ -1,0 +1,100 @@
+"""Deals rows to global batches and ranks, so that every layout of ranks trains on the same batches."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from titanrun.components.data.rows import Rows
+from titanrun.config.problems import fail
+
+
+class DataExhausted(Exception):
+    """The rows are used up: no full global batch is left. No StopIteration, which a generator on the way would swallow."""
+
+
+class RowLoader:
+    """The share of one data-parallel rank in each global batch.
+
+    The stream of rows is epoch after epoch, each in its own order. Global batch s is rows s*G to (s+1)*G of the stream, for a
+    global batch size G, and may span epochs; rank r takes the r-th of dp_size equal, consecutive shares. So the rows of a global
+    batch depend on the data, the seed and G, never on dp_size, and going to a position takes no time.
+    """
+
+    def __init__(
+        self, rows: Rows, *, seed: int, shuffle: bool, repeat: bool, global_batch_size: int, dp_rank: int = 0, dp_size: int = 1
+    ) -> None:
+        assert global_batch_size % dp_size == 0, f"{global_batch_size} rows cannot be dealt to {dp_size} ranks"
+        assert 0 <= dp_rank < dp_size
+        check_enough(len(rows), repeat=repeat, global_batch_size=global_batch_size)
+        self.rows = rows
+        self.global_batch_size = global_batch_size
+        self._row_count = len(rows)
+        self._repeats = repeat
+        self._seed = seed if shuffle else None
+        self._share = global_batch_size // dp_size
+        self._share_start = dp_rank * self._share
+        self._position = 0
+        self._order: tuple[int, NDArray[np.integer]] | None = None
+
+    def next_rows(self) -> NDArray[np.int64]:
+        """This rank's rows of the next global batch, [rows, seq_len + 1].
+
+        Raises DataExhausted where the data is read only once and has no full global batch left.
+        """
+        end = self._position + self.global_batch_size
+        if not self._repeats and end > self._row_count:
+            raise DataExhausted
+        start = self._position + self._share_start
+        rows = np.stack([self.rows[index] for index in self._indices(start, start + self._share)])
+        self._position = end
+        return rows
+
+    def state(self) -> dict[str, int | str]:
+        """The position in the stream, and what data it is a position in, for JSON."""
+        return {"rows_read": self._position, "rows": self._row_count, "fingerprint": self.rows.fingerprint}
+
+    def load_state(self, state: Mapping[str, int | str]) -> None:
+        """Go to the position of `state`. Raises a data problem where that is a position in other data."""
+        if state["fingerprint"] != self.rows.fingerprint:
+            message = f"the checkpoint was trained on other data: {state['rows']} rows then, {self._row_count} now"
+            if state["rows"] == self._row_count:
+                message = f"the checkpoint was trained on other data: {self._row_count} rows as now, with other token ids"
+            raise fail("data", message, path=(), help="give the run its data back, or start a new run from the weights")
+        self._position = int(state["rows_read"])
+
+    def _indices(self, start: int, end: int) -> Iterator[int]:
+        """Numbers of the rows that stand at `start` to `end` of the stream."""
+        while start < end:
+            epoch, offset = divmod(start, self._row_count)
+            count = min(end - start, self._row_count - offset)
+            yield from self._epoch_order(epoch)[offset : offset + count].tolist()
+            start += count
+
+    def _epoch_order(self, epoch: int) -> NDArray[np.integer]:
+        """The order of the rows in an epoch, kept until another epoch is asked for."""
+        if self._order is None or self._order[0] != epoch:
+            self._order = (epoch, row_order(self._row_count, seed=self._seed, epoch=epoch))
+        return self._order[1]
+
+
+def row_order(count: int, *, seed: int | None, epoch: int) -> NDArray[np.integer]:
+    """A permutation of `count` rows that depends on seed and epoch; without a seed the given order.
+
+    Sorts random keys of PCG64: numpy promises that its raw numbers never change, which it does not for its shuffle.
+    """
+    dtype = np.uint32 if count <= 2**32 else np.int64
+    if seed is None:
+        return np.arange(count, dtype=dtype)
+    keys = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(epoch,))).random_raw(count)
+    # stable: the other kinds order equal keys differently from one CPU to the next
+    return np.argsort(keys, kind="stable").astype(dtype)
+
+
+def check_enough(count: int, *, repeat: bool, global_batch_size: int) -> None:
+    """Data that is read once must fill a global batch; data that repeats must have a row."""
+    if count == 0:
+        raise fail("data", "the data has no rows", help="use more data or a smaller seq_len")
+    if not repeat and count < global_batch_size:
+        message = f"the data has {count} rows, one global batch takes {global_batch_size}, and repeat is off"
+        raise fail("data", message, help="use more data, a smaller global batch, or repeat: true")

@@ -1,0 +1,25 @@
+"""What the rest of titanrun asks of indexed data: rows of token ids, by number."""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Rows(Protocol):
+    """Rows of seq_len + 1 token ids each.
+
+    `fingerprint` tells other data, or the same data cut into other rows, apart. `max_token_id` is the highest id that was seen
+    when the data was opened: of all ids, but in a very large token file only of a sample.
+    """
+
+    fingerprint: str
+    max_token_id: int
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        ...
+
+    def __getitem__(self, index: int) -> NDArray[np.int64]:
+        """The ids of row `index`, [seq_len + 1]."""
+        ...

@@ -1,0 +1,49 @@
+"""Writes a stream of token ids to a .npy file whose length is known only at the end."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+ROOM = 2**62
+"""A length that no file reaches: the header written first leaves room for it."""
+
+
+class TokenWriter:
+    """Appends ids to an open .npy file; `finish` makes it complete."""
+
+    def __init__(self, file: BinaryIO, *, vocab_size: int) -> None:
+        self._file = file
+        self.dtype = np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
+        self.count = 0
+        self._write_header(ROOM)
+        self._header_size = file.tell()
+
+    def write(self, ids: Iterable[int]) -> None:
+        """Append ids."""
+        block = np.fromiter(ids, dtype=self.dtype)
+        self._file.write(block.tobytes())
+        self.count += len(block)
+
+    def finish(self) -> None:
+        """Write the true length into the header and put everything on the disk."""
+        self._file.seek(0)
+        self._write_header(self.count)
+        assert self._file.tell() == self._header_size
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _write_header(self, length: int) -> None:
+        header = {"descr": self.dtype.str, "fortran_order": False, "shape": (length,)}
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+
+def sync_folder(folder: Path) -> None:
+    """Put a folder's own entries on the disk, so that a rename in it outlives a crash of the machine."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

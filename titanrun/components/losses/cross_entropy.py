@@ -1,0 +1,23 @@
+"""Cross entropy of the next token as a sum over tokens.
+
+Shapes: B rows, T tokens of a row, V vocabulary.
+"""
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from titanrun.components.data.batch import IGNORE, TokenBatch
+from titanrun.components.losses.config import CrossEntropyConfig
+
+
+class CrossEntropy:
+    """Sum over the valid tokens of -log softmax(logits)[label]; whoever calls divides, once, by the tokens of the whole step."""
+
+    def __init__(self, config: CrossEntropyConfig) -> None:
+        self.config = config
+
+    def __call__(self, logits_BTV: Tensor, batch: TokenBatch) -> Tensor:
+        """The sum as one fp32 number; labels that are IGNORE or outside the loss mask count nothing."""
+        labels_BT = batch.labels.masked_fill(~batch.loss_mask, IGNORE)
+        # fp32: a bf16 log-sum-exp over the vocabulary loses the small differences that are learned late
+        return cross_entropy(logits_BTV.flatten(0, 1).float(), labels_BT.flatten(), reduction="sum", ignore_index=IGNORE)
