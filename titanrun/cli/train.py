@@ -5,7 +5,8 @@ from datetime import datetime
 
 from titanrun.cli.arguments import OVERRIDE_HELP, Parser, split_overrides
 from titanrun.cli.guard import print_problems
-from titanrun.launch.environment import environment
+from titanrun.config.problems import fail
+from titanrun.launch.environment import environment, ranks_around
 from titanrun.recipe.resolve import resolve
 from titanrun.recipe.run_dir import RESOLVED, change_text, find_run_directory, write_run
 
@@ -24,6 +25,9 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--nproc", type=int, metavar="N", help="worker processes, short for launch.nproc_per_node=N")
     options = parser.parse_intermixed_args(others)
     changes = [*overrides, *options.overrides] + ([f"launch.nproc_per_node={options.nproc}"] if options.nproc else [])
+    if ranks_around() > 1:
+        help = "start titanrun train by itself, without torchrun"
+        raise fail("not-built", f"{ranks_around()} ranks were started, and this version trains in one process", help=help)
     resolved = resolve(options.recipe, changes, environment=environment(), check_inputs=True)
     if resolved.warnings:
         print_problems(resolved.warnings)

@@ -9,6 +9,12 @@ def environment() -> Mapping[str, str]:
     return dict(os.environ)
 
 
+def ranks_around() -> int:
+    """How many ranks torchrun or srun started beside and including this process."""
+    text = os.environ.get("WORLD_SIZE", "1")
+    return int(text) if text.isdigit() else 1
+
+
 def colour_wanted(stream_is_terminal: bool) -> bool:
     """Colour on a terminal only, never with NO_COLOR or on a dumb terminal."""
     return stream_is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,0 +1,89 @@
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from titanrun.distributed.activation_checkpoint import keep_all, recompute_all
+from titanrun.distributed.config import FullActivationCheckpointConfig, NoActivationCheckpointConfig
+
+WIDTH = 16
+
+
+class Layer(nn.Module):
+    """A layer that keeps much more than its input, and draws random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.widen = nn.Linear(WIDTH, 8 * WIDTH)
+        self.narrow = nn.Linear(8 * WIDTH, WIDTH)
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.narrow(self.dropout(torch.tanh(self.widen(x))))
+
+
+class Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleDict({str(index): Layer() for index in range(4)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers.values():
+            x = layer(x)
+        return x
+
+
+def built(*, recompute: bool) -> Layers:
+    torch.manual_seed(0)
+    model = Layers()
+    if recompute:
+        recompute_all(FullActivationCheckpointConfig(), model=model)
+    else:
+        keep_all(NoActivationCheckpointConfig(), model=model)
+    return model
+
+
+def counting(sizes: list[int]) -> AbstractContextManager[None]:
+    """Notes the bytes of every tensor that is kept for the backward pass."""
+
+    def keep(tensor: Tensor) -> Tensor:
+        sizes.append(tensor.nbytes)
+        return tensor
+
+    return saved_tensors_hooks(keep, lambda tensor: tensor)
+
+
+def trained(model: Layers, steps: int = 3) -> tuple[list[float], list[Tensor]]:
+    torch.manual_seed(1)
+    losses = []
+    for _ in range(steps):
+        loss = model(torch.randn(8, WIDTH)).square().mean()
+        loss.backward()
+        losses.append(loss.item())
+    return losses, [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+
+def test_recomputing_changes_no_bit_of_losses_and_gradients() -> None:
+    kept_losses, kept_gradients = trained(built(recompute=False))
+    losses, gradients = trained(built(recompute=True))
+    assert losses == kept_losses
+    assert len(gradients) == 16
+    assert all(torch.equal(one, other) for one, other in zip(gradients, kept_gradients, strict=True))
+
+
+def test_a_recomputed_layer_keeps_its_input_only() -> None:
+    inputs = torch.randn(8, WIDTH, requires_grad=True)
+    sizes: list[int] = []
+    with counting(sizes):
+        built(recompute=True)(inputs)
+    kept: list[int] = []
+    with counting(kept):
+        built(recompute=False)(inputs)
+    # the rest of what is saved are the placeholders of a checkpointed layer, without bytes
+    assert sum(sizes) == 4 * inputs.nbytes
+    assert sum(kept) > 10 * sum(sizes)
+
+
+def test_names_stay_as_they_are() -> None:
+    assert list(built(recompute=True).state_dict()) == list(built(recompute=False).state_dict())

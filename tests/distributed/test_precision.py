@@ -1,0 +1,35 @@
+import pytest
+import torch
+
+from titanrun.distributed.dtypes import default_dtype, dtype_named
+from titanrun.distributed.precision import precision_named
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("storage", "compute", "product"),
+    [
+        ("float32", "float32", torch.float32),
+        ("float32", "bfloat16", torch.bfloat16),
+        ("bfloat16", "bfloat16", torch.bfloat16),
+        ("bfloat16", "float32", torch.bfloat16),
+    ],
+)
+def test_the_two_names_decide_what_a_matrix_product_runs_in(storage: str, compute: str, product: torch.dtype) -> None:
+    precision = precision_named(storage, compute)
+    matrix = torch.ones(2, 2, dtype=precision.storage)
+    with precision.autocast(CPU):
+        assert (matrix @ matrix).dtype == product
+    assert precision.compute == product
+
+
+def test_default_dtype_is_given_back_after_an_error() -> None:
+    with pytest.raises(ZeroDivisionError), default_dtype(torch.bfloat16):
+        assert torch.ones(1).dtype == torch.bfloat16
+        1 / 0  # noqa: B018
+    assert torch.ones(1).dtype == torch.float32
+
+
+def test_dtypes_have_names() -> None:
+    assert [dtype_named(name) for name in ("float32", "bfloat16", "float16")] == [torch.float32, torch.bfloat16, torch.float16]

@@ -1,0 +1,207 @@
+import pytest
+import torch
+from torch import Tensor, nn
+
+from titanrun.components.data.batch import IGNORE, TokenBatch
+from titanrun.components.losses.config import CrossEntropyConfig
+from titanrun.components.losses.cross_entropy import CrossEntropy
+from titanrun.components.optimizers.adamw import build_adamw
+from titanrun.components.optimizers.config import AdamWConfig
+from titanrun.components.schedules.config import WarmupStableDecayConfig
+from titanrun.components.schedules.warmup_stable_decay import WarmupStableDecay
+from titanrun.distributed.precision import Precision
+from titanrun.training.engine import Engine
+
+CPU = torch.device("cpu")
+VOCABULARY, WIDTH = 32, 16
+FP32 = Precision(torch.float32, torch.float32)
+
+
+class Bigram(nn.Module):
+    """The smallest language model: the next token from this one and its position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        self.norm = nn.RMSNorm(WIDTH)
+        self.dropout = nn.Dropout(0.0)
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+
+    def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
+        return self.head(self.norm(self.dropout(self.embedding(tokens))))
+
+
+def engine(*, max_norm: float | None = 1.0, precision: Precision = FP32, steps: int = 10) -> Engine:
+    torch.manual_seed(0)
+    model = Bigram().to(precision.storage)
+    return Engine(
+        model,
+        build_adamw(AdamWConfig(lr=1e-2), parameters=list(model.named_parameters())),
+        WarmupStableDecay(WarmupStableDecayConfig(total_steps=steps, warmup_steps=2)),
+        CrossEntropy(CrossEntropyConfig()),
+        device=CPU,
+        precision=precision,
+        max_norm=max_norm,
+    )
+
+
+def batch(step: int = 0, *, rows: int = 8, uneven: bool = False) -> TokenBatch:
+    made = TokenBatch.from_rows(torch.randint(VOCABULARY, (rows, 13), generator=torch.Generator().manual_seed(step)))
+    if uneven:
+        made.labels[:2, 3:] = IGNORE
+        made.loss_mask[5] = False
+    return made
+
+
+def gradients(trained: Engine) -> list[Tensor]:
+    return [parameter.grad.clone() for parameter in trained.model.parameters() if parameter.grad is not None]
+
+
+@pytest.mark.parametrize("rows_per_pass", [1, 2, 3, 8])
+@pytest.mark.parametrize("uneven", [False, True])
+def test_a_step_is_the_same_however_it_is_cut_into_passes(rows_per_pass: int, uneven: bool) -> None:
+    whole, cut = engine(), engine()
+    for step in range(5):
+        expected = whole.forward_backward(batch(step, uneven=uneven))
+        output = cut.forward_backward(batch(step, uneven=uneven).split(rows_per_pass))
+        for one, other in zip(gradients(cut), gradients(whole), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+        assert output.loss.item() == pytest.approx(expected.loss.item(), rel=1e-6)
+        assert output.valid_tokens.item() == expected.valid_tokens.item()
+        assert cut.optim_step().grad_norm.item() == pytest.approx(whole.optim_step().grad_norm.item(), rel=1e-5)
+
+
+def test_a_step_is_that_of_a_bare_loop_bit_for_bit() -> None:
+    ours = engine()
+    torch.manual_seed(0)
+    model = Bigram()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, fused=True)
+    for step in range(5):
+        given = batch(step)
+        logits = model(given.tokens)
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), given.labels.flatten(), reduction="sum") / given.labels.numel()
+        loss.backward()
+        norm = nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()], foreach=True)
+        nn.utils.clip_grads_with_norm_(model.parameters(), 1.0, norm, foreach=True)
+        optimizer.param_groups[0]["lr"] = 1e-2 * ours.schedule.factor(step)
+        optimizer.step()
+        optimizer.zero_grad()
+        assert torch.equal(ours.forward_backward(given).loss, loss.detach())
+        assert torch.equal(ours.optim_step().grad_norm, norm)
+    for one, other in zip(ours.model.parameters(), model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_learning_rate_is_peak_times_schedule_unless_it_is_given() -> None:
+    trained = engine()
+    rates = []
+    for step in range(3):
+        trained.forward_backward(batch(step))
+        rates.append(trained.optim_step(lr=0.5 if step == 1 else None).lr)
+    assert rates == [1e-2 * 0.5, 0.5, 1e-2 * trained.schedule.factor(2)]
+    assert trained.steps_done == 3
+
+
+def test_the_norm_is_measured_before_clipping() -> None:
+    clipped, free = engine(max_norm=1e-3), engine(max_norm=None)
+    for one in (clipped, free):
+        one.forward_backward(batch())
+    norm = free.optim_step().grad_norm.item()
+    assert norm > 1e-2
+    assert clipped.optim_step().grad_norm.item() == norm
+
+
+def test_gradients_are_gone_after_a_step() -> None:
+    trained = engine()
+    trained.forward_backward(batch())
+    assert len(gradients(trained)) == 3
+    trained.optim_step()
+    assert gradients(trained) == []
+
+
+def test_several_calls_a_step_need_a_normalizer() -> None:
+    parts = batch(uneven=True).split(3)
+    total = batch(uneven=True).valid_count()
+    one, several = engine(), engine()
+    one.forward_backward(parts)
+    for part in parts:
+        several.forward_backward(part, normalizer=total)
+    for left, right in zip(gradients(one), gradients(several), strict=True):
+        assert torch.equal(left, right)
+    with pytest.raises(AssertionError, match="explicit normalizer"):
+        several.forward_backward(parts)
+
+
+def test_a_step_without_valid_tokens_moves_by_weight_decay_only() -> None:
+    trained = engine()
+    empty = batch()
+    empty.loss_mask[:] = False
+    output = trained.forward_backward(empty)
+    assert (output.loss.item(), output.valid_tokens.item()) == (0.0, 0)
+    assert trained.optim_step().grad_norm.item() == 0.0
+    assert all(parameter.isfinite().all() for parameter in trained.model.parameters())
+
+
+def test_evaluation_leaves_no_trace() -> None:
+    trained = engine()
+    random_state = torch.get_rng_state()
+    with trained.eval_mode():
+        assert not trained.model.training
+        output = trained.eval_forward(batch())
+    assert trained.model.training
+    assert not output.loss_sum.requires_grad
+    assert gradients(trained) == []
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert output.loss.item() == trained.forward_backward(batch()).loss.item()
+
+
+def test_forward_gives_logprobs_and_entropy_in_fp32() -> None:
+    trained = engine(precision=Precision(torch.float32, torch.bfloat16))
+    given = batch(uneven=True)
+    outputs = trained.forward(given, outputs=("logprobs", "entropy", "logits"), temperature=0.5)
+    distribution = torch.distributions.Categorical(logits=outputs["logits"])
+    valid = given.valid_mask()
+    assert {tensor.dtype for tensor in outputs.values()} == {torch.float32}
+    torch.testing.assert_close(outputs["logprobs"][valid], distribution.log_prob(given.labels.clamp(min=0))[valid])
+    assert not outputs["logprobs"][~valid].any()
+    torch.testing.assert_close(outputs["entropy"], distribution.entropy())
+    assert trained.model.training
+
+
+def test_bf16_storage_halves_weights_gradients_and_states() -> None:
+    def bytes_at_step(precision: Precision) -> int:
+        trained = engine(precision=precision)
+        counted: list[int] = []
+
+        def count(optimizer: torch.optim.Optimizer, *_: object) -> None:
+            states = [tensor for state in optimizer.state.values() for name, tensor in state.items() if name != "step"]
+            weights = list(trained.model.parameters())
+            counted.append(sum(tensor.nbytes for tensor in [*weights, *gradients(trained), *states]))
+
+        trained.optimizer.register_step_post_hook(count)
+        for step in range(2):
+            assert trained.forward_backward(batch(step)).loss.dtype == torch.float32
+            trained.optim_step()
+        return counted[-1]
+
+    full = bytes_at_step(FP32)
+    assert full == 4 * 4 * (2 * VOCABULARY * WIDTH + WIDTH)
+    assert bytes_at_step(Precision(torch.bfloat16, torch.bfloat16)) * 2 == full
+
+
+@pytest.mark.parametrize("precision", [Precision(torch.float32, torch.bfloat16), Precision(torch.bfloat16, torch.bfloat16)])
+def test_bf16_training_stays_near_fp32(precision: Precision) -> None:
+    exact, rounded = engine(), engine(precision=precision)
+    for step in range(5):
+        expected = exact.forward_backward(batch(step)).loss.item()
+        assert rounded.forward_backward(batch(step)).loss.item() == pytest.approx(expected, rel=1e-2)
+        exact.optim_step()
+        rounded.optim_step()
+
+
+def test_weights_are_streamed_by_name() -> None:
+    trained = engine()
+    streamed = dict(trained.state_dict_stream(dtype=torch.bfloat16))
+    assert list(streamed) == list(trained.model.state_dict())
+    assert {tensor.dtype for tensor in streamed.values()} == {torch.bfloat16}
+    assert all(tensor is not None and not tensor.requires_grad for _, tensor in trained.state_dict_stream())

@@ -1,0 +1,44 @@
+import os
+import signal
+
+import pytest
+
+from titanrun.training.signals import SignalRequests
+
+
+def send(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_a_first_signal_asks_for_a_stop(number: signal.Signals) -> None:
+    with SignalRequests() as requests:
+        assert not requests.stop
+        send(number)
+        assert requests.stop
+        assert requests.stop_signal == number.name
+        assert not requests.take_save()
+
+
+def test_sigusr2_asks_for_one_save() -> None:
+    with SignalRequests() as requests:
+        send(signal.SIGUSR2)
+        assert [requests.take_save(), requests.take_save()] == [True, False]
+        assert not requests.stop
+
+
+def test_a_second_ctrl_c_stops_at_once() -> None:
+    with SignalRequests() as requests:
+        send(signal.SIGTERM)
+        send(signal.SIGTERM)
+        send(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGINT)
+        assert requests.stop
+
+
+def test_the_handlers_of_before_come_back() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)]
+    with SignalRequests():
+        assert signal.getsignal(signal.SIGTERM) not in before
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)] == before

@@ -1,0 +1,185 @@
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.worker.main import main
+
+Run = Callable[..., Path]
+
+
+def status(resolved: Path) -> dict[str, object]:
+    return json.loads((resolved.parent / "status.json").read_text())
+
+
+def losses(resolved: Path) -> list[float]:
+    return [line["loss"] for line in read_metrics(resolved.parent / "metrics.jsonl")]
+
+
+def checkpoints(resolved: Path) -> list[str]:
+    return sorted(entry.name for entry in (resolved.parent / "checkpoint").iterdir())
+
+
+def test_a_run_learns_and_leaves_its_files(run: Run) -> None:
+    resolved = run()
+    assert main([str(resolved)]) == 0
+    lines = read_metrics(resolved.parent / "metrics.jsonl")
+    assert [line["step"] for line in lines] == list(range(1, 11))
+    assert lines[-1]["loss"] < 0.9 * lines[0]["loss"]
+    assert lines[-1]["tokens_seen"] == 10 * 4 * 16
+    assert {"grad_norm", "lr", "tps", "memory_gib"} <= lines[0].keys()
+    assert checkpoints(resolved) == ["step-10"]
+    assert (resolved.parent / "checkpoint" / "step-10" / "resolved.yaml").read_bytes() == resolved.read_bytes()
+    written = status(resolved)
+    assert (written["state"], written["step"], written["exit_code"], written["pid"]) == ("finished", 10, 0, os.getpid())
+    log = (resolved.parent / "logs" / "rank-0.log").read_text()
+    assert "step 10  loss" in log
+    assert "finished: 10 steps" in log
+
+
+def test_steps_that_are_logged_are_the_first_every_nth_and_the_last(run: Run) -> None:
+    resolved = run("run", "metrics.log_freq=4", "checkpoint.enable=false")
+    assert main([str(resolved)]) == 0
+    assert [line["step"] for line in read_metrics(resolved.parent / "metrics.jsonl")] == [1, 4, 8, 10]
+    assert not (resolved.parent / "checkpoint").exists()
+
+
+def test_the_same_recipe_gives_the_same_losses_bit_for_bit(run: Run) -> None:
+    assert main([str(run("one"))]) == main([str(run("other"))]) == 0
+    assert losses(run("one")) == losses(run("other"))
+
+
+def test_another_seed_gives_other_losses(run: Run) -> None:
+    assert main([str(run("one"))]) == main([str(run("other", "debug.seed=1"))]) == 0
+    assert losses(run("one"))[0] != losses(run("other", "debug.seed=1"))[0]
+
+
+def test_a_finished_run_has_nothing_to_do(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    resolved = run()
+    main([str(resolved)])
+    before = (resolved.parent / "metrics.jsonl").read_bytes()
+    assert main([str(resolved)]) == 0
+    assert "nothing to do: step 10 of 10" in capsys.readouterr().err
+    assert (resolved.parent / "metrics.jsonl").read_bytes() == before
+    assert checkpoints(resolved) == ["step-10"]
+
+
+def test_more_steps_go_on_from_the_end(run: Run) -> None:
+    main([str(run())])
+    # the horizon of the schedule stays, as it does not where total_steps follows training.steps
+    assert main([str(run("run", "training.steps=12", "lr_scheduler.total_steps=12"))]) == 0
+    assert [line["step"] for line in read_metrics(run().parent / "metrics.jsonl")] == list(range(1, 13))
+    assert checkpoints(run()) == ["step-10", "step-12"]
+
+
+def test_nothing_of_a_run_that_is_no_number_is_saved(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    resolved = run("run", "optimizer.lr=1e38", "checkpoint.interval=1")
+    assert main([str(resolved)]) == 5
+    error = capsys.readouterr().err
+    assert "error[non-finite]: " in error
+    assert "is nan at step" in error
+    assert "Traceback" not in error
+    saved = [int(name.removeprefix("step-")) for name in checkpoints(resolved)]
+    assert saved == list(range(1, len(losses(resolved)) + 1))
+    assert all(np.isfinite(losses(resolved)))
+    assert (status(resolved)["state"], status(resolved)["exit_code"]) == ("failed", 5)
+
+
+def test_data_that_runs_out_ends_the_run_with_a_checkpoint(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    resolved = run("run", "training.dataset.repeat=false", "metrics.log_freq=5")
+    assert main([str(resolved)]) == 0
+    assert "the data ran out after step 7 of 10" in capsys.readouterr().err
+    assert [line["step"] for line in read_metrics(resolved.parent / "metrics.jsonl")] == [1, 5, 7]
+    assert checkpoints(resolved) == ["step-7"]
+    assert status(resolved)["state"] == "finished"
+    assert main([str(resolved)]) == 0
+    assert checkpoints(resolved) == ["step-7"]
+
+
+def test_weights_alone_are_no_place_to_go_on_from(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    short = run("run", "checkpoint.last_save_model_only=true")
+    assert main([str(short)]) == 0
+    assert main([str(short)]) == 0
+    longer = run("run", "checkpoint.last_save_model_only=true", "training.steps=12")
+    assert main([str(longer)]) == 4
+    assert "holds the weights only" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code", "words"),
+    [
+        (["model.vocab_size=63"], 3, "token id 63"),
+        (["training.seq_len=15"], 3, "seq_len 15 takes 16"),
+        (["training.dataset.repeat=false", "training.global_batch_size=32"], 3, "one global batch takes 32"),
+        (["tokenizer=tiny"], 2, "the tokenizer has 2048 entries, the model's vocabulary 64"),
+        (["checkpoint.initial_load_path=nowhere"], 4, "nowhere is neither a checkpoint nor a run directory"),
+        (["checkpoint.initial_load_path=nowhere", "checkpoint.initial_load_in_hf=true"], 4, "there is no folder nowhere"),
+    ],
+)
+def test_what_cannot_train_is_one_problem(
+    run: Run, capsys: pytest.CaptureFixture[str], overrides: list[str], code: int, words: str
+) -> None:
+    resolved = run("run", *overrides)
+    assert main([str(resolved)]) == code
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("error[") == 1
+    assert "Traceback" not in error
+
+
+def test_an_internal_fault_is_one_line_and_its_traceback_a_file(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    resolved = run()
+    (resolved.parent / "metrics.jsonl").mkdir()
+    assert main([str(resolved)]) == 70
+    error = capsys.readouterr().err
+    assert "error[internal]: IsADirectoryError" in error
+    assert "Traceback" not in error
+    assert "Traceback" in (resolved.parent / "logs" / "internal-error.txt").read_text()
+    assert status(resolved)["state"] == "failed"
+
+
+def test_a_broken_resolved_recipe_is_a_problem(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    resolved = run()
+    resolved.write_text(resolved.read_text().replace("steps: 10", "stepps: 10", 1))
+    assert main([str(resolved)]) == 2
+    assert "stepps" in capsys.readouterr().err
+
+
+def test_a_worker_needs_one_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main([]) == main([str(tmp_path / "no.yaml")]) == main(["a", "b"]) == 2
+    assert "usage: " in capsys.readouterr().err
+
+
+def test_deterministic_mode_changes_no_bit_on_a_cpu(run: Run) -> None:
+    assert main([str(run("plain"))]) == 0
+    try:
+        assert main([str(run("deterministic", "debug.deterministic=true"))]) == 0
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert losses(run("deterministic")) == losses(run("plain"))
+
+
+def test_the_run_record_says_what_the_machine_decided(run: Run) -> None:
+    resolved = run()
+    assert main([str(resolved)]) == 0
+    decided = json.loads((resolved.parent / "run.json").read_text())["starts"][-1]["decided"]
+    assert decided == {"device": "cpu", "device_name": "cpu", "ranks": 1}
+
+
+def test_one_of_several_processes_is_refused(run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main([str(run())]) == 2
+    assert "rank 1 of 2" in capsys.readouterr().err
+
+
+def test_signals_are_given_back_after_a_run(run: Run) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    main([str(run())])
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -1,0 +1,217 @@
+"""Stopping and going on changes no bit: losses, weights, optimizer state, batches, random numbers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from titanrun.components.checkpoints.dcp import read_layouts, read_tensors
+from titanrun.components.data.loader import RowLoader
+from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.distributed.environment import Place
+from titanrun.recipe.resolve import read_resolved
+from titanrun.training.signals import SignalRequests
+from titanrun.training.trainer import Outcome
+from titanrun.worker.assemble import assembled
+
+Run = Callable[..., Path]
+NUMBERS = ("loss", "grad_norm", "lr", "tokens_seen")
+
+
+class NotedRows:
+    """Deals the rows of a loader, and remembers them."""
+
+    def __init__(self, loader: RowLoader) -> None:
+        self.loader = loader
+        self.seen: list[list[list[int]]] = []
+
+    def next_rows(self) -> NDArray[np.int64]:
+        rows = self.loader.next_rows()
+        self.seen.append(rows.tolist())
+        return rows
+
+
+def train(resolved: Path, on_step: Callable[[int], None] = lambda step: None) -> tuple[Outcome, list[list[list[int]]]]:
+    """One process's part of a run: how it ended, and the rows it read."""
+    with (
+        SignalRequests() as signals,
+        assembled(read_resolved(resolved), resolved, place=Place(), signals=signals, on_step=on_step) as trainer,
+    ):
+        trainer.rows = noted = NotedRows(trainer.rows)
+        return trainer.fit(), noted.seen
+
+
+def sending(number: signal.Signals, *, at: int) -> Callable[[int], None]:
+    """A step callback that sends this process a signal once `at` steps are done."""
+
+    def send(step: int) -> None:
+        if step == at:
+            os.kill(os.getpid(), number)
+
+    return send
+
+
+def numbers(resolved: Path) -> list[list[float]]:
+    """Every logged number that may not change, a row a step."""
+    return [[line[name] for name in NUMBERS] for line in read_metrics(resolved.parent / "metrics.jsonl")]
+
+
+def saved(resolved: Path, step: int) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Tensors and state of a checkpoint."""
+    folder = resolved.parent / "checkpoint" / f"step-{step}"
+    tensors = {name: torch.empty(layout.shape, dtype=layout.dtype) for name, layout in read_layouts(folder).items()}
+    read_tensors(folder, tensors)
+    return tensors, json.loads((folder / "state.json").read_text())
+
+
+def assert_same_end(one: Path, other: Path, step: int = 10) -> None:
+    assert numbers(one) == numbers(other)
+    tensors, state = saved(one, step)
+    other_tensors, other_state = saved(other, step)
+    assert state == other_state
+    assert tensors.keys() == other_tensors.keys()
+    assert any(name.startswith("optimizer.") for name in tensors)
+    for name, tensor in tensors.items():
+        assert torch.equal(tensor, other_tensors[name]), name
+    random_states = [path.parent / "checkpoint" / f"step-{step}" / "rng.safetensors" for path in (one, other)]
+    assert random_states[0].read_bytes() == random_states[1].read_bytes()
+
+
+VARIANTS = {
+    "plain": [],
+    "bf16": ["training.dtype=bfloat16"],
+    "autocast": ["training.mixed_precision_param=bfloat16"],
+    "recomputing": ["activation_checkpoint=full"],
+    "foreach": ["optimizer.implementation=foreach"],
+}
+
+
+@pytest.mark.parametrize(("variant", "cut"), [("plain", 1), ("plain", 5), ("plain", 8), *((name, 5) for name in VARIANTS if name != "plain")])
+def test_ten_steps_are_a_stop_by_sigterm_and_the_rest(run: Run, variant: str, cut: int) -> None:
+    uncut, stopped = run("uncut", *VARIANTS[variant]), run("stopped", *VARIANTS[variant])
+    _, expected_rows = train(uncut)
+    outcome, rows = train(stopped, sending(signal.SIGTERM, at=cut))
+    assert (outcome.state, outcome.step) == ("preempted", cut)
+    assert outcome.message == f"stopped by SIGTERM after step {cut} of 10, saved"
+    outcome, more_rows = train(stopped)
+    assert (outcome.state, outcome.step) == ("finished", 10)
+    assert rows + more_rows == expected_rows
+    assert_same_end(uncut, stopped)
+
+
+def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(run: Run) -> None:
+    def die(step: int) -> None:
+        if step == 6:
+            raise KeyboardInterrupt
+
+    uncut, killed = run("uncut", "checkpoint.interval=4"), run("killed", "checkpoint.interval=4")
+    train(uncut)
+    with pytest.raises(KeyboardInterrupt):
+        train(killed, die)
+    _, rows = train(killed)
+    assert len(rows) == 6
+    assert_same_end(uncut, killed)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1])
+def test_other_requests_to_stop_save_too(run: Run, number: signal.Signals) -> None:
+    outcome, _ = train(run(), sending(number, at=3))
+    assert (outcome.state, outcome.step) == ("preempted", 3)
+    assert saved(run(), 3)[1]["train"] == {"step": 3, "tokens_seen": 3 * 64}
+
+
+def test_sigusr2_saves_and_goes_on(run: Run) -> None:
+    outcome, _ = train(run(), sending(signal.SIGUSR2, at=3))
+    assert (outcome.state, outcome.step) == ("finished", 10)
+    assert sorted(entry.name for entry in (run().parent / "checkpoint").iterdir()) == ["step-10", "step-3"]
+
+
+def test_a_signal_before_the_first_step_changes_nothing(run: Run) -> None:
+    train(run(), sending(signal.SIGTERM, at=3))
+    before = (run().parent / "metrics.jsonl").read_bytes()
+    with (
+        SignalRequests() as signals,
+        assembled(read_resolved(run()), run(), place=Place(), signals=signals) as trainer,
+    ):
+        os.kill(os.getpid(), signal.SIGTERM)
+        outcome = trainer.fit()
+    assert (outcome.state, outcome.step) == ("preempted", 3)
+    assert (run().parent / "metrics.jsonl").read_bytes() == before
+
+
+def test_without_checkpoints_a_stop_saves_nothing(run: Run) -> None:
+    resolved = run("run", "checkpoint.enable=false")
+    outcome, _ = train(resolved, sending(signal.SIGTERM, at=3))
+    assert outcome.message == "stopped by SIGTERM after step 3 of 10, nothing saved"
+    assert not (resolved.parent / "checkpoint").exists()
+
+
+def test_a_stop_in_the_last_step_is_an_end(run: Run) -> None:
+    outcome, _ = train(run(), sending(signal.SIGTERM, at=10))
+    assert (outcome.state, outcome.step) == ("finished", 10)
+
+
+def test_validation_and_checkpoints_change_no_bit_of_training(run: Run, tokens: Path) -> None:
+    held_out = f"validation.dataset={{name: tokens, path: {tokens}}}"
+    observed = run("observed", "validation.enable=true", "validation.freq=1", held_out, "checkpoint.interval=1")
+    plain = run("plain")
+    train(observed)
+    train(plain)
+    assert_same_end(observed, plain)
+    lines = read_metrics(observed.parent / "metrics.jsonl")
+    assert all("validation/loss" in line for line in lines)
+    assert lines[-1]["validation/loss"] < lines[0]["validation/loss"]
+
+
+def test_recomputing_activations_changes_no_bit(run: Run) -> None:
+    kept, recomputed = run("kept"), run("recomputed", "activation_checkpoint=full")
+    train(kept)
+    train(recomputed)
+    assert_same_end(kept, recomputed)
+
+
+def test_other_data_is_refused_on_resume(run: Run, tokens: Path) -> None:
+    train(run(), sending(signal.SIGTERM, at=3))
+    np.save(tokens, np.load(tokens)[::-1])
+    with pytest.raises(Exception, match="trained on other data") as caught:
+        train(run())
+    assert caught.value.exit_code == 3
+
+
+def worker(resolved: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen([sys.executable, "-m", "titanrun.worker", str(resolved)], stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_steps(resolved: Path, steps: int, process: "subprocess.Popen[str]") -> None:
+    file = resolved.parent / "metrics.jsonl"
+    while not file.exists() or file.read_bytes().count(b"\n") < steps:
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.01)
+
+
+def test_a_worker_process_stopped_by_sigterm_goes_on_bitwise(run: Run) -> None:
+    long = ["training.steps=150", "lr_scheduler.total_steps=150"]
+    uncut, stopped = run("uncut", *long), run("stopped", *long)
+    train(uncut)
+    process = worker(stopped)
+    wait_for_steps(stopped, 5, process)
+    process.send_signal(signal.SIGTERM)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 75, error
+    status = json.loads((stopped.parent / "status.json").read_text())
+    assert (status["state"], status["exit_code"]) == ("preempted", 75)
+    assert 5 <= status["step"] < 150
+    again = worker(stopped)
+    assert again.communicate(timeout=60)[1].count("going on after step") == 1
+    assert again.returncode == 0
+    assert_same_end(uncut, stopped, step=150)

@@ -1,0 +1,90 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.distributed.environment import Place
+from titanrun.recipe.resolve import read_resolved
+from titanrun.training.signals import SignalRequests
+from titanrun.worker.assemble import assembled
+from titanrun.worker.main import main
+
+Run = Callable[..., Path]
+
+
+def first_loss(resolved: Path) -> float:
+    return read_metrics(resolved.parent / "metrics.jsonl")[0]["loss"]
+
+
+def logits(resolved: Path, tokens: torch.Tensor) -> torch.Tensor:
+    """What the run's model, as it would start or go on, makes of tokens."""
+    with assembled(read_resolved(resolved), resolved, place=Place(), signals=SignalRequests()) as trainer, torch.no_grad():
+        return trainer.engine.model(tokens)
+
+
+@pytest.mark.parametrize("where", ["checkpoint/step-10", "checkpoint", "."])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_run_starts_from_the_weights_of_another(run: Run, where: str, dtype: str) -> None:
+    first = run("first")
+    main([str(first)])
+    tokens = torch.arange(12).reshape(2, 6)
+    second = run("second", f"checkpoint.initial_load_path={first.parent / where}", f"training.dtype={dtype}", "debug.seed=5")
+    expected = logits(first, tokens)
+    tolerance = 0.0 if dtype == "float32" else 0.1
+    torch.testing.assert_close(logits(second, tokens).float(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_weights_are_loaded_once_and_not_again_on_resume(run: Run) -> None:
+    first = run("first")
+    main([str(first)])
+    load = f"checkpoint.initial_load_path={first.parent}"
+    second = run("second", load)
+    assert main([str(second)]) == 0
+    tokens = torch.arange(12).reshape(2, 6)
+    trained = logits(second, tokens)
+    assert not torch.equal(trained, logits(first, tokens))
+    assert "took the initial weights" in (second.parent / "logs" / "rank-0.log").read_text()
+
+
+def test_the_export_opens_in_transformers_with_the_same_logits(run: Run) -> None:
+    resolved = run("run", "checkpoint.last_save_in_hf=true")
+    assert main([str(resolved)]) == 0
+    theirs = AutoModelForCausalLM.from_pretrained(resolved.parent / "hf")
+    tokens = torch.arange(24).reshape(2, 12)
+    with torch.no_grad():
+        expected = theirs(tokens).logits
+    torch.testing.assert_close(logits(resolved, tokens), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_run_starts_from_its_own_export(run: Run) -> None:
+    first = run("first", "checkpoint.last_save_in_hf=true")
+    main([str(first)])
+    second = run("second", "checkpoint.initial_load_in_hf=true", f"checkpoint.initial_load_path={first.parent / 'hf'}")
+    tokens = torch.arange(24).reshape(2, 12)
+    assert torch.equal(logits(first, tokens), logits(second, tokens))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_export_has_the_dtype_asked_for(run: Run, dtype: str) -> None:
+    resolved = run("run", "checkpoint.last_save_in_hf=true", f"checkpoint.export_dtype={dtype}", "training.steps=2")
+    assert main([str(resolved)]) == 0
+    theirs = AutoModelForCausalLM.from_pretrained(resolved.parent / "hf")
+    assert {str(parameter.dtype) for parameter in theirs.parameters()} == {f"torch.{dtype}"}
+
+
+def test_a_lost_export_is_written_again_and_more_steps_renew_it(run: Run) -> None:
+    export = "checkpoint.last_save_in_hf=true"
+    resolved = run("run", export)
+    main([str(resolved)])
+    weights = resolved.parent / "hf" / "model.safetensors"
+    first, written = weights.read_bytes(), weights.stat().st_mtime_ns
+    main([str(resolved)])
+    assert weights.stat().st_mtime_ns == written
+    (resolved.parent / "hf").rename(resolved.parent / "moved")
+    main([str(resolved)])
+    assert weights.read_bytes() == first
+    main([str(run("run", export, "training.steps=12"))])
+    assert weights.read_bytes() != first

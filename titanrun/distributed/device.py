@@ -1,0 +1,70 @@
+"""The device of this process: the one module that asks torch which accelerator there is."""
+
+import resource
+import sys
+
+import torch
+
+from titanrun.config.problems import fail
+
+CPU = torch.device("cpu")
+
+
+def find_device(name: str, *, local_rank: int = 0) -> torch.device:
+    """The device that a recipe's `device` means in this process, made current.
+
+    Args:
+        name: `cpu`, `gpu` (the accelerator that torch finds) or `auto` (that accelerator, else the CPU).
+        local_rank: which of the machine's accelerators.
+
+    Raises:
+        ProblemsFound: `gpu` where torch finds none, or fewer than local_rank + 1.
+    """
+    if name == "cpu":
+        return CPU
+    if not torch.accelerator.is_available():
+        if name == "auto":
+            return CPU
+        raise fail("usage", "device is gpu but torch finds no accelerator", path=("device",), help="use device: cpu, or install torch for your accelerator")
+    count = torch.accelerator.device_count()
+    if local_rank >= count:
+        message = f"local rank {local_rank} has no accelerator of its own: this machine has {count}"
+        raise fail("usage", message, path=("device",), help="start at most one process per accelerator")
+    torch.accelerator.set_device_index(local_rank)
+    kind = torch.accelerator.current_accelerator()
+    assert kind is not None
+    return torch.device(kind.type, local_rank)
+
+
+def is_accelerator(device: torch.device) -> bool:
+    """Whether work on the device runs behind the host's back, so that reading a value waits for it."""
+    return device.type != "cpu"
+
+
+def device_name(device: torch.device) -> str:
+    """The product name of an accelerator, or the type of the device where torch knows no name."""
+    if not is_accelerator(device):
+        return device.type
+    name_of = getattr(torch.get_device_module(device), "get_device_name", None)
+    return device.type if name_of is None else str(name_of(device))
+
+
+def wait_for(device: torch.device) -> None:
+    """Returns when all work queued on the device is done."""
+    if is_accelerator(device):
+        torch.accelerator.synchronize(device)
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Most memory in use since `reset_peak_memory`; on the CPU the peak resident size of the process since its start."""
+    if is_accelerator(device):
+        return int(torch.accelerator.max_memory_allocated(device))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Linux counts in KiB, macOS in bytes
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Starts a new measurement of `peak_memory_bytes`; the CPU's peak cannot be reset."""
+    if is_accelerator(device):
+        torch.accelerator.reset_peak_memory_stats(device)

@@ -1,0 +1,40 @@
+"""The one place on the execution side that reads or writes environment variables."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from titanrun.config.problems import fail
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which process of a run this is, as the launcher (or torchrun, or srun's wrapper) tells it."""
+
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+
+
+def read_place(environ: Mapping[str, str] = os.environ) -> Place:
+    """The place of this process; one process of one where the launcher set nothing. Raises ProblemsFound for text that is no number."""
+    return Place(
+        rank=whole_number(environ, "RANK", 0),
+        local_rank=whole_number(environ, "LOCAL_RANK", 0),
+        world_size=whole_number(environ, "WORLD_SIZE", 1),
+    )
+
+
+def whole_number(environ: Mapping[str, str], name: str, default: int) -> int:
+    """The variable `name` as a non-negative integer."""
+    text = environ.get(name, "")
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit():
+        raise fail("usage", f"the environment variable {name} is {text!r}, not a whole number", help=f"unset {name}, or let the launcher set it")
+    return int(text)
+
+
+def set_default(name: str, value: str) -> None:
+    """Sets a variable that a library reads, unless the user has set it."""
+    os.environ.setdefault(name, value)

@@ -1,0 +1,185 @@
+"""The engine: one synchronous optimizer step on one model. No data, no loop, no files.
+
+Shapes: B rows, T tokens of a row, V vocabulary.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from titanrun.components.data.batch import TokenBatch
+from titanrun.distributed.gradient_norm import clip_gradients, gradient_norm
+from titanrun.distributed.precision import Precision
+
+Loss = Callable[[Tensor, TokenBatch], Tensor]
+
+
+class Schedule(Protocol):
+    """The learning rate as a share of its peak, by optimizer step counted from 0."""
+
+    def factor(self, step: int) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What a pass over batches gives: the loss as a sum over tokens, and how many tokens those are. Both stay on the device."""
+
+    loss_sum: Tensor
+    valid_tokens: Tensor
+
+    @property
+    def loss(self) -> Tensor:
+        """Mean loss of a valid token; 0 where there is none."""
+        return self.loss_sum / self.valid_tokens.clamp(min=1)
+
+
+@dataclass(frozen=True, slots=True)
+class OptimOutput:
+    """What an optimizer step gives: the gradients' L2 norm before clipping (on the device), and the learning rate used."""
+
+    grad_norm: Tensor
+    lr: float
+
+
+class Engine:
+    """One model with its optimizer: `forward_backward` adds gradients up, `optim_step` uses them.
+
+    A loss returns a sum over tokens. The engine divides it once, before the backward pass, by the count of valid tokens of the
+    whole step, so that every token weighs the same however the step is cut into batches. Nothing here waits for the device.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        schedule: Schedule,
+        loss: Loss,
+        *,
+        device: torch.device,
+        precision: Precision,
+        max_norm: float | None = None,
+    ) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.schedule = schedule
+        self.loss = loss
+        self.device = device
+        self.precision = precision
+        self.max_norm = max_norm
+        self.steps_done = 0
+        self._holds_gradients = False
+        for group in optimizer.param_groups:
+            group.setdefault("peak_lr", group["lr"])
+
+    def forward_backward(self, batches: TokenBatch | Sequence[TokenBatch], *, normalizer: Tensor | None = None) -> StepOutput:
+        """Adds the gradients of the mean loss over `batches`, one batch after the other.
+
+        Args:
+            batches: the batches of one optimizer step, on any device.
+            normalizer: what the loss sum is divided by; without it the valid tokens of `batches`, and then one call makes a step.
+        """
+        parts = [batches] if isinstance(batches, TokenBatch) else batches
+        assert normalizer is not None or not self._holds_gradients, "several calls a step need an explicit normalizer"
+        self._holds_gradients = True
+        valid_tokens = torch.stack([part.valid_count() for part in parts]).sum().to(self.device, non_blocking=True)
+        divisor = (valid_tokens if normalizer is None else normalizer).clamp(min=1)
+        sums = []
+        for part in parts:
+            loss_sum = self._loss_sum(part.to(self.device))
+            (loss_sum / divisor).backward()
+            sums.append(loss_sum.detach())
+        return StepOutput(torch.stack(sums).sum(), valid_tokens)
+
+    def optim_step(self, *, lr: float | None = None) -> OptimOutput:
+        """Clips, updates the weights, drops the gradients and moves the schedule on.
+
+        Args:
+            lr: this step's learning rate of every group; without it peak x schedule.
+        """
+        parameters = self._parameters()
+        norm = gradient_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+        if self.max_norm is not None:
+            clip_gradients(parameters, norm=norm, max_norm=self.max_norm)
+        factor = self.schedule.factor(self.steps_done)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["peak_lr"] * factor if lr is None else lr
+        self.optimizer.step()
+        self.zero_grad()
+        self.steps_done += 1
+        return OptimOutput(norm, self.optimizer.param_groups[0]["lr"])
+
+    def zero_grad(self) -> None:
+        """Drops the gradients, so that their memory is free until the next backward pass."""
+        for parameter in self._parameters():
+            parameter.grad = None
+        self._holds_gradients = False
+
+    @torch.no_grad()
+    def eval_forward(self, batch: TokenBatch) -> StepOutput:
+        """The loss of a batch, without gradients."""
+        return StepOutput(self._loss_sum(batch.to(self.device)), batch.valid_count().to(self.device, non_blocking=True))
+
+    @torch.no_grad()
+    def forward(self, batch: TokenBatch, *, outputs: Sequence[str] = ("logprobs",), temperature: float = 1.0) -> dict[str, Tensor]:
+        """Per-token outputs of a batch, in evaluation mode and fp32, on the device.
+
+        Args:
+            outputs: any of `logprobs` [B, T] of the labels (0 where the label is not valid), `entropy` [B, T], `logits` [B, T, V].
+            temperature: what the logits are divided by.
+        """
+        on_device = batch.to(self.device)
+        with self.eval_mode():
+            logits_BTV = self._logits(on_device).float() / temperature
+        return {name: OUTPUTS[name](logits_BTV, on_device) for name in outputs}
+
+    @contextmanager
+    def eval_mode(self) -> Iterator[None]:
+        """The model in evaluation mode, and back in the mode it was in."""
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            yield
+        finally:
+            self.model.train(was_training)
+
+    def state_dict_stream(self, *, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+        """The weights by name, one at a time, cast to `dtype`: for who must not hold a second copy of the model."""
+        for name, tensor in self.model.state_dict().items():
+            yield name, tensor.detach() if dtype is None else tensor.detach().to(dtype)
+
+    def _parameters(self) -> list[Tensor]:
+        """What the optimizer updates; much faster to list than a walk over the model's modules."""
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+    def _logits(self, batch: TokenBatch) -> Tensor:
+        with self.precision.autocast(self.device):
+            return self.model(batch.tokens, batch.positions)
+
+    def _loss_sum(self, batch: TokenBatch) -> Tensor:
+        return self.loss(self._logits(batch), batch)
+
+
+def label_logprobs(logits_BTV: Tensor, batch: TokenBatch) -> Tensor:
+    """log softmax(logits)[label], 0 where the label is not valid."""
+    valid_BT = batch.valid_mask()
+    labels_BT1 = batch.labels.masked_fill(~valid_BT, 0).unsqueeze(-1)
+    chosen_BT = logits_BTV.gather(-1, labels_BT1).squeeze(-1) - logits_BTV.logsumexp(-1)
+    return chosen_BT.masked_fill(~valid_BT, 0.0)
+
+
+def token_entropy(logits_BTV: Tensor, batch: TokenBatch) -> Tensor:
+    """Entropy of the next-token distribution, in nats."""
+    logprobs_BTV = logits_BTV.log_softmax(-1)
+    return -(logprobs_BTV.exp() * logprobs_BTV).sum(-1)
+
+
+OUTPUTS: dict[str, Callable[[Tensor, TokenBatch], Tensor]] = {
+    "logprobs": label_logprobs,
+    "entropy": token_entropy,
+    "logits": lambda logits_BTV, batch: logits_BTV,
+}

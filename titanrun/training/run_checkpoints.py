@@ -1,0 +1,83 @@
+"""What a checkpoint of a training run holds, and how the run goes on from one."""
+
+import logging
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from titanrun.components.checkpoints.optimizer_state import flatten
+from titanrun.components.checkpoints.store import CheckpointStore
+from titanrun.components.data.loader import RowLoader
+from titanrun.config.problems import fail
+from titanrun.distributed.seeds import load_random_states, random_states
+from titanrun.training.engine import Engine
+from titanrun.training.state import TrainState
+
+log = logging.getLogger(__name__)
+
+MODEL_PREFIX = "model."
+OPTIMIZER_PREFIX = "optimizer."
+
+
+def model_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
+    """The weights (no copies) under the names they have in a checkpoint."""
+    return {MODEL_PREFIX + name: tensor.detach() for name, tensor in model.state_dict().items()}
+
+
+@dataclass(slots=True, kw_only=True)
+class RunCheckpoints:
+    """Saves weights, optimizer, schedule, counters, data position and random states together, and loads them together."""
+
+    store: CheckpointStore
+    engine: Engine
+    rows: RowLoader
+    state: TrainState
+    resolved: str
+    last_is_model_only: bool = False
+    _saved: int | None = field(default=None)
+
+    def save(self, *, is_last: bool = False) -> None:
+        """Saves the run as it is after its current step; a step that is saved already stays as it is."""
+        step = self.state.step
+        if step in (0, self._saved):
+            return
+        model_only = is_last and self.last_is_model_only
+        tensors = model_tensors(self.engine.model)
+        if not model_only:
+            tensors |= flatten(self.engine.model, self.engine.optimizer)
+        state = {
+            "holds": "model" if model_only else "everything",
+            "train": self.state.as_data(),
+            "engine": {"steps_done": self.engine.steps_done},
+            "data": self.rows.state(),
+        }
+        self.store.save(step, tensors, state, random_states(self.engine.device), self.resolved)
+        self._saved = step
+        log.info("saved %s%s", self.store.checkpoint(step).folder, " (weights only)" if model_only else "")
+
+    def resume(self, *, steps: int) -> bool:
+        """Puts the run where its latest checkpoint left it; false where there is none.
+
+        Args:
+            steps: the step the run shall reach. A checkpoint with weights only is fine where nothing is left to do.
+        """
+        step = self.store.latest()
+        if step is None:
+            return False
+        checkpoint = self.store.checkpoint(step)
+        saved = checkpoint.load_state()
+        self.state.load(saved["train"])
+        self._saved = step
+        if saved["holds"] != "everything":
+            if step < steps:
+                message = f"{checkpoint.folder} holds the weights only, the run cannot go on from it"
+                raise fail("checkpoint", message, path=("checkpoint", "last_save_model_only"), help="start a new run with checkpoint.initial_load_path")
+            checkpoint.load_tensors(model_tensors(self.engine.model))
+            return True
+        checkpoint.load_tensors(model_tensors(self.engine.model) | flatten(self.engine.model, self.engine.optimizer))
+        self.engine.steps_done = saved["engine"]["steps_done"]
+        self.rows.load_state(saved["data"])
+        load_random_states(checkpoint.load_rng(), self.engine.device)
+        log.info("going on after step %d, from %s", step, checkpoint.folder)
+        return True

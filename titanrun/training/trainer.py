@@ -1,0 +1,176 @@
+"""The training loop: rows in, an optimizer step, and what is due after it."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from titanrun.components.data.batch import TokenBatch
+from titanrun.components.data.loader import DataExhausted
+from titanrun.components.metrics.log import MetricLog
+from titanrun.components.metrics.recorder import Recorder
+from titanrun.components.metrics.throughput import Throughput
+from titanrun.components.validation.validator import Validator
+from titanrun.config.problems import fail
+from titanrun.distributed.device import is_accelerator
+from titanrun.training.engine import Engine
+from titanrun.training.finite import FiniteGuard
+from titanrun.training.garbage import GarbageCollection
+from titanrun.training.signals import SignalRequests
+from titanrun.training.state import TrainState
+
+log = logging.getLogger(__name__)
+
+
+class RowSource(Protocol):
+    """This rank's rows of one global batch after the other; raises DataExhausted where there are no more."""
+
+    def next_rows(self) -> NDArray[np.int64]: ...
+
+
+class Checkpoints(Protocol):
+    """Saves the whole run as it is after its current step, unless that step is saved already."""
+
+    def save(self, *, is_last: bool = False) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The numbers that steer the loop. `rows_per_pass`: rows of one forward pass; `tokens_per_step`: of all ranks."""
+
+    steps: int
+    rows_per_pass: int
+    tokens_per_step: int
+    vocab_size: int
+    log_every: int
+    save_every: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How `fit` ended, after which step, and that in words."""
+
+    state: Literal["finished", "preempted"]
+    step: int
+    message: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Trainer:
+    """Trains until the plan's last step, the end of the data, or a request to stop."""
+
+    engine: Engine
+    rows: RowSource
+    state: TrainState
+    plan: Plan
+    metrics: MetricLog
+    recorder: Recorder
+    throughput: Throughput
+    garbage: GarbageCollection
+    signals: SignalRequests = field(default_factory=SignalRequests)
+    validator: Validator | None = None
+    checkpoints: Checkpoints | None = None
+    on_step: Callable[[int], None] = lambda step: None
+    guard: FiniteGuard = field(default_factory=FiniteGuard)
+    has_trained: bool = False
+    _lr: float = 0.0
+    _logged_step: int = 0
+
+    def fit(self) -> Outcome:
+        """Runs the steps that are left. Raises NonFinite where the loss or the gradients stop being numbers."""
+        start, end = self.state.step, self.plan.steps
+        if start >= end:
+            return Outcome("finished", start, f"nothing to do: step {start} of {end}")
+        self.throughput.start()
+        with self.garbage:
+            while self.state.step < end and not self.signals.stop:
+                try:
+                    with self.throughput.loading():
+                        rows = self.rows.next_rows()
+                except DataExhausted:
+                    return self._end_of_data(start)
+                self._train(rows)
+                self._follow_up(is_last=self.state.step == end)
+        if self.state.step == end:
+            return Outcome("finished", end, f"finished: {end} steps")
+        return self._stop()
+
+    def _train(self, rows: NDArray[np.int64]) -> None:
+        """One optimizer step on this rank's rows of one global batch."""
+        check_token_ids(rows, self.plan.vocab_size)
+        with self.recorder.open():
+            output = self.engine.forward_backward(TokenBatch.from_rows(rows).split(self.plan.rows_per_pass))
+            update = self.engine.optim_step()
+        self.has_trained = True
+        self.state.step += 1
+        self.state.tokens_seen += self.plan.tokens_per_step
+        self._lr = update.lr
+        self.guard.watch(self.state.step, loss=output.loss, grad_norm=update.grad_norm)
+        self.throughput.count_step(rows.size - len(rows))
+        self.garbage.after_step(self.state.step)
+        self.on_step(self.state.step)
+
+    def _follow_up(self, *, is_last: bool) -> None:
+        """What is due after a step, in this order: the check for finite numbers, validation and the log, a checkpoint."""
+        step = self.state.step
+        validates = self.validator is not None and self.validator.is_due(step, is_last=is_last)
+        logs = validates or is_last or step == 1 or step % self.plan.log_every == 0
+        asked = self.signals.take_save()
+        saves = asked or is_last or step % self.plan.save_every == 0
+        # reading waits for an accelerator: only where something else waits anyway, and before spoiled weights could be saved
+        if logs or saves or not is_accelerator(self.engine.device):
+            self.guard.read()
+        if logs and step > self._logged_step:
+            self._log(self._validation() if validates else {})
+        if asked and self.checkpoints is None:
+            log.warning("asked for a checkpoint after step %d, but checkpoint.enable is off", step)
+        if saves:
+            self._save(is_last=is_last)
+
+    def _log(self, validation: dict[str, float]) -> None:
+        """Passes on the numbers of the current step, and what was recorded since the last time."""
+        numbers = self.guard.read()
+        values = {"loss": numbers.loss, "grad_norm": numbers.grad_norm, "lr": self._lr, "tokens_seen": self.state.tokens_seen}
+        self.metrics.log(self.state.step, values | self.throughput.flush() | self.recorder.flush() | validation)
+        self._logged_step = self.state.step
+
+    def _validation(self) -> dict[str, float]:
+        """The held-out loss; nothing where a signal broke it off."""
+        assert self.validator is not None
+        with self.throughput.pause(), self.engine.eval_mode():
+            loss = self.validator.measure(self.engine.eval_forward, stop=lambda: self.signals.stop)
+        return {} if loss is None else {"validation/loss": loss}
+
+    def _save(self, *, is_last: bool = False) -> None:
+        if self.checkpoints is not None:
+            with self.throughput.pause():
+                self.checkpoints.save(is_last=is_last)
+
+    def _end_of_data(self, start: int) -> Outcome:
+        """The data ran out before the last step: what belongs to a last step is made up for."""
+        step = self.state.step
+        if step == 0:
+            raise fail("data", "the data does not fill one global batch", path=("training", "dataset"), help="lower training.global_batch_size or seq_len")
+        if step > start:
+            self._follow_up(is_last=True)
+        return Outcome("finished", step, f"finished: the data ran out after step {step} of {self.plan.steps}")
+
+    def _stop(self) -> Outcome:
+        """A signal asked for the end: the run is saved where it stands."""
+        step = self.state.step
+        if self.has_trained:
+            self.guard.read()
+            self._save()
+        saved = "saved" if self.checkpoints is not None and step > 0 else "nothing saved"
+        return Outcome("preempted", step, f"stopped by {self.signals.stop_signal} after step {step} of {self.plan.steps}, {saved}")
+
+
+def check_token_ids(rows: NDArray[np.int64], vocab_size: int) -> None:
+    """Raises ProblemsFound for a token id that the model has no embedding for."""
+    for id in (int(rows.max()), int(rows.min())):
+        if not 0 <= id < vocab_size:
+            message = f"the data holds token id {id}, outside the model's vocabulary of {vocab_size}"
+            raise fail("data", message, path=("training", "dataset"), help="use the tokenizer that fits the model, or set model.vocab_size")

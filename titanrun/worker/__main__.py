@@ -1,0 +1,8 @@
+"""`python -m titanrun.worker`."""
+
+import sys
+
+from titanrun.worker.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""Builds a run from its recipe, in an order that can be read: device, data, model, optimizer, checkpoints, metrics."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import torch
+
+from titanrun.components.checkpoints.store import CheckpointStore
+from titanrun.components.data.loader import RowLoader
+from titanrun.components.metrics.recorder import Recorder
+from titanrun.config.problems import fail
+from titanrun.distributed.device import device_name, find_device
+from titanrun.distributed.environment import Place
+from titanrun.distributed.precision import precision_named
+from titanrun.distributed.seeds import seed_everything, use_deterministic_kernels
+from titanrun.models.shared.counting import parameter_count
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.run_dir import record_decisions
+from titanrun.training.engine import Engine
+from titanrun.training.garbage import GarbageCollection
+from titanrun.training.run_checkpoints import RunCheckpoints
+from titanrun.training.signals import SignalRequests
+from titanrun.training.state import TrainState
+from titanrun.training.trainer import Plan, Trainer
+from titanrun.worker.build_data import build_loader, build_tokenizer, build_validator
+from titanrun.worker.build_metrics import build_metric_log, build_throughput
+from titanrun.worker.build_model import build_engine, build_model, materialise
+from titanrun.worker.weights import load_initial_weights
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def assembled(
+    recipe: Recipe, resolved: Path, *, place: Place, signals: SignalRequests, on_step: Callable[[int], None] = lambda step: None
+) -> Iterator[Trainer]:
+    """The trainer of a run, where its latest checkpoint left it or with its first weights.
+
+    Args:
+        recipe: the run that `resolved` holds.
+        resolved: path of resolved.yaml in the run directory.
+        place: which process of the run this is.
+        signals: requests to stop or save, already listened for.
+        on_step: called with the number of each step done.
+    """
+    run_dir = resolved.parent
+    refuse_company(place)
+    device = find_device(recipe.device, local_rank=place.local_rank)
+    seed_everything(recipe.debug.seed)
+    if recipe.debug.deterministic:
+        use_deterministic_kernels(warn_only=recipe.debug.deterministic_warn_only)
+    tokenizer = build_tokenizer(recipe)
+    rows = build_loader(recipe, tokenizer, run_dir)
+    validator = build_validator(recipe, tokenizer, run_dir)
+    precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
+    model = build_model(recipe, precision)
+    materialise(model, device=device, seed=recipe.debug.seed)
+    engine = build_engine(recipe, model, device=device, precision=precision)
+    state = TrainState()
+    checkpoints = build_checkpoints(recipe, resolved, engine=engine, rows=rows, state=state)
+    if checkpoints is None or not checkpoints.resume(steps=recipe.training.steps):
+        load_initial_weights(recipe.checkpoint, model_config=recipe.model, model=model)
+    introduce(recipe, device)
+    record_decisions(run_dir, {"device": str(device), "device_name": device_name(device), "ranks": place.world_size})
+    with closing(build_metric_log(recipe, run_dir, first_step=state.step)) as metrics:
+        yield Trainer(
+            engine=engine,
+            rows=rows,
+            state=state,
+            plan=build_plan(recipe),
+            metrics=metrics,
+            recorder=Recorder(device),
+            throughput=build_throughput(recipe, device),
+            garbage=GarbageCollection(recipe.training),
+            signals=signals,
+            validator=validator,
+            checkpoints=checkpoints,
+            on_step=on_step,
+        )
+
+
+def refuse_company(place: Place) -> None:
+    """Raises ProblemsFound in one of several processes: each would train alone, and write over the others' files."""
+    if place.world_size > 1:
+        message = f"this is rank {place.rank} of {place.world_size}, and training on more than one process is not built yet"
+        raise fail("not-built", message, help="start one process: launch.nproc_per_node: 1, no torchrun")
+
+
+def build_checkpoints(recipe: Recipe, resolved: Path, *, engine: Engine, rows: RowLoader, state: TrainState) -> RunCheckpoints | None:
+    """What saves and resumes the run, if the recipe wants that."""
+    config = recipe.checkpoint
+    if not config.enable:
+        return None
+    return RunCheckpoints(
+        store=CheckpointStore(resolved.parent / config.folder, config.keep_latest_k),
+        engine=engine,
+        rows=rows,
+        state=state,
+        resolved=resolved.read_text(encoding="utf-8"),
+        last_is_model_only=config.last_save_model_only,
+    )
+
+
+def build_plan(recipe: Recipe) -> Plan:
+    """The numbers that steer the loop."""
+    training = recipe.training
+    assert training.global_batch_size != "auto"
+    return Plan(
+        steps=training.steps,
+        rows_per_pass=training.local_batch_size,
+        tokens_per_step=training.global_batch_size * training.seq_len,
+        vocab_size=recipe.model.vocab_size,
+        log_every=recipe.metrics.log_freq,
+        save_every=recipe.checkpoint.interval,
+    )
+
+
+def introduce(recipe: Recipe, device: torch.device) -> None:
+    """Says what is about to train."""
+    training, count = recipe.training, parameter_count(recipe.model)
+    log.info(
+        "%s: %s parameters in %s on %s; %s steps of %s rows of %s tokens",
+        f"{recipe.model.name} {recipe.model.flavor or ''}".rstrip(),
+        f"{count:,}",
+        training.dtype,
+        device_name(device),
+        f"{training.steps:,}",
+        training.global_batch_size,
+        f"{training.seq_len:,}",
+    )

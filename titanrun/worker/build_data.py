@@ -1,0 +1,65 @@
+"""The data of a run: tokenizer, training rows dealt to global batches, held-out rows."""
+
+from pathlib import Path
+
+from titanrun.components.data.config import DatasetConfig
+from titanrun.components.data.loader import RowLoader
+from titanrun.components.data.rows import Rows
+from titanrun.components.tokenizers.tokenizer import Tokenizer
+from titanrun.components.validation.validator import Validator
+from titanrun.config.problems import DataPath, fail
+from titanrun.recipe.recipe import Recipe
+from titanrun.worker.placed import placed
+
+CACHE_FOLDER = "data"
+
+
+def build_tokenizer(recipe: Recipe) -> Tokenizer | None:
+    """The tokenizer, if the recipe has one. Raises ProblemsFound where it has more entries than the model."""
+    config = recipe.tokenizer
+    if config is None:
+        return None
+    assert config != "auto"
+    with placed(("tokenizer",)):
+        tokenizer: Tokenizer = config.builder()(config)
+        if tokenizer.vocab_size > recipe.model.vocab_size:
+            message = f"the tokenizer has {tokenizer.vocab_size} entries, the model's vocabulary {recipe.model.vocab_size}"
+            raise fail("conflict", message, help=f"set model.vocab_size to {tokenizer.vocab_size} or more")
+    return tokenizer
+
+
+def build_loader(recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path) -> RowLoader:
+    """Training rows, dealt to global batches."""
+    training, path = recipe.training, ("training", "dataset")
+    rows = build_rows(training.dataset, path, recipe, tokenizer=tokenizer, seq_len=training.seq_len, run_dir=run_dir)
+    assert training.global_batch_size != "auto"
+    with placed(path):
+        return RowLoader(
+            rows,
+            seed=recipe.debug.seed,
+            shuffle=training.dataset.shuffle,
+            repeat=training.dataset.repeat,
+            global_batch_size=training.global_batch_size,
+        )
+
+
+def build_validator(recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path) -> Validator | None:
+    """What measures the loss on held-out rows, if the recipe wants that."""
+    config, path = recipe.validation, ("validation", "dataset")
+    if not config.enable:
+        return None
+    assert config.dataset != "auto" and config.seq_len != "auto"
+    rows = build_rows(config.dataset, path, recipe, tokenizer=tokenizer, seq_len=config.seq_len, run_dir=run_dir)
+    if len(rows) == 0:
+        raise fail("data", "the held-out data has no rows", path=path, help="use more data or a smaller validation.seq_len")
+    return Validator(config, rows=rows)
+
+
+def build_rows(config: DatasetConfig, path: DataPath, recipe: Recipe, *, tokenizer: Tokenizer | None, seq_len: int, run_dir: Path) -> Rows:
+    """The rows of one dataset. Raises ProblemsFound where they hold ids that the model has no embedding for."""
+    with placed(path):
+        rows: Rows = config.builder()(config, tokenizer=tokenizer, row_length=seq_len + 1, cache_folder=run_dir / CACHE_FOLDER)
+        if rows.max_token_id >= recipe.model.vocab_size:
+            message = f"the data holds token id {rows.max_token_id}, the model's vocabulary has {recipe.model.vocab_size} entries"
+            raise fail("data", message, help=f"set model.vocab_size to {rows.max_token_id + 1} or more, or tokenise again")
+    return rows

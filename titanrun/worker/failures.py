@@ -1,0 +1,52 @@
+"""What an error that ends a worker means: an exit code, and what to say."""
+
+import errno
+from dataclasses import dataclass
+
+import torch
+
+from titanrun.config.problems import ProblemsFound
+from titanrun.config.render import render_text
+from titanrun.training.finite import NonFinite
+
+EXIT_OUT_OF_SPACE = 7
+EXIT_INTERNAL = 70
+# the shell's convention for a process that Ctrl-C ended
+EXIT_INTERRUPTED = 130
+
+DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
+# torch has no exception type of its own for the CPU's allocator
+CPU_ALLOCATOR = "can't allocate memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How a failed worker ends. `is_internal`: the fault is titanrun's or a library's, and its traceback is worth keeping."""
+
+    exit_code: int
+    text: str
+    is_internal: bool = False
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What `error` means to whoever started the worker."""
+    if isinstance(error, ProblemsFound):
+        return Failure(error.exit_code, render_text(error.problems))
+    if isinstance(error, NonFinite):
+        return Failure(error.exit_code, f"error[non-finite]: {error}\n  = help: lower optimizer.lr, or go on from an earlier checkpoint with other data")
+    if isinstance(error, KeyboardInterrupt):
+        return Failure(EXIT_INTERRUPTED, "stopped at once; steps since the last checkpoint are lost")
+    if is_out_of_memory(error):
+        first_line = str(error).splitlines()[0] if str(error) else "an allocation failed"
+        help = "lower training.local_batch_size or training.seq_len, or set activation_checkpoint: full"
+        return Failure(EXIT_OUT_OF_SPACE, f"error[memory]: out of memory: {first_line}\n  = help: {help}")
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
+        return Failure(EXIT_OUT_OF_SPACE, f"error[disk]: {error}\n  = help: free space, then start the same command again")
+    return Failure(EXIT_INTERNAL, f"error[internal]: {type(error).__name__}: {error}", is_internal=True)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device or the host ran out of memory."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and CPU_ALLOCATOR in str(error)

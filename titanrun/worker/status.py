@@ -1,0 +1,46 @@
+"""status.json: what a worker is doing, for launchers, watchers and people, always a whole file."""
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Literal
+
+State = Literal["starting", "running", "finished", "preempted", "failed"]
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+HEARTBEAT_SECONDS = 1.0
+
+
+class StatusFile:
+    """Writes status.json: at every change of state, and at most once a second while steps go by."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.state: State = "starting"
+        self.step = 0
+        self._written = 0.0
+        # who this is: a pid alone may belong to another process after a reboot or on another machine
+        self._process = {"pid": os.getpid(), "host": socket.gethostname(), "boot_id": boot_id()}
+
+    def beat(self, step: int) -> None:
+        """Notes that `step` is done."""
+        self.step = step
+        if self.state != "running" or time.monotonic() - self._written >= HEARTBEAT_SECONDS:
+            self.change("running")
+
+    def change(self, state: State, *, step: int | None = None, exit_code: int | None = None) -> None:
+        """Writes the file with a new state, replacing the old one in one move."""
+        self.state = state
+        self.step = self.step if step is None else step
+        content = {"state": state, "step": self.step, **self._process, "heartbeat": time.time(), "exit_code": exit_code}
+        part = self.path.with_name(f"{self.path.name}.tmp-{os.getpid()}")
+        part.write_text(json.dumps(content) + "\n", encoding="utf-8")
+        part.replace(self.path)
+        self._written = time.monotonic()
+
+
+def boot_id() -> str | None:
+    """Which boot of the machine this is; None where the system does not say."""
+    return BOOT_ID.read_text(encoding="ascii").strip() if BOOT_ID.exists() else None

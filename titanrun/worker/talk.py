@@ -1,0 +1,60 @@
+"""Where a worker's words go: plain lines on stderr, and the same with time and level in its log file."""
+
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from titanrun.components.metrics.readings import readings
+
+LINE = "%(asctime)s %(levelname)s %(message)s"
+STEPS = "titanrun.steps"
+
+
+class CurrentStderr(logging.StreamHandler[TextIO]):
+    """Writes to sys.stderr as it is at that moment: a live line on the terminal replaces it while it is shown."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+        # the console shows the steps in its own way
+        self.addFilter(lambda record: record.name != STEPS)
+
+    @property
+    def stream(self) -> TextIO:
+        return sys.stderr
+
+
+class StepLines:
+    """A tracker that puts each logged step into the log file as a line."""
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes the line of one step."""
+        logging.getLogger(STEPS).info("step %d  %s", step, "  ".join(reading.text for reading in readings(values)))
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+@contextmanager
+def talking(log_file: Path) -> Iterator[None]:
+    """Within the block titanrun's messages and Python's warnings go to stderr and, appended, to `log_file`."""
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    to_file = logging.FileHandler(log_file, encoding="utf-8")
+    to_file.setFormatter(logging.Formatter(LINE))
+    handlers = (CurrentStderr(), to_file)
+    loggers = [logging.getLogger("titanrun"), logging.getLogger("py.warnings")]
+    logging.captureWarnings(True)
+    for logger in loggers:
+        logger.setLevel(logging.INFO)
+        for handler in handlers:
+            logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        for logger in loggers:
+            for handler in handlers:
+                logger.removeHandler(handler)
+        to_file.close()

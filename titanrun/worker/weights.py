@@ -1,0 +1,94 @@
+"""Weights from outside into a new model, and a finished model's weights out into a Hugging Face folder."""
+
+import logging
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from titanrun.components.checkpoints.checkpoint import Checkpoint, tensor_files
+from titanrun.components.checkpoints.config import CheckpointConfig
+from titanrun.components.checkpoints.huggingface import read_folder, write_folder
+from titanrun.components.checkpoints.store import CheckpointStore
+from titanrun.components.tokenizers.config import TokenizerConfig
+from titanrun.components.tokenizers.vocabulary import open_folder
+from titanrun.config.problems import fail
+from titanrun.distributed.dtypes import dtype_named
+from titanrun.models.shared.config import ModelConfig
+from titanrun.models.shared.family import family_module
+from titanrun.training.run_checkpoints import MODEL_PREFIX, OPTIMIZER_PREFIX, model_tensors
+
+log = logging.getLogger(__name__)
+
+INITIAL_LOAD_PATH = ("checkpoint", "initial_load_path")
+
+
+def load_initial_weights(config: CheckpointConfig, *, model_config: ModelConfig, model: nn.Module) -> None:
+    """Fills the model from `initial_load_path`, or from the model's Hugging Face folder; leaves it alone where neither is asked for."""
+    if config.initial_load_in_hf:
+        load_huggingface(huggingface_folder(config, model_config), model_config=model_config, model=model)
+    elif config.initial_load_path is not None:
+        load_checkpoint(find_checkpoint(Path(config.initial_load_path), config.folder), model)
+
+
+def huggingface_folder(config: CheckpointConfig, model_config: ModelConfig) -> Path:
+    """The Hugging Face folder that the recipe names for the initial weights."""
+    named = config.initial_load_path or model_config.hf_assets_path
+    if named is None:
+        message = "checkpoint.initial_load_in_hf is on but no folder is named"
+        raise fail("checkpoint", message, path=("checkpoint", "initial_load_in_hf"), help="set checkpoint.initial_load_path or model.hf_assets_path")
+    return Path(named)
+
+
+def load_huggingface(folder: Path, *, model_config: ModelConfig, model: nn.Module) -> None:
+    """Copies the weights of a Hugging Face folder into the model, in the model's dtype."""
+    own = family_module(type(model_config), "huggingface").from_huggingface(model_config, read_folder(folder))
+    copy_into(model_tensors(model), {MODEL_PREFIX + name: tensor for name, tensor in own.items()})
+    log.info("took the initial weights from %s", folder)
+
+
+def find_checkpoint(path: Path, folder: str) -> Checkpoint:
+    """The checkpoint at `path`: a folder step-N, or the latest one of a run directory or of its checkpoint folder."""
+    checkpoint = Checkpoint(path)
+    if checkpoint.is_complete():
+        return checkpoint
+    for candidate in (path, path / folder, path / CheckpointConfig().folder):
+        store = CheckpointStore(candidate)
+        latest = store.latest()
+        if latest is not None:
+            return store.checkpoint(latest)
+    message = f"{path} is neither a checkpoint nor a run directory with one"
+    raise fail("checkpoint", message, path=INITIAL_LOAD_PATH, help="name a folder step-N, or set checkpoint.initial_load_in_hf for Hugging Face files")
+
+
+def load_checkpoint(checkpoint: Checkpoint, model: nn.Module) -> None:
+    """Copies the weights of a checkpoint into the model, in the model's dtype; its optimizer state is left alone."""
+    own = model_tensors(model)
+    saved = tensor_files().read_layouts(checkpoint.folder)
+    # weights saved in another dtype are read as they are, then cast
+    into = {
+        name: torch.empty_like(tensor, dtype=saved[name].dtype) if name in saved and saved[name].dtype != tensor.dtype else tensor
+        for name, tensor in own.items()
+    }
+    checkpoint.load_tensors(into, ignore_prefix=OPTIMIZER_PREFIX)
+    copy_into(own, into)
+    log.info("took the initial weights from %s", checkpoint.folder)
+
+
+@torch.no_grad()
+def copy_into(own: dict[str, Tensor], given: dict[str, Tensor]) -> None:
+    """Copies each given tensor into the model's tensor of that name."""
+    for name, tensor in own.items():
+        if given[name] is not tensor:
+            tensor.copy_(given[name])
+
+
+def export_huggingface(folder: Path, *, model: nn.Module, model_config: ModelConfig, tokenizer: TokenizerConfig | None, dtype_name: str) -> None:
+    """Writes a folder that transformers opens: config.json, the weights as `dtype_name`, and the tokenizer's files where they are known."""
+    family = family_module(type(model_config), "huggingface")
+    dtype = dtype_named(dtype_name)
+    state = {name: tensor.detach().to(dtype) for name, tensor in model.state_dict().items()}
+    files = [] if tokenizer is None else open_folder(tokenizer.folder).files
+    config = family.huggingface_config(model_config, dtype_name)
+    write_folder(folder, family.to_huggingface(model_config, state), config, files)
+    log.info("wrote %s, which transformers opens", folder)

@@ -1,0 +1,77 @@
+"""Benchmarks: what titanrun costs, as ratios to bare PyTorch measured in the same run. Not a test: machines are noisy.
+
+python tools/bench                    training and start-up on the CPU
+python tools/bench train              the debug model against a bare loop, one thread
+python tools/bench startup            validate, --help, the first step
+python tools/bench gpu [--toy]        throughput on the accelerator; --toy: the same code at toy size on a CPU
+"""
+
+import argparse
+import statistics
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from compare import Comparison, compare
+from startup import DEBUG_RECIPE, startup_report
+
+TINY_MODEL = (
+    "model.dim=32",
+    "model.n_layers=1",
+    "model.n_heads=2",
+    "training.local_batch_size=1",
+    "training.seq_len=16",
+    "training.mixed_precision_param=float32",
+)
+GPU_SIZES = {
+    "debugmodel, 32 x 2048": ("training.local_batch_size=32", "training.seq_len=2048"),
+    "1B, 8 x 2048": ("model.flavor=1B", "training.local_batch_size=8", "training.seq_len=2048"),
+}
+TOY_SIZES = {"debugmodel, 2 x 64": ("training.local_batch_size=2", "training.seq_len=64")}
+
+
+def main() -> None:
+    """Run one benchmark, or those for the CPU."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", choices=("train", "startup", "gpu"))
+    parser.add_argument("--toy", action="store_true", help="gpu: toy size on the CPU, so that the code stays alive without a GPU")
+    parser.add_argument("--blocks", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=20, help="steps of a block")
+    parser.add_argument("--runs", type=int, default=7, help="startup: runs of each command")
+    options = parser.parse_args()
+    if options.what in (None, "train"):
+        train_report(options.blocks, options.steps)
+    if options.what in (None, "startup"):
+        startup_report(options.runs)
+    if options.what == "gpu":
+        gpu_report(toy=options.toy)
+
+
+def train_report(blocks: int, steps: int) -> None:
+    """The debug model against the bare loop, and the host's share on a model too small to matter."""
+    report("debug model, one thread", compare(DEBUG_RECIPE, ["device=cpu"], blocks=blocks, steps_per_block=steps, threads=1), "target 0.98")
+    tiny = compare(DEBUG_RECIPE, ["device=cpu", *TINY_MODEL], blocks=2 * blocks, steps_per_block=200, threads=1)
+    print(f"host overhead a step: {tiny.overhead_seconds * 1e6:.0f} us CPU (target: at most 50 us or 0.5% of a step)")
+
+
+def gpu_report(*, toy: bool) -> None:
+    """Throughput on the accelerator against the bare loop."""
+    device = "cpu" if toy else "gpu"
+    for name, overrides in (TOY_SIZES if toy else GPU_SIZES).items():
+        comparison = compare(
+            DEBUG_RECIPE, [f"device={device}", *overrides], blocks=2 if toy else 5, steps_per_block=2 if toy else 20, threads=None
+        )
+        report(name, comparison, "toy size, says nothing about speed" if toy else "target 0.98")
+
+
+def report(name: str, comparison: Comparison, note: str) -> None:
+    """Median ratio and spread of the blocks."""
+    ratios = sorted(comparison.ratios)
+    tokens = comparison.tokens_per_step / statistics.median(comparison.titanrun)
+    median = statistics.median(ratios)
+    print(f"{name}: {tokens:,.0f} tokens/s; {median:.3f} of the bare loop (blocks {ratios[0]:.3f} to {ratios[-1]:.3f}; {note})")
+
+
+if __name__ == "__main__":
+    main()

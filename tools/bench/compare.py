@@ -1,0 +1,111 @@
+"""titanrun's trainer against the bare loop, in turn, in one process: the same model, the same rows, the same threads."""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import bare_loop
+import torch
+from torch import Tensor
+
+from titanrun.components.data.loader import RowLoader
+from titanrun.distributed.environment import read_place
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolve import resolve
+from titanrun.training.signals import SignalRequests
+from titanrun.training.trainer import Trainer
+from titanrun.worker.assemble import assembled
+
+QUIET = ("checkpoint.enable=false", "validation.enable=false", "metrics.log_freq=10")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Seconds a step of both, block by block."""
+
+    titanrun: list[float]
+    bare: list[float]
+    titanrun_cpu: list[float]
+    bare_cpu: list[float]
+    tokens_per_step: int
+
+    @property
+    def ratios(self) -> list[float]:
+        """Tokens a second of titanrun as a share of the bare loop's, pair by pair."""
+        return [bare / ours for ours, bare in zip(self.titanrun, self.bare, strict=True)]
+
+    @property
+    def overhead_seconds(self) -> float:
+        """CPU seconds that titanrun adds to a step: the median over the pairs."""
+        return statistics.median(ours - bare for ours, bare in zip(self.titanrun_cpu, self.bare_cpu, strict=True))
+
+
+def compare(recipe_file: str, overrides: list[str], *, blocks: int, steps_per_block: int, threads: int | None) -> Comparison:
+    """Blocks of steps, titanrun and bare in turn, after one uncounted block of each."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    with tempfile.TemporaryDirectory() as folder:
+        resolved = resolve(recipe_file, [*QUIET, *overrides], environment={})
+        path = Path(folder) / "resolved.yaml"
+        path.write_text(resolved.text, encoding="utf-8")
+        (Path(folder) / "logs").mkdir()
+        with assembled(resolved.run, path, place=read_place(), signals=SignalRequests()) as trainer:
+            bare = bare_steps(resolved.run, trainer)
+            return measure(trainer, bare, blocks=blocks, steps=steps_per_block, tokens=trainer.plan.tokens_per_step)
+
+
+def bare_steps(recipe: Recipe, trainer: Trainer) -> Iterator[tuple[float, float]]:
+    """The bare loop over a second model of the same sizes, on the same rows from their beginning."""
+    device = trainer.engine.device
+    model = recipe.model.builder()(recipe.model, seq_len=recipe.training.seq_len).to_empty(device=device)
+    model.init_weights()
+    rows = same_rows(recipe, trainer)
+    bfloat16 = recipe.training.mixed_precision_param == "bfloat16"
+    max_norm = recipe.training.max_norm
+    assert max_norm is not None
+    return bare_loop.train(model, rows, lr=recipe.optimizer.lr, max_norm=max_norm, device=device, bfloat16=bfloat16)
+
+
+def same_rows(recipe: Recipe, trainer: Trainer) -> Iterator[Tensor]:
+    """The trainer's rows, dealt by a loader of their own."""
+    training = recipe.training
+    loader = RowLoader(
+        trainer.rows.rows,
+        seed=recipe.debug.seed,
+        shuffle=training.dataset.shuffle,
+        repeat=True,
+        global_batch_size=training.global_batch_size,
+    )
+    while True:
+        yield torch.from_numpy(loader.next_rows())
+
+
+def measure(trainer: Trainer, bare: Iterator[tuple[float, float]], *, blocks: int, steps: int, tokens: int) -> Comparison:
+    """Alternating blocks; the first pair warms both up."""
+    pairs = []
+    for _ in range(blocks + 1):
+        ours = titanrun_block(trainer, steps)
+        bare_block = list(islice(bare, steps))
+        pairs.append((ours, tuple(sum(column) / steps for column in zip(*bare_block, strict=True))))
+    counted = pairs[1:]
+    return Comparison(
+        titanrun=[ours[0] for ours, _ in counted],
+        bare=[other[0] for _, other in counted],
+        titanrun_cpu=[ours[1] for ours, _ in counted],
+        bare_cpu=[other[1] for _, other in counted],
+        tokens_per_step=tokens,
+    )
+
+
+def titanrun_block(trainer: Trainer, steps: int) -> tuple[float, float]:
+    """Wall and CPU seconds a step of the trainer's own loop."""
+    trainer.plan = replace(trainer.plan, steps=trainer.state.step + steps)
+    wall, cpu = time.perf_counter(), time.process_time()
+    trainer.fit()
+    if trainer.engine.device.type != "cpu":
+        torch.accelerator.synchronize()
+    return (time.perf_counter() - wall) / steps, (time.process_time() - cpu) / steps

@@ -1,0 +1,67 @@
+"""Seeded draws that stay the same on every Python version, because they use nothing but `Random.random`."""
+
+import bisect
+import itertools
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Words in order of frequency, drawn with probability proportional to 1 / (rank + flatness): Zipf-Mandelbrot."""
+
+    words: tuple[str, ...]
+    flatness: float = 12.0
+
+    @cached_property
+    def cumulative(self) -> list[float]:
+        return list(itertools.accumulate(1.0 / (rank + self.flatness) for rank in range(1, len(self.words) + 1)))
+
+
+class Dice:
+    """A stream of random choices."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed).random
+
+    def below(self, stop: int) -> int:
+        """A whole number from 0 to stop - 1."""
+        return int(self._random() * stop)
+
+    def between(self, low: int, high: int) -> int:
+        """A whole number from low to high, both included."""
+        return low + self.below(high - low + 1)
+
+    def chance(self, probability: float) -> bool:
+        return self._random() < probability
+
+    def pick(self, choices: Sequence[T]) -> T:
+        return choices[self.below(len(choices))]
+
+    def word(self, ranked: Ranked) -> str:
+        cumulative = ranked.cumulative
+        place = bisect.bisect_right(cumulative, self._random() * cumulative[-1])
+        return ranked.words[min(place, len(ranked.words) - 1)]
+
+    def distinct(self, ranked: Ranked, count: int) -> list[str]:
+        """`count` different words, in the order drawn."""
+        drawn: dict[str, None] = {}
+        while len(drawn) < count:
+            drawn[self.word(ranked)] = None
+        return list(drawn)
+
+    def sample(self, choices: Sequence[T], count: int) -> list[T]:
+        """`count` different places of `choices`, in the order drawn."""
+        return self.shuffled(choices)[:count]
+
+    def shuffled(self, choices: Sequence[T]) -> list[T]:
+        deck = list(choices)
+        for last in range(len(deck) - 1, 0, -1):
+            other = self.below(last + 1)
+            deck[last], deck[other] = deck[other], deck[last]
+        return deck
