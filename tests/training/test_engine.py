@@ -155,6 +155,29 @@ def test_evaluation_leaves_no_trace() -> None:
     assert output.loss.item() == trained.forward_backward(batch()).loss.item()
 
 
+def test_modes_are_given_back() -> None:
+    trained = engine()
+    with trained.eval_mode():
+        with trained.train_mode():
+            assert trained.model.training
+        assert not trained.model.training
+    assert trained.model.training
+
+
+def test_tensors_are_the_weights_and_states_themselves() -> None:
+    trained = engine()
+    tensors = trained.tensors()
+    assert (
+        tensors.keys()
+        > trained.tensors(with_optimizer=False).keys()
+        == {"model.embedding.weight", "model.norm.weight", "model.head.weight"}
+    )
+    trained.forward_backward(batch())
+    trained.optim_step()
+    assert tensors["optimizer.head.weight.step"].item() == 1
+    assert torch.equal(tensors["model.head.weight"], trained.model.get_parameter("head.weight"))
+
+
 def test_forward_gives_logprobs_and_entropy_in_fp32() -> None:
     trained = engine(precision=Precision(torch.float32, torch.bfloat16))
     given = batch(uneven=True)

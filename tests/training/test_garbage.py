@@ -42,9 +42,7 @@ def test_debugging_reports_tensors_in_cycles_and_frees_them(caplog: pytest.LogCa
         collection.after_step(2)
         assert lives() is None
         collection.after_step(3)
-    assert [record.getMessage() for record in caplog.records] == [
-        "step 2: reference cycles held 1 tensors, whose memory is free only now"
-    ]
+    assert [record.getMessage() for record in caplog.records] == ["step 2: reference cycles held 1 tensors, whose memory is free only now"]
     assert gc.get_debug() == 0
 
 

@@ -92,11 +92,14 @@ VARIANTS = {
     "bf16": ["training.dtype=bfloat16"],
     "autocast": ["training.mixed_precision_param=bfloat16"],
     "recomputing": ["activation_checkpoint=full"],
+    "tied": ["model.tie_word_embeddings=true"],
     "foreach": ["optimizer.implementation=foreach"],
 }
 
 
-@pytest.mark.parametrize(("variant", "cut"), [("plain", 1), ("plain", 5), ("plain", 8), *((name, 5) for name in VARIANTS if name != "plain")])
+@pytest.mark.parametrize(
+    ("variant", "cut"), [("plain", 1), ("plain", 5), ("plain", 8), *((name, 5) for name in VARIANTS if name != "plain")]
+)
 def test_ten_steps_are_a_stop_by_sigterm_and_the_rest(run: Run, variant: str, cut: int) -> None:
     uncut, stopped = run("uncut", *VARIANTS[variant]), run("stopped", *VARIANTS[variant])
     _, expected_rows = train(uncut)
@@ -128,6 +131,16 @@ def test_other_requests_to_stop_save_too(run: Run, number: signal.Signals) -> No
     outcome, _ = train(run(), sending(number, at=3))
     assert (outcome.state, outcome.step) == ("preempted", 3)
     assert saved(run(), 3)[1]["train"] == {"step": 3, "tokens_seen": 3 * 64}
+
+
+def test_a_second_ctrl_c_stops_at_once_and_saves_nothing(run: Run) -> None:
+    def interrupt_twice(step: int) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(run(), interrupt_twice)
+    assert not (run().parent / "checkpoint").exists()
 
 
 def test_sigusr2_saves_and_goes_on(run: Run) -> None:

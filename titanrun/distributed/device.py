@@ -25,7 +25,12 @@ def find_device(name: str, *, local_rank: int = 0) -> torch.device:
     if not torch.accelerator.is_available():
         if name == "auto":
             return CPU
-        raise fail("usage", "device is gpu but torch finds no accelerator", path=("device",), help="use device: cpu, or install torch for your accelerator")
+        raise fail(
+            "usage",
+            "device is gpu but torch finds no accelerator",
+            path=("device",),
+            help="use device: cpu, or install torch for your accelerator",
+        )
     count = torch.accelerator.device_count()
     if local_rank >= count:
         message = f"local rank {local_rank} has no accelerator of its own: this machine has {count}"
@@ -39,6 +44,11 @@ def find_device(name: str, *, local_rank: int = 0) -> torch.device:
 def is_accelerator(device: torch.device) -> bool:
     """Whether work on the device runs behind the host's back, so that reading a value waits for it."""
     return device.type != "cpu"
+
+
+def emulates_bfloat16(device: torch.device) -> bool:
+    """Whether the device has no bf16 arithmetic, so that matrix products in bf16 are far slower than in fp32."""
+    return not is_accelerator(device) and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def device_name(device: torch.device) -> str:

@@ -31,7 +31,9 @@ def whole_number(environ: Mapping[str, str], name: str, default: int) -> int:
     if not text:
         return default
     if not text.isascii() or not text.isdigit():
-        raise fail("usage", f"the environment variable {name} is {text!r}, not a whole number", help=f"unset {name}, or let the launcher set it")
+        raise fail(
+            "usage", f"the environment variable {name} is {text!r}, not a whole number", help=f"unset {name}, or let the launcher set it"
+        )
     return int(text)
 
 

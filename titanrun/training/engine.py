@@ -4,7 +4,7 @@ Shapes: B rows, T tokens of a row, V vocabulary.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,9 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from titanrun.components.checkpoints.optimizer_state import flatten
 from titanrun.components.data.batch import TokenBatch
 from titanrun.distributed.gradient_norm import clip_gradients, gradient_norm
 from titanrun.distributed.precision import Precision
+
+MODEL_PREFIX = "model."
 
 Loss = Callable[[Tensor, TokenBatch], Tensor]
 
@@ -137,20 +140,32 @@ class Engine:
             logits_BTV = self._logits(on_device).float() / temperature
         return {name: OUTPUTS[name](logits_BTV, on_device) for name in outputs}
 
-    @contextmanager
-    def eval_mode(self) -> Iterator[None]:
-        """The model in evaluation mode, and back in the mode it was in."""
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            yield
-        finally:
-            self.model.train(was_training)
+    def eval_mode(self) -> AbstractContextManager[None]:
+        """The model in evaluation mode within the block, then back in the mode it was in."""
+        return self._mode(training=False)
+
+    def train_mode(self) -> AbstractContextManager[None]:
+        """The model in training mode within the block, then back in the mode it was in."""
+        return self._mode(training=True)
+
+    def tensors(self, *, with_optimizer: bool = True) -> dict[str, Tensor]:
+        """Weights and optimizer state by name, no copies: `model.<parameter>` and `optimizer.<parameter>.<state>`."""
+        weights = {MODEL_PREFIX + name: tensor.detach() for name, tensor in self.model.state_dict().items()}
+        return weights | flatten(self.model, self.optimizer) if with_optimizer else weights
 
     def state_dict_stream(self, *, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """The weights by name, one at a time, cast to `dtype`: for who must not hold a second copy of the model."""
         for name, tensor in self.model.state_dict().items():
             yield name, tensor.detach() if dtype is None else tensor.detach().to(dtype)
+
+    @contextmanager
+    def _mode(self, *, training: bool) -> Iterator[None]:
+        before = self.model.training
+        self.model.train(training)
+        try:
+            yield
+        finally:
+            self.model.train(before)
 
     def _parameters(self) -> list[Tensor]:
         """What the optimizer updates; much faster to list than a walk over the model's modules."""

@@ -3,10 +3,6 @@
 import logging
 from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor
-
-from titanrun.components.checkpoints.optimizer_state import flatten
 from titanrun.components.checkpoints.store import CheckpointStore
 from titanrun.components.data.loader import RowLoader
 from titanrun.config.problems import fail
@@ -15,14 +11,6 @@ from titanrun.training.engine import Engine
 from titanrun.training.state import TrainState
 
 log = logging.getLogger(__name__)
-
-MODEL_PREFIX = "model."
-OPTIMIZER_PREFIX = "optimizer."
-
-
-def model_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
-    """The weights (no copies) under the names they have in a checkpoint."""
-    return {MODEL_PREFIX + name: tensor.detach() for name, tensor in model.state_dict().items()}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,9 +31,7 @@ class RunCheckpoints:
         if step in (0, self._saved):
             return
         model_only = is_last and self.last_is_model_only
-        tensors = model_tensors(self.engine.model)
-        if not model_only:
-            tensors |= flatten(self.engine.model, self.engine.optimizer)
+        tensors = self.engine.tensors(with_optimizer=not model_only)
         state = {
             "holds": "model" if model_only else "everything",
             "train": self.state.as_data(),
@@ -72,10 +58,15 @@ class RunCheckpoints:
         if saved["holds"] != "everything":
             if step < steps:
                 message = f"{checkpoint.folder} holds the weights only, the run cannot go on from it"
-                raise fail("checkpoint", message, path=("checkpoint", "last_save_model_only"), help="start a new run with checkpoint.initial_load_path")
-            checkpoint.load_tensors(model_tensors(self.engine.model))
+                raise fail(
+                    "checkpoint",
+                    message,
+                    path=("checkpoint", "last_save_model_only"),
+                    help="start a new run with checkpoint.initial_load_path",
+                )
+            checkpoint.load_tensors(self.engine.tensors(with_optimizer=False))
             return True
-        checkpoint.load_tensors(model_tensors(self.engine.model) | flatten(self.engine.model, self.engine.optimizer))
+        checkpoint.load_tensors(self.engine.tensors())
         self.engine.steps_done = saved["engine"]["steps_done"]
         self.rows.load_state(saved["data"])
         load_random_states(checkpoint.load_rng(), self.engine.device)

@@ -153,7 +153,12 @@ class Trainer:
         """The data ran out before the last step: what belongs to a last step is made up for."""
         step = self.state.step
         if step == 0:
-            raise fail("data", "the data does not fill one global batch", path=("training", "dataset"), help="lower training.global_batch_size or seq_len")
+            raise fail(
+                "data",
+                "the data does not fill one global batch",
+                path=("training", "dataset"),
+                help="lower training.global_batch_size or seq_len",
+            )
         if step > start:
             self._follow_up(is_last=True)
         return Outcome("finished", step, f"finished: the data ran out after step {step} of {self.plan.steps}")

@@ -11,10 +11,11 @@ from titanrun.components.checkpoints.store import CheckpointStore
 from titanrun.components.data.loader import RowLoader
 from titanrun.components.metrics.recorder import Recorder
 from titanrun.config.problems import fail
-from titanrun.distributed.device import device_name, find_device
+from titanrun.distributed.device import device_name, emulates_bfloat16, find_device
 from titanrun.distributed.environment import Place
-from titanrun.distributed.precision import precision_named
+from titanrun.distributed.precision import Precision, precision_named
 from titanrun.distributed.seeds import seed_everything, use_deterministic_kernels
+from titanrun.models.shared.config import decided
 from titanrun.models.shared.counting import parameter_count
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.run_dir import record_decisions
@@ -61,8 +62,8 @@ def assembled(
     state = TrainState()
     checkpoints = build_checkpoints(recipe, resolved, engine=engine, rows=rows, state=state)
     if checkpoints is None or not checkpoints.resume(steps=recipe.training.steps):
-        load_initial_weights(recipe.checkpoint, model_config=recipe.model, model=model)
-    introduce(recipe, device)
+        load_initial_weights(recipe.checkpoint, model_config=recipe.model, engine=engine)
+    introduce(recipe, device, precision)
     record_decisions(run_dir, {"device": str(device), "device_name": device_name(device), "ranks": place.world_size})
     with closing(build_metric_log(recipe, run_dir, first_step=state.step)) as metrics:
         yield Trainer(
@@ -111,14 +112,16 @@ def build_plan(recipe: Recipe) -> Plan:
         steps=training.steps,
         rows_per_pass=training.local_batch_size,
         tokens_per_step=training.global_batch_size * training.seq_len,
-        vocab_size=recipe.model.vocab_size,
+        vocab_size=decided(recipe.model.vocab_size),
         log_every=recipe.metrics.log_freq,
         save_every=recipe.checkpoint.interval,
     )
 
 
-def introduce(recipe: Recipe, device: torch.device) -> None:
-    """Says what is about to train."""
+def introduce(recipe: Recipe, device: torch.device, precision: Precision) -> None:
+    """Says what is about to train, and what will make it slow."""
+    if precision.compute == torch.bfloat16 and emulates_bfloat16(device):
+        log.warning("this CPU has no bf16 arithmetic and emulates it, many times slower: set training.mixed_precision_param: float32")
     training, count = recipe.training, parameter_count(recipe.model)
     log.info(
         "%s: %s parameters in %s on %s; %s steps of %s rows of %s tokens",

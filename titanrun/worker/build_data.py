@@ -8,6 +8,7 @@ from titanrun.components.data.rows import Rows
 from titanrun.components.tokenizers.tokenizer import Tokenizer
 from titanrun.components.validation.validator import Validator
 from titanrun.config.problems import DataPath, fail
+from titanrun.models.shared.config import decided
 from titanrun.recipe.recipe import Recipe
 from titanrun.worker.placed import placed
 
@@ -22,8 +23,9 @@ def build_tokenizer(recipe: Recipe) -> Tokenizer | None:
     assert config != "auto"
     with placed(("tokenizer",)):
         tokenizer: Tokenizer = config.builder()(config)
-        if tokenizer.vocab_size > recipe.model.vocab_size:
-            message = f"the tokenizer has {tokenizer.vocab_size} entries, the model's vocabulary {recipe.model.vocab_size}"
+        known = decided(recipe.model.vocab_size)
+        if tokenizer.vocab_size > known:
+            message = f"the tokenizer has {tokenizer.vocab_size} entries, the model's vocabulary {known}"
             raise fail("conflict", message, help=f"set model.vocab_size to {tokenizer.vocab_size} or more")
     return tokenizer
 
@@ -48,7 +50,7 @@ def build_validator(recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path) 
     config, path = recipe.validation, ("validation", "dataset")
     if not config.enable:
         return None
-    assert config.dataset != "auto" and config.seq_len != "auto"
+    assert config.dataset is not None and config.dataset != "auto" and config.seq_len != "auto"
     rows = build_rows(config.dataset, path, recipe, tokenizer=tokenizer, seq_len=config.seq_len, run_dir=run_dir)
     if len(rows) == 0:
         raise fail("data", "the held-out data has no rows", path=path, help="use more data or a smaller validation.seq_len")
@@ -59,7 +61,8 @@ def build_rows(config: DatasetConfig, path: DataPath, recipe: Recipe, *, tokeniz
     """The rows of one dataset. Raises ProblemsFound where they hold ids that the model has no embedding for."""
     with placed(path):
         rows: Rows = config.builder()(config, tokenizer=tokenizer, row_length=seq_len + 1, cache_folder=run_dir / CACHE_FOLDER)
-        if rows.max_token_id >= recipe.model.vocab_size:
-            message = f"the data holds token id {rows.max_token_id}, the model's vocabulary has {recipe.model.vocab_size} entries"
+        known = decided(recipe.model.vocab_size)
+        if rows.max_token_id >= known:
+            message = f"the data holds token id {rows.max_token_id}, the model's vocabulary has {known} entries"
             raise fail("data", message, help=f"set model.vocab_size to {rows.max_token_id + 1} or more, or tokenise again")
     return rows

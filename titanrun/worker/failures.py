@@ -33,7 +33,10 @@ def failure_of(error: BaseException) -> Failure:
     if isinstance(error, ProblemsFound):
         return Failure(error.exit_code, render_text(error.problems))
     if isinstance(error, NonFinite):
-        return Failure(error.exit_code, f"error[non-finite]: {error}\n  = help: lower optimizer.lr, or go on from an earlier checkpoint with other data")
+        return Failure(
+            error.exit_code,
+            f"error[non-finite]: {error}\n  = help: lower optimizer.lr, or go on from an earlier checkpoint with other data",
+        )
     if isinstance(error, KeyboardInterrupt):
         return Failure(EXIT_INTERRUPTED, "stopped at once; steps since the last checkpoint are lost")
     if is_out_of_memory(error):

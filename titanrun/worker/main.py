@@ -74,8 +74,14 @@ def export(recipe: Recipe, trainer: Trainer, folder: Path) -> None:
         if not trainer.has_trained:
             return
         remove_whole(folder)
-    dtype_name = recipe.checkpoint.export_dtype
-    export_huggingface(folder, model=trainer.engine.model, model_config=recipe.model, tokenizer=recipe.tokenizer, dtype_name=dtype_name)
+    assert recipe.tokenizer != "auto"
+    export_huggingface(
+        folder,
+        model=trainer.engine.model,
+        model_config=recipe.model,
+        tokenizer=recipe.tokenizer,
+        dtype_name=recipe.checkpoint.export_dtype,
+    )
 
 
 def report(failure: Failure, error: BaseException, run_dir: Path) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from titanrun.components.checkpoints.checkpoint import Checkpoint, tensor_files
 from titanrun.components.checkpoints.config import CheckpointConfig
 from titanrun.components.checkpoints.huggingface import read_folder, write_folder
+from titanrun.components.checkpoints.optimizer_state import PREFIX as OPTIMIZER_PREFIX
 from titanrun.components.checkpoints.store import CheckpointStore
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.components.tokenizers.vocabulary import open_folder
@@ -16,19 +17,19 @@ from titanrun.config.problems import fail
 from titanrun.distributed.dtypes import dtype_named
 from titanrun.models.shared.config import ModelConfig
 from titanrun.models.shared.family import family_module
-from titanrun.training.run_checkpoints import MODEL_PREFIX, OPTIMIZER_PREFIX, model_tensors
+from titanrun.training.engine import MODEL_PREFIX, Engine
 
 log = logging.getLogger(__name__)
 
 INITIAL_LOAD_PATH = ("checkpoint", "initial_load_path")
 
 
-def load_initial_weights(config: CheckpointConfig, *, model_config: ModelConfig, model: nn.Module) -> None:
+def load_initial_weights(config: CheckpointConfig, *, model_config: ModelConfig, engine: Engine) -> None:
     """Fills the model from `initial_load_path`, or from the model's Hugging Face folder; leaves it alone where neither is asked for."""
     if config.initial_load_in_hf:
-        load_huggingface(huggingface_folder(config, model_config), model_config=model_config, model=model)
+        load_huggingface(huggingface_folder(config, model_config), model_config=model_config, engine=engine)
     elif config.initial_load_path is not None:
-        load_checkpoint(find_checkpoint(Path(config.initial_load_path), config.folder), model)
+        load_checkpoint(find_checkpoint(Path(config.initial_load_path), config.folder), engine)
 
 
 def huggingface_folder(config: CheckpointConfig, model_config: ModelConfig) -> Path:
@@ -36,14 +37,19 @@ def huggingface_folder(config: CheckpointConfig, model_config: ModelConfig) -> P
     named = config.initial_load_path or model_config.hf_assets_path
     if named is None:
         message = "checkpoint.initial_load_in_hf is on but no folder is named"
-        raise fail("checkpoint", message, path=("checkpoint", "initial_load_in_hf"), help="set checkpoint.initial_load_path or model.hf_assets_path")
+        raise fail(
+            "checkpoint",
+            message,
+            path=("checkpoint", "initial_load_in_hf"),
+            help="set checkpoint.initial_load_path or model.hf_assets_path",
+        )
     return Path(named)
 
 
-def load_huggingface(folder: Path, *, model_config: ModelConfig, model: nn.Module) -> None:
+def load_huggingface(folder: Path, *, model_config: ModelConfig, engine: Engine) -> None:
     """Copies the weights of a Hugging Face folder into the model, in the model's dtype."""
     own = family_module(type(model_config), "huggingface").from_huggingface(model_config, read_folder(folder))
-    copy_into(model_tensors(model), {MODEL_PREFIX + name: tensor for name, tensor in own.items()})
+    copy_into(engine.tensors(with_optimizer=False), {MODEL_PREFIX + name: tensor for name, tensor in own.items()})
     log.info("took the initial weights from %s", folder)
 
 
@@ -58,12 +64,17 @@ def find_checkpoint(path: Path, folder: str) -> Checkpoint:
         if latest is not None:
             return store.checkpoint(latest)
     message = f"{path} is neither a checkpoint nor a run directory with one"
-    raise fail("checkpoint", message, path=INITIAL_LOAD_PATH, help="name a folder step-N, or set checkpoint.initial_load_in_hf for Hugging Face files")
+    raise fail(
+        "checkpoint",
+        message,
+        path=INITIAL_LOAD_PATH,
+        help="name a folder step-N, or set checkpoint.initial_load_in_hf for Hugging Face files",
+    )
 
 
-def load_checkpoint(checkpoint: Checkpoint, model: nn.Module) -> None:
+def load_checkpoint(checkpoint: Checkpoint, engine: Engine) -> None:
     """Copies the weights of a checkpoint into the model, in the model's dtype; its optimizer state is left alone."""
-    own = model_tensors(model)
+    own = engine.tensors(with_optimizer=False)
     saved = tensor_files().read_layouts(checkpoint.folder)
     # weights saved in another dtype are read as they are, then cast
     into = {
@@ -83,7 +94,9 @@ def copy_into(own: dict[str, Tensor], given: dict[str, Tensor]) -> None:
             tensor.copy_(given[name])
 
 
-def export_huggingface(folder: Path, *, model: nn.Module, model_config: ModelConfig, tokenizer: TokenizerConfig | None, dtype_name: str) -> None:
+def export_huggingface(
+    folder: Path, *, model: nn.Module, model_config: ModelConfig, tokenizer: TokenizerConfig | None, dtype_name: str
+) -> None:
     """Writes a folder that transformers opens: config.json, the weights as `dtype_name`, and the tokenizer's files where they are known."""
     family = family_module(type(model_config), "huggingface")
     dtype = dtype_named(dtype_name)

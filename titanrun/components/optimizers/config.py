@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Interval
 
 from titanrun.config.base import ComponentConfig
-from titanrun.config.fields import bookkeeping, numerics, performance
+from titanrun.config.fields import numerics, performance
 from titanrun.config.types import NonNegativeFloat, PositiveFloat
 
 Beta = Annotated[float, Interval(ge=0, lt=1)]

@@ -23,8 +23,11 @@ class Rows(Protocol):
 class Evaluation(Protocol):
     """The loss of one batch as a sum, and the tokens it was summed over."""
 
-    loss_sum: Tensor
-    valid_tokens: Tensor
+    @property
+    def loss_sum(self) -> Tensor: ...
+
+    @property
+    def valid_tokens(self) -> Tensor: ...
 
 
 class Validator:

@@ -6,6 +6,7 @@ V vocabulary.
 
 import math
 
+import torch
 from torch import Generator, Tensor, nn
 
 from titanrun.models.llama3.config import Llama3Config, Llama3InitConfig
@@ -75,7 +76,7 @@ class Llama3(nn.Module):
         self.layers = nn.ModuleDict({str(layer): TransformerBlock(config) for layer in range(config.n_layers)})
         self.norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
         self.output = nn.Linear(config.dim, config.vocab_size, bias=False)
-        self.register_buffer("rope_table", rope_table(config.rope, head_dim=config.head_dim, seq_len=seq_len), persistent=False)
+        self.register_buffer("rope_table", self.new_rope_table(self.output.weight.device), persistent=False)
         self.tie_weights()
 
     def forward(self, tokens_BT: Tensor, positions_BT: Tensor | None = None) -> Tensor:
@@ -93,9 +94,9 @@ class Llama3(nn.Module):
 
     def init_weights(self, generator: Generator | None = None) -> None:
         """Fill every parameter and the RoPE table. A tied matrix is drawn as the output head."""
-        init, rope = self.config.init, self.config.rope
+        init = self.config.init
         self.tie_weights()
-        self.rope_table = rope_table(rope, head_dim=self.config.head_dim, seq_len=self.seq_len, device=self.rope_table.device)
+        self.rope_table = self.new_rope_table(self.rope_table.device)
         if not self.config.tie_word_embeddings:
             normal_(self.tok_embeddings.weight, std=init.embedding_std, generator=generator)
         for layer, block in self.layers.items():
@@ -103,6 +104,12 @@ class Llama3(nn.Module):
         self.norm.reset_parameters()
         output_bound = init.output_truncation_stds * init.output_std
         truncated_normal_(self.output.weight, std=init.output_std, bound=output_bound, generator=generator)
+
+    def new_rope_table(self, device: torch.device) -> Tensor:
+        """The RoPE table [T, P]; on the meta device its shape only, since computing there imports torch's compiler, a second of start-up."""
+        if device.type == "meta":
+            return torch.empty(self.seq_len, self.config.head_dim // 2, dtype=torch.complex64, device=device)
+        return rope_table(self.config.rope, head_dim=self.config.head_dim, seq_len=self.seq_len, device=device)
 
     def into_stream_std(self, layer: int) -> float:
         """Std of wo, w2 and w3: falls with the depth, so that the residual stream's variance does not grow with it."""
