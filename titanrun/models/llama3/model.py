@@ -106,7 +106,7 @@ class Llama3(nn.Module):
         truncated_normal_(self.output.weight, std=init.output_std, bound=output_bound, generator=generator)
 
     def new_rope_table(self, device: torch.device) -> Tensor:
-        """The RoPE table [T, P]; on the meta device its shape only, since computing there imports torch's compiler, a second of start-up."""
+        """The RoPE table [T, P]; on the meta device only its shape: computing there imports torch's compiler (1 s)."""
         if device.type == "meta":
             return torch.empty(self.seq_len, self.config.head_dim // 2, dtype=torch.complex64, device=device)
         return rope_table(self.config.rope, head_dim=self.config.head_dim, seq_len=self.seq_len, device=device)
