@@ -12,6 +12,7 @@ COMMANDS = {
     "validate": "find everything that is wrong with recipes, without a GPU",
     "diff-config": "what differs between two recipes, runs or checkpoints",
     "show": "a recipe with every default filled in, and where each value came from",
+    "explain": "what a field, a component, a problem code or a rule means",
     "ls": "what can be named: recipes, models, optimizers, datasets ...",
     "cp": "copy a shipped recipe to a file of your own",
     "schema": "the JSON Schema of recipes, for editors",
