@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from titanrun.cli.main import COMMANDS
+
 ROOT = Path(__file__).parents[2]
 DEBUG = str(ROOT / "recipes" / "llama3_debug.yaml")
 
@@ -108,7 +110,7 @@ def test_a_mistake_on_the_command_line_is_a_problem(arguments: list[str], messag
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["train", "validate", "diff-config", "show", "ls", "cp", "schema"])
+@pytest.mark.parametrize("command", list(COMMANDS))
 def test_every_command_explains_itself_with_examples(command: str, tmp_path: Path) -> None:
     done = titanrun(command, "--help", cwd=tmp_path)
     assert done.returncode == 0

@@ -14,7 +14,9 @@ COMMANDS = {
     "show": "a recipe with every default filled in, and where each value came from",
     "explain": "what a field, a component, a problem code or a rule means",
     "ls": "what can be named: recipes, models, optimizers, datasets ...",
+    "cat": "print a shipped recipe",
     "cp": "copy a shipped recipe to a file of your own",
+    "init": "write a commented recipe to begin with",
     "schema": "the JSON Schema of recipes, for editors",
 }
 HELP = """usage: titanrun COMMAND [ARGUMENT ...]
