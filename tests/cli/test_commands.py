@@ -70,6 +70,15 @@ def test_show_prints_a_section_a_value_and_sources(tmp_path: Path) -> None:
     assert "did you mean 'optimizer.lr'?" in wrong.stderr
 
 
+def test_show_minimal_of_a_resolved_recipe_is_a_recipe_for_the_same_run(tmp_path: Path) -> None:
+    (tmp_path / "resolved.yaml").write_text(titanrun("show", DEBUG, cwd=tmp_path).stdout, encoding="utf-8")
+    (tmp_path / "short.yaml").write_text(titanrun("show", "resolved.yaml", "--minimal", cwd=tmp_path).stdout, encoding="utf-8")
+    assert titanrun("show", "short.yaml", cwd=tmp_path).stdout == (tmp_path / "resolved.yaml").read_text(encoding="utf-8")
+    refused = titanrun("show", DEBUG, "optimizer", "--minimal", cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "--minimal shows the whole recipe" in refused.stderr
+
+
 def test_ls_lists_names_and_flavors(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in titanrun("ls", "--json", cwd=tmp_path).stdout.splitlines()]
     named = {(row["kind"], row["name"]) for row in rows}
