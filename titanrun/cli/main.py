@@ -17,6 +17,7 @@ COMMANDS = {
     "cat": "print a shipped recipe",
     "cp": "copy a shipped recipe to a file of your own",
     "init": "write a commented recipe to begin with",
+    "doctor": "what this machine has, and whether titanrun can train on it",
     "schema": "the JSON Schema of recipes, for editors",
 }
 HELP = """usage: titanrun COMMAND [ARGUMENT ...]
