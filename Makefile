@@ -9,7 +9,7 @@ CPU_INDEX := https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 THREADS ?= 2
 
-.PHONY: train test test-all lint types floors schemas check bench clean
+.PHONY: train test test-all lint types floors schemas reference check bench clean
 
 train: $(VENV)/.installed
 	$(BIN)/titanrun train recipes/llama3_debug.yaml
@@ -33,8 +33,11 @@ floors: $(VENV)/.installed
 schemas: $(VENV)/.installed
 	$(BIN)/python tools/write_schemas.py --check
 
+reference: $(VENV)/.installed
+	$(BIN)/python tools/write_reference.py --check
+
 # everything but the tests
-check: lint types floors schemas
+check: lint types floors schemas reference
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python tools/bench

@@ -58,7 +58,21 @@ def test_schema_is_fresh() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["--help"], ["validate", "recipes/llama3_debug.yaml"], ["show", "recipes/llama3_debug.yaml"], ["ls"], ["schema"]], ids=str
+    "command",
+    [
+        ["--help"],
+        ["validate", "recipes/llama3_debug.yaml"],
+        ["show", "recipes/llama3_debug.yaml"],
+        ["show", "recipes/llama3_debug.yaml", "--minimal"],
+        ["explain", "training.steps"],
+        ["explain", "--all"],
+        ["ls"],
+        ["cat", "llama3_debug"],
+        ["init", "--help"],
+        ["doctor", "--no-training"],
+        ["schema"],
+    ],
+    ids=str,
 )
 def test_no_command_but_the_worker_loads_what_is_heavy(command: list[str]) -> None:
     code = (

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from titanrun.cli.main import COMMANDS
+
 ROOT = Path(__file__).parents[2]
 DEBUG = str(ROOT / "recipes" / "llama3_debug.yaml")
 
@@ -68,6 +70,15 @@ def test_show_prints_a_section_a_value_and_sources(tmp_path: Path) -> None:
     assert "did you mean 'optimizer.lr'?" in wrong.stderr
 
 
+def test_show_minimal_of_a_resolved_recipe_is_a_recipe_for_the_same_run(tmp_path: Path) -> None:
+    (tmp_path / "resolved.yaml").write_text(titanrun("show", DEBUG, cwd=tmp_path).stdout, encoding="utf-8")
+    (tmp_path / "short.yaml").write_text(titanrun("show", "resolved.yaml", "--minimal", cwd=tmp_path).stdout, encoding="utf-8")
+    assert titanrun("show", "short.yaml", cwd=tmp_path).stdout == (tmp_path / "resolved.yaml").read_text(encoding="utf-8")
+    refused = titanrun("show", DEBUG, "optimizer", "--minimal", cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "--minimal shows the whole recipe" in refused.stderr
+
+
 def test_ls_lists_names_and_flavors(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in titanrun("ls", "--json", cwd=tmp_path).stdout.splitlines()]
     named = {(row["kind"], row["name"]) for row in rows}
@@ -108,7 +119,7 @@ def test_a_mistake_on_the_command_line_is_a_problem(arguments: list[str], messag
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["train", "validate", "diff-config", "show", "ls", "cp", "schema"])
+@pytest.mark.parametrize("command", list(COMMANDS))
 def test_every_command_explains_itself_with_examples(command: str, tmp_path: Path) -> None:
     done = titanrun(command, "--help", cwd=tmp_path)
     assert done.returncode == 0

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from titanrun.cli.arguments import Parser
+from titanrun.cli.new_file import write_new
 from titanrun.config.problems import fail
 from titanrun.recipe import catalogue
 
@@ -21,12 +22,6 @@ def run(arguments: list[str]) -> int:
         target = target / entry.path.name
     if target.suffix != entry.path.suffix:
         raise fail("usage", f"'{target}' does not end in {entry.path.suffix}, as {entry.name} does")
-    try:
-        with target.open("x", encoding="utf-8") as file:
-            file.write(entry.path.read_text(encoding="utf-8"))
-    except FileExistsError:
-        raise fail("file", f"'{target}' exists already", help="name a new file") from None
-    except OSError as error:
-        raise fail("file", f"cannot write '{target}': {error.strerror}") from None
+    write_new(target, entry.path.read_text(encoding="utf-8"))
     print(target)
     return 0

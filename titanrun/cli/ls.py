@@ -1,11 +1,12 @@
 """`titanrun ls`: what can be named in a recipe."""
 
 import json
+from argparse import Namespace
 
 from titanrun.cli.arguments import Parser
 from titanrun.config import registry
 from titanrun.config.base import ComponentConfig
-from titanrun.config.problems import fail
+from titanrun.config.problems import ProblemsFound, fail
 from titanrun.config.shape import bare, is_slot, item_type
 from titanrun.config.suggest import closest, listing
 from titanrun.models.shared.flavors import flavors
@@ -14,6 +15,7 @@ from titanrun.recipe.recipe import Recipe
 
 EXAMPLES = """  titanrun ls                  everything
   titanrun ls models           model families and their flavors
+  titanrun ls recipes --method pretraining --model llama3
   titanrun ls recipes --json"""
 
 
@@ -23,15 +25,51 @@ def run(arguments: list[str]) -> int:
     parser = Parser("ls", "List what can be named: recipes, models, optimizers, datasets ...", EXAMPLES)
     parser.add_argument("kind", nargs="?", help="one of " + listing(kinds(), last="or", most=99))
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    options = parser.parse_args(arguments)
+    for key in catalogue.HEADER_KEYS:
+        parser.add_argument(f"--{key}", metavar="TEXT", help=f"only recipes whose {key} has these words")
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        raise unknown_option(unknown[0])
     known = kinds()
     if options.kind is not None and options.kind not in known:
         meant = closest(options.kind, known)
         help = f"did you mean '{meant}'?" if meant else f"kinds: {listing(known, last='and', most=99)}"
         raise fail("usage", f"nothing is listed under '{options.kind}'", help=help)
+    wanted = {key: getattr(options, key) for key in catalogue.HEADER_KEYS if getattr(options, key) is not None}
+    if wanted and options.kind != "recipes":
+        raise fail("usage", f"--{next(iter(wanted))} filters recipes only", help="titanrun ls recipes ...")
     for kind in [options.kind] if options.kind else known:
-        print_kind(kind, rows(kind), as_json=options.json)
+        if kind == "recipes":
+            print_recipes([entry for entry in catalogue.shipped() if entry.matches(wanted)], options)
+        else:
+            print_kind(kind, rows(kind), as_json=options.json)
     return 0
+
+
+def unknown_option(written: str) -> ProblemsFound:
+    """The problem of an option or a filter that there is not."""
+    known = [f"--{key}" for key in (*catalogue.HEADER_KEYS, "json")]
+    meant = closest(written.partition("=")[0], known)
+    help = f"did you mean '{meant}'?" if meant else f"recipes are filtered by {listing(known[:-1], last='and')}"
+    return fail("usage", f"unrecognized arguments: {written}", help=help)
+
+
+def print_recipes(entries: list[catalogue.Entry], options: Namespace) -> None:
+    """The recipes with their purpose; asked for alone, with the rest of their header too."""
+    if options.json:
+        for entry in entries:
+            known = {"kind": "recipes", "name": entry.name, "origin": "shipped", "description": entry.header.get("purpose", "")}
+            print(json.dumps({**known, **{key: entry.header.get(key) for key in catalogue.HEADER_KEYS}}, ensure_ascii=False))
+        return
+    print("recipes:")
+    width = max((len(entry.name) for entry in entries), default=0)
+    for entry in entries:
+        print(f"  {entry.name:<{width}}  {entry.header.get('purpose', '')}")
+        if options.kind:
+            for key in catalogue.HEADER_KEYS[1:]:
+                print(f"  {'':<{width}}    {key + ':':<9}{entry.header.get(key, '')}")
+    if not entries:
+        print("  (none like this)")
 
 
 def kinds() -> list[str]:
@@ -57,8 +95,6 @@ def plural(slot: str) -> str:
 
 def rows(kind: str) -> list[tuple[str, str, str]]:
     """Name, origin and one sentence for every entry of a kind."""
-    if kind == "recipes":
-        return [(entry.name, "shipped", entry.purpose) for entry in catalogue.shipped()]
     slot = slots()["model" if kind == "models" else kind]
     found = []
     for name, choice in registry.choices(slot).items():
@@ -78,7 +114,7 @@ def print_kind(kind: str, entries: list[tuple[str, str, str]], *, as_json: bool)
     print(f"{kind}:")
     width = max((len(name) for name, _, _ in entries), default=0)
     for name, origin, sentence in entries:
-        mark = "" if origin in ("built in", "shipped") else f" [{origin}]"
+        mark = "" if origin == "built in" else f" [{origin}]"
         print(f"  {name:<{width}}  {sentence}{mark}")
     if not entries:
         print("  (none yet)")

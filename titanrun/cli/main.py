@@ -12,10 +12,17 @@ COMMANDS = {
     "validate": "find everything that is wrong with recipes, without a GPU",
     "diff-config": "what differs between two recipes, runs or checkpoints",
     "show": "a recipe with every default filled in, and where each value came from",
+    "explain": "what a field, a component, a problem code or a rule means",
     "ls": "what can be named: recipes, models, optimizers, datasets ...",
+    "cat": "print a shipped recipe",
     "cp": "copy a shipped recipe to a file of your own",
+    "init": "write a commented recipe to begin with",
+    "doctor": "what this machine has, and whether titanrun can train on it",
+    "completion": "a completion script for bash, zsh or fish",
     "schema": "the JSON Schema of recipes, for editors",
 }
+# what completion scripts call at each key press
+HIDDEN = {"__complete"}
 HELP = """usage: titanrun COMMAND [ARGUMENT ...]
 
 PyTorch-native LLM training from plain text recipes.
@@ -52,10 +59,10 @@ def run(arguments: Sequence[str]) -> int:
         print(f"titanrun {installed_version()}")
         return 0
     command = arguments[0]
-    if command not in COMMANDS:
+    if command not in COMMANDS and command not in HIDDEN:
         return unknown_command(command)
     guard = import_module("titanrun.cli.guard")
-    return int(guard.guarded(lambda rest: import_module(f"titanrun.cli.{command.replace('-', '_')}").run(rest), arguments[1:]))
+    return int(guard.guarded(lambda rest: import_module(f"titanrun.cli.{command.strip('_').replace('-', '_')}").run(rest), arguments[1:]))
 
 
 def help_text() -> str:

@@ -6,19 +6,22 @@ from titanrun.cli.arguments import OVERRIDE_HELP, Parser, split_overrides
 from titanrun.cli.guard import print_problems
 from titanrun.config.base import dump
 from titanrun.config.emit import block, emit, scalar
+from titanrun.config.interpolate import escaped
 from titanrun.config.names import PathMistake, parse_path
 from titanrun.config.problems import DataPath, fail
 from titanrun.config.shape import value_at
 from titanrun.config.suggest import closest
 from titanrun.config.tree import path_text
 from titanrun.launch.environment import environment
+from titanrun.recipe.minimal import minimal
 from titanrun.recipe.resolve import Resolved, resolve
 from titanrun.recipe.sources import data_leaves, sources
 
 EXAMPLES = """  titanrun show recipes/llama3_debug.yaml
   titanrun show recipes/llama3_debug.yaml optimizer
   titanrun show recipes/llama3_debug.yaml training.seq_len
-  titanrun show recipes/llama3_debug.yaml --sources optimizer.lr=1e-3"""
+  titanrun show recipes/llama3_debug.yaml --sources optimizer.lr=1e-3
+  titanrun show runs/first/resolved.yaml --minimal > recipe.yaml         only what differs from the defaults"""
 
 
 def run(arguments: list[str]) -> int:
@@ -28,11 +31,17 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("recipe", help="a recipe, or the resolved.yaml of a run")
     parser.add_argument("path", nargs="?", help="a section or value, such as optimizer.lr")
     parser.add_argument("--sources", action="store_true", help="where each value came from")
+    parser.add_argument("--minimal", action="store_true", help="the shortest recipe that resolves to the same run")
     parser.epilog = f"{OVERRIDE_HELP}\n\n{parser.epilog}"
     options = parser.parse_intermixed_args(others)
+    if options.minimal and (options.path or options.sources):
+        raise fail("usage", "--minimal shows the whole recipe", help="leave out the path and --sources")
     resolved = resolve(options.recipe, overrides, environment=environment())
     if resolved.warnings:
         print_problems(resolved.warnings)
+    if options.minimal:
+        sys.stdout.write(emit(escaped(minimal(resolved.run))))
+        return 0
     path = known_path(options.path, resolved) if options.path else ()
     sys.stdout.write(with_sources(resolved, path) if options.sources else part(resolved, path))
     return 0

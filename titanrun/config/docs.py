@@ -38,3 +38,8 @@ def documented(node: ast.ClassDef) -> list[tuple[str, str]]:
 def class_doc(config: type[Config]) -> str:
     """The docstring of a config class, white space folded."""
     return " ".join((config.__doc__ or "").split())
+
+
+def class_summary(config: type[Config]) -> str:
+    """The first paragraph of a config class's docstring, white space folded: what it is to someone who writes recipes."""
+    return " ".join(inspect.cleandoc(config.__doc__ or "").partition("\n\n")[0].split())

@@ -8,6 +8,8 @@ from typing import TypeGuard
 
 INDENT = "  "
 PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+# words that mean themselves wherever a value may stand, also between braces
+PLAIN_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 TOML_KEY = re.compile(r"[A-Za-z0-9_-]+")
 # words that some YAML reader takes for null or a boolean
 RESERVED = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
@@ -80,6 +82,22 @@ def scalar_text(value: object) -> str:
 def plain_scalar(value: object) -> str:
     """A scalar inside longer text: text as it is, everything else as in YAML."""
     return value if isinstance(value, str) else scalar(value)
+
+
+def readable(value: object) -> str:
+    """A scalar as people write it: words that YAML reads as text stand without quotes."""
+    if isinstance(value, str) and PLAIN_WORD.fullmatch(value) and value.lower() not in RESERVED:
+        return value
+    return scalar(value)
+
+
+def flow(value: object) -> str:
+    """A value on one line of YAML, as people write it: `{name: adamw, lr: 0.001}`."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key_text(key, PLAIN_KEY)}: {flow(child)}" for key, child in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(flow(item) for item in value) + "]"
+    return readable(value)
 
 
 def quoted(text: str) -> str:

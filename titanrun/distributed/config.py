@@ -14,7 +14,7 @@ class ParallelismConfig(Config):
 
     data_parallel_replicate_degree: PositiveInt = performance(1, unit="ranks", not_built=PARALLEL)
     """Copies of the model (DDP), or groups of shards (HSDP)."""
-    data_parallel_shard_degree: OrAuto[PositiveInt] = performance("auto", unit="ranks")
+    data_parallel_shard_degree: OrAuto[PositiveInt] = performance("auto", unit="ranks", examples=[1])
     """Ranks that share one copy of the weights (FSDP2); `auto`: all that the other degrees leave."""
     tensor_parallel_degree: PositiveInt = performance(1, unit="ranks", not_built="tensor parallelism")
     """Ranks that split each matrix."""

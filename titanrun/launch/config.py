@@ -20,5 +20,5 @@ class LocalLaunchConfig(LaunchConfig):
 
     name: Literal["local"] = bookkeeping("local")
     builds: ClassVar = "titanrun.launch.local:start"
-    nproc_per_node: OrAuto[PositiveInt] = bookkeeping("auto", unit="processes")
+    nproc_per_node: OrAuto[PositiveInt] = bookkeeping("auto", unit="processes", examples=[1])
     """Worker processes; `auto` is the number of accelerators, else 1."""

@@ -1,6 +1,7 @@
 """The recipes that ship: beside the package in a clone, inside it in an installed wheel."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,16 +9,22 @@ from titanrun.config.problems import fail
 from titanrun.config.suggest import closest, listing
 
 PACKAGE = Path(__file__).parents[1]
+HEADER_KEYS = ("purpose", "model", "method", "devices", "memory")
+WORD = re.compile(r"[\w.+-]+")
 HEADER = re.compile(r"#\s*([a-z]+):\s*(.+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One shipped recipe; `purpose` is the line of its header that says what it is for."""
+    """One shipped recipe, with the `# key: text` lines at its top by key."""
 
     name: str
     path: Path
-    purpose: str
+    header: dict[str, str]
+
+    def matches(self, wanted: Mapping[str, str]) -> bool:
+        """Whether each wanted text is in the header: numbers as they are, words by their beginning, in any case and order."""
+        return all(is_told(text, self.header.get(key, "")) for key, text in wanted.items())
 
 
 def folder() -> Path:
@@ -29,7 +36,18 @@ def folder() -> Path:
 def shipped() -> list[Entry]:
     """All shipped recipes by name; the fragments in parts/ are none."""
     paths = sorted(path for path in folder().iterdir() if path.suffix in (".yaml", ".toml")) if folder().is_dir() else []
-    return [Entry(path.name, path, header(path).get("purpose", "")) for path in paths]
+    return [Entry(path.name, path, header(path)) for path in paths]
+
+
+def is_told(wanted: str, text: str) -> bool:
+    """Whether every word of `wanted` is one of the text's; "llama" is llama3, but "8" is not 80."""
+    words = WORD.findall(text.lower())
+    return all(any(word == found if word.isdigit() else found.startswith(word) for found in words) for word in WORD.findall(wanted.lower()))
+
+
+def schema_file() -> Path:
+    """The JSON Schema of recipes that ships."""
+    return folder().parent / "schemas" / "recipe.schema.json"
 
 
 def header(path: Path) -> dict[str, str]:

@@ -32,13 +32,13 @@ class Recipe(Config):
 
     version: Literal[1] = bookkeeping()
     """Version of the recipe language."""
-    name: Text | None = bookkeeping(None)
+    name: Text | None = bookkeeping(None, examples=["llama3-8b-first"])
     """Name of the run; null is the file's stem."""
-    description: str = bookkeeping("")
+    description: str = bookkeeping("", examples=["first run on new data"])
     """Free text."""
-    dump_folder: Text | None = bookkeeping(None)
+    dump_folder: Text | None = bookkeeping(None, examples=["runs/first"])
     """The run directory; null: runs/<name>-<time>. A run that was stopped goes on in it."""
-    plugins: tuple[Text, ...] = bookkeeping(())
+    plugins: tuple[Text, ...] = bookkeeping((), examples=[["my_plugin"]])
     """Installed plug-ins whose components this recipe names."""
     kind: Literal["pretrain"] = numerics("pretrain")
     """What kind of training this is."""

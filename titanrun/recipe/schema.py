@@ -11,6 +11,7 @@ from titanrun.config.docs import class_doc, field_docs
 from titanrun.config.shape import accepts_auto, accepts_null, bare, is_slot, item_type
 from titanrun.recipe import menu
 from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.written_only import WRITTEN_ONLY
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
@@ -22,10 +23,10 @@ def recipe_schema() -> Schema:
     linker = Linker()
     root = linker.config_schema(Recipe)
     root["properties"]["extends"] = {
-        "description": "Recipes that this one is laid over, relative to this file; later ones win.",
+        "description": WRITTEN_ONLY["extends"],
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
     }
-    root["patternProperties"] = {"^x-": {"description": "A place for anchors; not read."}}
+    root["patternProperties"] = {"^x-": {"description": WRITTEN_ONLY["x-*"]}}
     return {"$schema": DIALECT, "title": "titanrun recipe", **root, "$defs": dict(sorted(linker.definitions.items()))}
 
 

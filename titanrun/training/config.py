@@ -15,7 +15,7 @@ class TrainingConfig(Config):
     """What to train on."""
     local_batch_size: PositiveInt = numerics(8, unit="rows")
     """Rows of one forward pass on each data-parallel rank."""
-    global_batch_size: OrAuto[PositiveInt] = numerics("auto", unit="rows")
+    global_batch_size: OrAuto[PositiveInt] = numerics("auto", unit="rows", examples=[64])
     """Rows of one optimizer step over all ranks; more than one pass holds means gradient accumulation. `auto`: one pass."""
     seq_len: PositiveInt = numerics(2048, unit="tokens")
     """Length of a row."""

@@ -18,7 +18,7 @@ class CheckpointConfig(Config):
     """Steps between checkpoints."""
     keep_latest_k: NonNegativeInt = bookkeeping(10)
     """How many checkpoints stay; 0 keeps all."""
-    initial_load_path: Text | None = numerics(None)
+    initial_load_path: Text | None = numerics(None, examples=["runs/first/checkpoint/step-1000"])
     """Where a new run takes its weights from: a checkpoint of titanrun, or a Hugging Face folder with initial_load_in_hf."""
     initial_load_in_hf: bool = numerics(False)
     """Whether initial_load_path is a Hugging Face folder; without a path, model.hf_assets_path."""

@@ -35,7 +35,7 @@ class TextDatasetConfig(DatasetConfig):
 
     name: Literal["text"] = numerics("text")
     builds: ClassVar = "titanrun.components.data.text:text_rows"
-    path: Text = numerics()
+    path: Text = numerics(examples=["data/*.jsonl"])
     """A file, a folder or a glob; files are read in sorted order. A .txt file is one document."""
     column: Text = numerics("text")
     """Column that holds the text, in jsonl and parquet files."""
@@ -47,7 +47,7 @@ class TokensDatasetConfig(DatasetConfig):
     name: Literal["tokens"] = numerics("tokens")
     builds: ClassVar = "titanrun.components.data.tokens:tokens_rows"
     needs_tokenizer: ClassVar[bool] = False
-    path: Text = numerics()
+    path: Text = numerics(examples=["data/tokens.npy"])
     """The .npy file, of an integer type."""
     shuffle: bool = numerics(False)
     """Whether the rows are dealt in a seeded random order; false: in the given order."""

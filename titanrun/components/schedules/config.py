@@ -20,13 +20,13 @@ class WarmupStableDecayConfig(ScheduleConfig):
 
     name: Literal["warmup_stable_decay"] = numerics("warmup_stable_decay")
     builds: ClassVar = "titanrun.components.schedules.warmup_stable_decay:WarmupStableDecay"
-    warmup_steps: OrAuto[NonNegativeInt] = numerics("auto", unit="steps")
+    warmup_steps: OrAuto[NonNegativeInt] = numerics("auto", unit="steps", examples=[200])
     """Steps of linear warmup; the first step already uses lr / warmup_steps. `auto` is min(200, steps // 10)."""
-    total_steps: OrAuto[PositiveInt] = numerics("auto", unit="steps")
+    total_steps: OrAuto[PositiveInt] = numerics("auto", unit="steps", examples=[10000])
     """Horizon of the schedule; `auto` is training.steps."""
-    decay_ratio: Fraction | None = numerics(None)
+    decay_ratio: Fraction | None = numerics(None, examples=[0.8])
     """Share of the horizon spent decaying; null: everything after warmup; 0: no decay."""
     decay_type: Literal["linear", "sqrt", "cosine"] = numerics("linear")
     """Shape of the decay."""
-    min_lr_factor: Fraction = numerics(0.0)
+    min_lr_factor: Fraction = numerics(0.0, examples=[0.1])
     """Floor of the decay as a share of the peak."""

@@ -37,7 +37,7 @@ class HuggingFaceTokenizerConfig(TokenizerConfig):
 
     name: Literal["huggingface"] = numerics("huggingface")
     builds: ClassVar = "titanrun.components.tokenizers.huggingface:folder_tokenizer"
-    path: Text = numerics()
+    path: Text = numerics(examples=["assets/Llama-3.1-8B"])
     """Folder with tokenizer.json, or vocab.json and merges.txt, and tokenizer_config.json."""
 
     @property

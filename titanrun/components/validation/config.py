@@ -13,11 +13,11 @@ class ValidationConfig(Config):
     """Whether validation runs."""
     dataset: OrAuto[DatasetConfig] | None = component("auto")
     """Held-out data; `auto` is the held-out part of the tiny corpus where that corpus trains, else none."""
-    local_batch_size: OrAuto[PositiveInt] = bookkeeping("auto", unit="rows")
+    local_batch_size: OrAuto[PositiveInt] = bookkeeping("auto", unit="rows", examples=[8])
     """Rows a forward pass takes on each data-parallel rank; `auto` is training.local_batch_size."""
-    seq_len: OrAuto[PositiveInt] = bookkeeping("auto", unit="tokens")
+    seq_len: OrAuto[PositiveInt] = bookkeeping("auto", unit="tokens", examples=[2048])
     """Length of a row; `auto` is training.seq_len."""
     freq: PositiveInt = bookkeeping(10, unit="steps")
     """Steps between validations; the first and the last step are always validated."""
-    steps: PositiveInt | None = bookkeeping(None)
+    steps: PositiveInt | None = bookkeeping(None, examples=[100])
     """Batches per validation, always the same ones; null: the whole set, once."""

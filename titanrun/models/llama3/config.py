@@ -30,7 +30,7 @@ class Llama3InitConfig(Config):
     """Std of wo, w2, w3: linear_std / sqrt(2 (layer + 1)), or linear_std / sqrt(2 n_layers) for all layers."""
     truncation: PositiveFloat = numerics(2.0)
     """Absolute bound of the truncated normal draws (not in stds)."""
-    output_std: OrAuto[PositiveFloat] = numerics("auto")
+    output_std: OrAuto[PositiveFloat] = numerics("auto", examples=[0.02])
     """Std of the output head; `auto` is dim^-0.5."""
     output_truncation_stds: PositiveFloat = numerics(3.0)
     """Bound of the output head's draws, in its stds."""
@@ -42,17 +42,17 @@ class Llama3Config(ModelConfig):
     name: Literal["llama3"] = bookkeeping("llama3")
     builds: ClassVar = "titanrun.models.llama3.model:Llama3"
     follows: ClassVar = frozenset({("n_kv_heads",), ("head_dim",), ("feed_forward", "hidden_dim"), ("init", "output_std")})
-    dim: OrAuto[PositiveInt] = numerics("auto")
+    dim: OrAuto[PositiveInt] = numerics("auto", examples=[4096])
     """Width of the residual stream."""
-    n_layers: OrAuto[PositiveInt] = numerics("auto")
+    n_layers: OrAuto[PositiveInt] = numerics("auto", examples=[32])
     """Number of decoder layers."""
-    n_heads: OrAuto[PositiveInt] = numerics("auto")
+    n_heads: OrAuto[PositiveInt] = numerics("auto", examples=[32])
     """Number of query heads."""
-    n_kv_heads: OrAuto[PositiveInt] = numerics("auto")
+    n_kv_heads: OrAuto[PositiveInt] = numerics("auto", examples=[8])
     """Number of key and value heads; n_heads must be a multiple of it."""
-    head_dim: OrAuto[PositiveInt] = numerics("auto")
+    head_dim: OrAuto[PositiveInt] = numerics("auto", examples=[128])
     """Width of one head; `auto` is dim / n_heads."""
-    norm_eps: OrAuto[PositiveFloat] = numerics("auto")
+    norm_eps: OrAuto[PositiveFloat] = numerics("auto", examples=[1e-5])
     """Epsilon of every RMSNorm."""
     tie_word_embeddings: OrAuto[bool] = numerics("auto")
     """Whether the output head shares the embedding's matrix."""

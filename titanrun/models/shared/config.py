@@ -24,13 +24,13 @@ class ModelConfig(ComponentConfig):
     """Sizes that `derived` decides once all others are known."""
 
     name: str = bookkeeping()
-    flavor: Text | None = bookkeeping(None)
+    flavor: Text | None = bookkeeping(None, examples=["8B"])
     """Named size of the family; `auto` reads config.json in hf_assets_path; null with all sizes written out is a custom model."""
-    hf_assets_path: Text | None = bookkeeping(None)
+    hf_assets_path: Text | None = bookkeeping(None, examples=["assets/Llama-3.1-8B"])
     """Folder with Hugging Face files: config.json, weights, tokenizer."""
-    vocab_size: OrAuto[PositiveInt] = numerics("auto", unit="tokens")
+    vocab_size: OrAuto[PositiveInt] = numerics("auto", unit="tokens", examples=[128256])
     """Rows of the embedding and of the output head."""
-    max_seq_len: OrAuto[PositiveInt] = bookkeeping("auto", unit="tokens")
+    max_seq_len: OrAuto[PositiveInt] = bookkeeping("auto", unit="tokens", examples=[131072])
     """Longest context the architecture is meant for; training.seq_len may not exceed it."""
 
     @classmethod
@@ -111,7 +111,7 @@ class Llama3RopeScalingConfig(RopeScalingConfig):
 class RopeConfig(Config):
     """Rotary position embedding (https://arxiv.org/abs/2104.09864)."""
 
-    theta: OrAuto[PositiveFloat] = numerics("auto")
+    theta: OrAuto[PositiveFloat] = numerics("auto", examples=[500000.0])
     """Base of the frequencies theta^(-2i/head_dim)."""
     scaling: OrAuto[RopeScalingConfig] | None = component("auto")
     """Frequency scaling for long contexts; null: none."""
@@ -120,11 +120,11 @@ class RopeConfig(Config):
 class FeedForwardConfig(Config):
     """SwiGLU width: hidden_dim, or the rule int(multiplier * int(8 * dim / 3)) rounded up to multiple_of."""
 
-    hidden_dim: OrAuto[PositiveInt] = numerics("auto")
+    hidden_dim: OrAuto[PositiveInt] = numerics("auto", examples=[14336])
     """Width of the hidden layer; `auto` applies the rule."""
-    multiple_of: OrAuto[PositiveInt] = numerics("auto")
+    multiple_of: OrAuto[PositiveInt] = numerics("auto", examples=[1024])
     """The rule rounds the width up to a multiple of this."""
-    ffn_dim_multiplier: OrAuto[PositiveFloat] | None = numerics("auto")
+    ffn_dim_multiplier: OrAuto[PositiveFloat] | None = numerics("auto", examples=[1.3])
     """Factor of the rule; null: 1."""
 
 

@@ -1,0 +1,32 @@
+"""`titanrun doctor`, as its users run it: in a process of its own, through the training that they would start."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def doctor(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "titanrun", "doctor", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False, env={**os.environ, **environment})
+
+
+def test_doctor_trains_a_toy_model_and_tells_no_secrets(tmp_path: Path) -> None:
+    done = doctor(cwd=tmp_path, HF_TOKEN="a-secret-token")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "two steps of a toy model work" in done.stdout
+    assert done.stdout.endswith("\nnothing is wrong\n")
+    topics = {line.split()[0] for line in done.stdout.splitlines() if line}
+    assert {"python", "titanrun", "torch", "torchao", "cpu", "memory", "disk", "temporary", "accelerator", "training"} <= topics
+    assert "a-secret-token" not in done.stdout
+    assert str(Path.home()) not in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_says_what_is_wrong(tmp_path: Path) -> None:
+    done = doctor("--json", cwd=tmp_path, WORLD_SIZE="2")
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 1
+    assert [finding["topic"] for finding in found if finding["wrong"]] == ["training"]
+    assert "error[not-built]: 2 ranks were started" in found[-1]["text"]

@@ -1,0 +1,108 @@
+"""Recipes to begin with: ls, cat and init, as their users run them."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from titanrun.recipe import catalogue, menu
+from titanrun.recipe.resolve import resolve
+from titanrun.recipe.starter import starter
+
+ROOT = Path(__file__).parents[2]
+SWITCHED_OFF = re.compile(r"^( *)#(?=[a-z_])", re.MULTILINE)
+MODELS = [None, *menu.MODEL_FAMILIES, "llama3:8B"]
+
+
+def titanrun(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "titanrun", *arguments], capture_output=True, text=True, cwd=cwd, check=False)
+
+
+def test_cat_prints_a_shipped_recipe_as_it_is(tmp_path: Path) -> None:
+    assert titanrun("cat", "llama3_debug", cwd=tmp_path).stdout == (ROOT / "recipes" / "llama3_debug.yaml").read_text(encoding="utf-8")
+    assert titanrun("cat", "llama3_debug.toml", cwd=tmp_path).stdout == (ROOT / "recipes" / "llama3_debug.toml").read_text(encoding="utf-8")
+    wrong = titanrun("cat", "lama3_debug", cwd=tmp_path)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "did you mean 'llama3_debug'?" in wrong.stderr
+
+
+def test_init_writes_a_recipe_that_validates_and_never_overwrites(tmp_path: Path) -> None:
+    done = titanrun("init", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "recipe.yaml\n", "")
+    text = (tmp_path / "recipe.yaml").read_text(encoding="utf-8")
+    schema = re.match(r"# yaml-language-server: \$schema=(.*)\n", text)
+    assert schema is not None
+    assert (tmp_path / schema[1]).is_file()
+    assert titanrun("validate", "recipe.yaml", "--strict", cwd=tmp_path).returncode == 0
+    again = titanrun("init", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "'recipe.yaml' exists already" in again.stderr
+    assert (tmp_path / "recipe.yaml").read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "lama3"], "did you mean 'llama3'?"),
+        (["--model", "llama3:8b"], "did you mean '8B'?"),
+        (["-o", "mine.toml"], "does not end in .yaml"),
+        (["-o", "nowhere/mine.yaml"], "cannot write 'nowhere/mine.yaml'"),
+    ],
+    ids=str,
+)
+def test_init_says_what_is_wrong_and_writes_nothing(arguments: list[str], message: str, tmp_path: Path) -> None:
+    done = titanrun("init", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_switching_every_setting_on_changes_nothing(model: str | None, tmp_path: Path) -> None:
+    text = starter(model, file="recipe.yaml", schema="recipe.schema.json")
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(text, encoding="utf-8")
+    as_written = resolve(str(recipe), environment={})
+    assert as_written.warnings == ()
+    everything_on = SWITCHED_OFF.sub(r"\1", text)
+    assert everything_on.count("\n#") < text.count("\n#")
+    recipe.write_text(everything_on, encoding="utf-8")
+    assert resolve(str(recipe), environment={}).text == as_written.text
+
+
+@pytest.mark.parametrize("entry", catalogue.shipped(), ids=lambda entry: entry.name)
+def test_every_shipped_recipe_has_the_whole_header(entry: catalogue.Entry) -> None:
+    assert [key for key in catalogue.HEADER_KEYS if not entry.header.get(key)] == []
+
+
+def test_ls_filters_recipes_by_their_header(tmp_path: Path) -> None:
+    def named(*filters: str) -> list[str]:
+        lines = titanrun("ls", "recipes", "--json", *filters, cwd=tmp_path).stdout.splitlines()
+        return [json.loads(line)["name"] for line in lines]
+
+    assert "llama3_debug.yaml" in named("--method", "pretraining", "--model", "llama3", "--devices", "cpu")
+    assert named("--model", "no_such_model") == []
+    first = json.loads(titanrun("ls", "recipes", "--json", cwd=tmp_path).stdout.splitlines()[0])
+    assert set(catalogue.HEADER_KEYS) <= set(first)
+    shown = titanrun("ls", "recipes", "--method", "pre", cwd=tmp_path).stdout
+    assert "memory:  1 GiB" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["recipes", "--metod=x"], "did you mean '--method'?"), (["models", "--method", "x"], "--method filters recipes only")],
+    ids=str,
+)
+def test_a_filter_nobody_knows_is_a_problem(arguments: list[str], message: str, tmp_path: Path) -> None:
+    done = titanrun("ls", *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+
+
+def test_a_number_in_a_filter_is_that_number() -> None:
+    assert catalogue.is_told("8 GPUs", "8 GPUs or more")
+    assert not catalogue.is_told("8", "80 GiB")
+    assert catalogue.is_told("llama", "Llama3 8B")

@@ -1,0 +1,160 @@
+"""`titanrun __complete WORD ...`: the words that may stand where the last one is typed, one a line, for completion scripts.
+
+Reads the JSON Schema that ships instead of importing the recipe's configs: an answer after each key press has to be quick.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from titanrun.cli.schema_words import paths, slot_names, values
+from titanrun.recipe import catalogue
+
+Kind = Literal["files", "shipped", "overrides", "paths", "codes", "components", "commands", "kinds", "shells"]
+FORMATS = ("text", "json", "github", "sarif")
+RECIPE_SUFFIXES = (".yaml", ".yml", ".toml")
+Values: TypeAlias = tuple[str, ...] | Kind | None
+FLAG: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Takes:
+    """What a command takes: kinds of words by position, the last for all that follow, and options with their values.
+
+    An option's value is one of a few words, a kind, or anything (None); a flag has none.
+    """
+
+    words: tuple[tuple[Kind, ...], ...] = ()
+    options: Mapping[str, Values] = field(default_factory=dict)
+
+
+def flags(*names: str) -> dict[str, Values]:
+    """Options without a value."""
+    return dict.fromkeys(names, FLAG)
+
+
+COMMAND_LINES: dict[str, Takes] = {
+    "train": Takes((("files",), ("overrides",)), {"--nproc": None}),
+    "validate": Takes(
+        (("files",), ("files", "overrides")),
+        {"--level": ("rules", "environment"), "--format": FORMATS, **flags("--strict", "--quiet")},
+    ),
+    "diff-config": Takes((("files",), ("files",), ("overrides",)), {"--format": ("text", "json"), **flags("--written", "--effective")}),
+    "show": Takes((("files",), ("paths",)), flags("--sources", "--minimal")),
+    "explain": Takes((("paths", "components", "codes"),), flags("--all")),
+    "ls": Takes((("kinds",), ()), {**dict.fromkeys(f"--{key}" for key in catalogue.HEADER_KEYS), **flags("--json")}),
+    "cat": Takes((("shipped",), ())),
+    "cp": Takes((("shipped",), ("files",), ())),
+    "init": Takes(((),), {"--model": None, "--output": "files"}),
+    "doctor": Takes(((),), flags("--no-training", "--json")),
+    "completion": Takes((("shells",), ())),
+    "schema": Takes(((),), {"--write": "files"}),
+}
+
+
+def run(arguments: list[str]) -> int:
+    """Print the candidates for the last word."""
+    for candidate in candidates(arguments or [""]):
+        print(candidate)
+    return 0
+
+
+def candidates(words: list[str]) -> list[str]:
+    """What may stand in the place of the last word, which is typed so far as it is."""
+    *before, current = words
+    if not before:
+        found: Iterator[str] = of_kind("commands", current)
+    elif before[0] not in COMMAND_LINES:
+        return []
+    else:
+        found = after_command(COMMAND_LINES[before[0]], before[1:], current)
+    return list(dict.fromkeys(word for word in found if word.startswith(current)))
+
+
+def after_command(takes: Takes, before: list[str], current: str) -> Iterator[str]:
+    """Candidates behind a command's name."""
+    options = dict(takes.options)
+    if before and before[-1] in options and options[before[-1]] != FLAG:
+        yield from values_of_option(options[before[-1]], current)
+        return
+    if current.startswith("-"):
+        yield from (*options, "--help")
+        if any("overrides" in kinds for kinds in takes.words):
+            yield from (f"--{word}" for word in of_kind("overrides", current.lstrip("-")) if "." in word)
+        return
+    position = min(count_words(before, options), len(takes.words) - 1)
+    for kind in takes.words[position]:
+        yield from of_kind(kind, current)
+
+
+def count_words(before: list[str], options: Mapping[str, object]) -> int:
+    """How many words that are no options, values of options or overrides stand before the current one."""
+    with_value = {name for name, value in options.items() if value != FLAG}
+    is_value = [False, *(word in with_value for word in before)]
+    return sum(not word.startswith("-") and "=" not in word and not follows for word, follows in zip(before, is_value, strict=False))
+
+
+def values_of_option(value: Values, current: str) -> Iterator[str]:
+    """Candidates behind an option."""
+    if isinstance(value, tuple):
+        yield from value
+    elif value is not None:
+        yield from of_kind(value, current)
+
+
+def of_kind(kind: Kind, current: str) -> Iterator[str]:
+    """Candidates of one kind."""
+    finders: dict[Kind, Callable[[str], Iterator[str]]] = {
+        "files": files,
+        "shipped": lambda _: (entry.name for entry in catalogue.shipped()),
+        "overrides": overrides,
+        "paths": lambda word: paths(word, leaf=""),
+        "components": lambda _: (f"{slot}:{name}" for slot, names in slot_names().items() for name in names),
+        "codes": problem_codes,
+        "commands": commands,
+        "kinds": listed_kinds,
+        "shells": lambda _: iter(("bash", "zsh", "fish")),
+    }
+    return finders[kind](current)
+
+
+def files(current: str) -> Iterator[str]:
+    """Folders, and files that may be recipes; hidden ones when a dot is typed."""
+    head, slash, last = current.rpartition("/")
+    folder = Path(head or slash or ".").expanduser()
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if path.name.startswith(last) and path.name.startswith(".") == last.startswith("."):
+            if path.is_dir():
+                yield f"{head}{slash}{path.name}/"
+            elif path.suffix in RECIPE_SUFFIXES:
+                yield f"{head}{slash}{path.name}"
+
+
+def overrides(current: str) -> Iterator[str]:
+    """Paths with = behind them, and behind the = the values that a field names."""
+    path, equals, _ = current.partition("=")
+    if not equals:
+        return paths(current, leaf="=")
+    return (f"{path}={value}" for value in values(path.rstrip("+-")))
+
+
+def problem_codes(_: str) -> Iterator[str]:
+    """The codes that `explain` knows."""
+    from titanrun.recipe.codes import MEANINGS
+
+    return iter(MEANINGS)
+
+
+def commands(_: str) -> Iterator[str]:
+    """The commands, and what stands in their place."""
+    from titanrun.cli.main import COMMANDS
+
+    return iter((*COMMANDS, "--help", "--version"))
+
+
+def listed_kinds(_: str) -> Iterator[str]:
+    """What `ls` lists."""
+    from titanrun.cli.ls import kinds
+
+    return iter(kinds())

@@ -1,0 +1,32 @@
+"""`titanrun explain`: what a field, a component, a problem code or a rule means."""
+
+import sys
+
+from titanrun.cli.arguments import Parser
+from titanrun.config.problems import fail
+
+EXAMPLES = """  titanrun explain training.seq_len     a field: what it takes, default, unit, meaning of a change
+  titanrun explain optimizer            a section and its fields
+  titanrun explain optimizer:adamw      a component and its fields
+  titanrun explain unknown-key          a problem code: cause and fix
+  titanrun explain batch-sizes-divide   a rule, named behind the slash of a problem
+  titanrun explain --all > reference.md"""
+
+
+def run(arguments: list[str]) -> int:
+    """Print one entry of the reference, or all of it."""
+    parser = Parser("explain", "What a field, a component, a problem code or a rule means.", EXAMPLES)
+    parser.add_argument("word", nargs="*", help="a path, slot:name, a problem code or a rule")
+    parser.add_argument("--all", action="store_true", help="the whole reference, as Markdown")
+    options = parser.parse_args(arguments)
+    if options.all:
+        from titanrun.recipe.reference import reference
+
+        sys.stdout.write(reference())
+        return 0
+    if not options.word:
+        raise fail("usage", "nothing to explain was named", help="titanrun explain training.steps, or titanrun explain --all")
+    from titanrun.recipe.explained import explanation
+
+    sys.stdout.write("\n".join(explanation(word) for word in options.word))
+    return 0

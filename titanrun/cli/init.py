@@ -1,0 +1,34 @@
+"""`titanrun init`: a commented recipe to begin with."""
+
+import os
+from pathlib import Path
+
+from titanrun.cli.arguments import Parser
+from titanrun.cli.new_file import write_new
+from titanrun.config.problems import fail
+from titanrun.recipe import catalogue
+from titanrun.recipe.starter import starter
+
+EXAMPLES = """  titanrun init                            writes recipe.yaml
+  titanrun init --model llama3:8B -o mine.yaml"""
+
+
+def run(arguments: list[str]) -> int:
+    """Write the recipe; an existing file is never overwritten."""
+    parser = Parser("init", "Write a commented recipe that trains as it stands; nothing is overwritten.", EXAMPLES)
+    parser.add_argument("--model", metavar="M", help="a family, or family:flavor, see titanrun ls models")
+    parser.add_argument("-o", "--output", metavar="F", default="recipe.yaml", help="the new file; default: recipe.yaml")
+    options = parser.parse_args(arguments)
+    target = Path(options.output)
+    if target.suffix not in (".yaml", ".yml"):
+        raise fail("usage", f"'{target}' does not end in .yaml", help="for TOML: titanrun cp llama3_debug mine.toml")
+    write_new(target, starter(options.model, file=str(target), schema=schema_for(target)))
+    print(target)
+    return 0
+
+
+def schema_for(target: Path) -> str:
+    """The shipped schema as an editor finds it from the new file: relative within one clone, else absolute."""
+    schema, folder = catalogue.schema_file().resolve(), target.resolve().parent
+    within_clone = schema.parents[1] in (folder, *folder.parents)
+    return os.path.relpath(schema, folder) if within_clone else str(schema)
