@@ -1,9 +1,11 @@
 """titanrun's trainer against the bare loop, in turn, in one process: the same model, the same rows, the same threads."""
 
+import os
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, redirect_stderr
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -48,11 +50,14 @@ def compare(recipe_file: str, overrides: list[str], *, blocks: int, steps_per_bl
     """Blocks of steps, titanrun and bare in turn, after one uncounted block of each."""
     if threads is not None:
         torch.set_num_threads(threads)
-    with tempfile.TemporaryDirectory() as folder:
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
         resolved = resolve(recipe_file, [*QUIET, *overrides], environment={})
         path = Path(folder) / "resolved.yaml"
         path.write_text(resolved.text, encoding="utf-8")
         (Path(folder) / "logs").mkdir()
+        quiet = stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
+        stack.enter_context(redirect_stderr(quiet))
         with assembled(resolved.run, path, place=read_place(), signals=SignalRequests()) as trainer:
             bare = bare_steps(resolved.run, trainer)
             return measure(trainer, bare, blocks=blocks, steps=steps_per_block, tokens=trainer.plan.tokens_per_step)

@@ -13,6 +13,7 @@ FIRST_STEP = (
     "training.local_batch_size=1",
     "training.seq_len=64",
     "training.steps=1",
+    "lr_scheduler.warmup_steps=1",
     "checkpoint.enable=false",
     "validation.enable=false",
 )
