@@ -44,6 +44,6 @@ def test_nothing_that_follows_by_itself_is_left(monkeypatch: pytest.MonkeyPatch)
     assert short["metrics"]["trackers"] == [{"name": "tensorboard", "folder": "tb"}, "tensorboard"]
     assert short["model"] == {"name": "llama3", "flavor": "debugmodel"}
     assert short["training"]["dataset"] == "tiny"
-    assert short["optimizer"] == {"lr": 0.001}
+    assert short["optimizer"] == {"lr": 0.002}
     assert not {"loss", "debug", "launch"} & set(short)
     assert len(data_leaves(short)) < len(data_leaves(dump(resolved.run))) / 4
