@@ -53,3 +53,12 @@ def test_more_ranks_than_one_are_refused(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "error[not-built]: 2 ranks were started" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("folder", ["/proc/nowhere", "recipe.yaml/inside"])
+def test_a_folder_that_cannot_be_made_is_a_problem_of_the_file_system(folder: str, tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(HEAD + TINY, encoding="utf-8")
+    command = [sys.executable, "-m", "titanrun", "train", "recipe.yaml", f"dump_folder={folder}"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error[file]: cannot use")

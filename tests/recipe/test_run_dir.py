@@ -1,3 +1,4 @@
+import fcntl
 import json
 from datetime import datetime
 from pathlib import Path
@@ -28,10 +29,14 @@ def resolved(*overrides: str) -> Resolved:
     return resolve("recipe.yaml", overrides, environment={})
 
 
-def begin(*overrides: str, state: str = "preempted", step: int = 5) -> Path:
+def begin(*overrides: str, state: str = "preempted", step: int = 5, saved: int | None = 5) -> Path:
     run = resolved(*overrides)
     directory = find_run_directory(run, NOW)
     write_run(directory, run, ["titanrun", "train"], NOW)
+    if saved is not None:
+        checkpoint = directory.path / "checkpoint" / f"step-{saved}"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "state.json").write_text("{}", encoding="utf-8")
     write_json(directory.path / "status.json", {"state": state, "step": step})
     return directory.path
 
@@ -122,3 +127,50 @@ def test_what_the_machine_decided_goes_to_run_json() -> None:
     record_decisions(path, {"device": "cpu", "world_size": 1})
     record = read_json(path / "run.json")
     assert record["starts"][-1]["decided"] == {"device": "cpu", "world_size": 1}
+
+
+def test_a_run_cannot_be_shortened_below_what_is_saved() -> None:
+    path = begin("dump_folder=out", saved=12)
+    before = (path / "resolved.yaml").read_bytes()
+    with pytest.raises(ProblemsFound) as caught:
+        find_run_directory(resolved("dump_folder=out", "training.steps=10"), NOW)
+    assert caught.value.problems[0].label == "conflict/steps-already-done"
+    assert (path / "resolved.yaml").read_bytes() == before
+
+
+def test_a_start_that_trained_nothing_does_not_hold_its_folder() -> None:
+    begin("dump_folder=out", state="failed", step=0, saved=None)
+    assert find_run_directory(resolved("dump_folder=out", "training.seq_len=32"), NOW).state == "new"
+
+
+def test_a_start_that_dies_before_its_worker_stands_does_not_look_finished() -> None:
+    path = begin("dump_folder=out", state="finished", step=20)
+    longer = resolved("dump_folder=out", "training.steps=40")
+    write_run(find_run_directory(longer, NOW), longer, ["titanrun", "train"], NOW)
+    assert read_json(path / "status.json")["state"] == "starting"
+    assert find_run_directory(longer, NOW).state == "unfinished"
+
+
+def test_a_run_in_use_is_refused_by_name() -> None:
+    path = begin("dump_folder=out")
+    write_json(path / "status.json", {"state": "running", "pid": 4242, "host": "node7"})
+    with (path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ProblemsFound, match="in use by process 4242 on node7"):
+            find_run_directory(resolved("dump_folder=out"), NOW)
+    assert find_run_directory(resolved("dump_folder=out"), NOW).state == "unfinished"
+
+
+@pytest.mark.parametrize("folder", ["/x", "../x", ".", "a/../../b", "logs", "resolved.yaml", ".lock", "''"])
+def test_checkpoints_stay_inside_the_run_directory(folder: str) -> None:
+    with pytest.raises(ProblemsFound) as caught:
+        resolved(f"checkpoint.folder={folder}")
+    assert caught.value.problems[0].path == ("checkpoint", "folder")
+
+
+def test_a_link_that_leads_out_of_the_run_directory_is_refused(tmp_path: Path) -> None:
+    begin("dump_folder=out", saved=None)
+    (tmp_path / "elsewhere").mkdir()
+    Path("out/checkpoint").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ProblemsFound, match="leads out of the run directory"):
+        find_run_directory(resolved("dump_folder=out"), NOW)

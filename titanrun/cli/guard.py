@@ -10,6 +10,7 @@ from titanrun.config.problems import Problem, ProblemsFound
 from titanrun.config.render import in_file_order, render_text
 from titanrun.launch.environment import colour_wanted
 
+EXIT_USAGE = 2
 EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130
 
@@ -26,6 +27,10 @@ def guarded(command: Callable[[list[str]], int], arguments: Sequence[str]) -> in
     except BrokenPipeError:
         sys.stdout = None  # the reader went away, as `| head` does
         return 0
+    except OSError as error:
+        place = f" '{error.filename}'" if error.filename else ""
+        print_problems([Problem("file", f"cannot use{place}: {(error.strerror or str(error)).lower()}")])
+        return EXIT_USAGE
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else 2
     except BaseException as error:

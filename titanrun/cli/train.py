@@ -8,7 +8,7 @@ from titanrun.cli.guard import print_problems
 from titanrun.config.problems import fail
 from titanrun.launch.environment import environment, ranks_around
 from titanrun.recipe.resolve import resolve
-from titanrun.recipe.run_dir import RESOLVED, change_text, find_run_directory, write_run
+from titanrun.recipe.run_dir import RESOLVED, RunDirectory, change_text, find_run_directory, write_run
 
 EXAMPLES = """  titanrun train recipes/llama3_debug.yaml
   titanrun train recipes/llama3_debug.yaml training.steps=50 optimizer.lr=1e-3
@@ -21,10 +21,11 @@ def run(arguments: list[str]) -> int:
     overrides, others = split_overrides(arguments)
     parser = Parser("train", "Train a recipe. Everything wrong with it is said before anything is written.", EXAMPLES)
     parser.add_argument("recipe", help="a recipe (.yaml or .toml), or the resolved.yaml of a run")
-    parser.add_argument("overrides", nargs="*", help=OVERRIDE_HELP)
+    parser.usage = "titanrun train [-h] [--nproc N] recipe [path=value ...]"
+    parser.epilog = f"{OVERRIDE_HELP}\n\n{parser.epilog}"
     parser.add_argument("--nproc", type=int, metavar="N", help="worker processes, short for launch.nproc_per_node=N")
-    options = parser.parse_intermixed_args(others)
-    changes = [*overrides, *options.overrides] + ([f"launch.nproc_per_node={options.nproc}"] if options.nproc else [])
+    options = parser.parse_args(others)
+    changes = [*overrides, *([f"launch.nproc_per_node={options.nproc}"] if options.nproc is not None else [])]
     if ranks_around() > 1:
         help = "start titanrun train by itself, without torchrun"
         raise fail("not-built", f"{ranks_around()} ranks were started, and this version trains in one process", help=help)
@@ -37,8 +38,17 @@ def run(arguments: list[str]) -> int:
         print(f"nothing to do: step {directory.done} of {resolved.run.training.steps} in {directory.path}", file=sys.stderr)
         return 0
     write_run(directory, resolved, ["titanrun", "train", *arguments], now)
-    print(f"{'run directory' if directory.state == 'new' else 'going on in'}: {directory.path}", file=sys.stderr)
+    print(announcement(directory), file=sys.stderr)
     for change in directory.changes:
         print(f"  changed: {change_text(change)}", file=sys.stderr)
     resolved.run.launch.builder()(resolved.run.launch, resolved=directory.path / RESOLVED)
     return 0
+
+
+def announcement(directory: RunDirectory) -> str:
+    """Where the run is, and whether it begins."""
+    if directory.state == "new":
+        return f"run directory: {directory.path}"
+    if directory.done is None:
+        return f"starting again in: {directory.path} (it holds no checkpoint to go on from)"
+    return f"going on in: {directory.path}"

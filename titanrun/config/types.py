@@ -1,12 +1,15 @@
 """The few field types recipes need beyond pydantic's own: numbers, names, paths, and `auto`-or-something."""
 
+from pathlib import PurePath
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args
 
 from annotated_types import Ge, Gt, Interval, Len
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import AfterValidator, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, ValidationError, core_schema
 
 AUTO: Literal["auto"] = "auto"
+# what a run directory holds already
+OWN_NAMES = {"logs", "data", "hf", "metrics.jsonl", "resolved.yaml", "resolved.sources.json", "run.json", "status.json"}
 T = TypeVar("T")
 
 PositiveInt: TypeAlias = Annotated[int, Gt(0)]
@@ -15,6 +18,18 @@ PositiveFloat: TypeAlias = Annotated[float, Gt(0)]
 NonNegativeFloat: TypeAlias = Annotated[float, Ge(0)]
 Fraction: TypeAlias = Annotated[float, Interval(ge=0, le=1)]
 Text: TypeAlias = Annotated[str, Len(1)]
+
+
+def inside_run_directory(text: str) -> str:
+    """A relative path that stays inside the run directory and takes none of the run's own names."""
+    parts = PurePath(text).parts
+    leaves = PurePath(text).is_absolute() or ".." in parts or "\0" in text
+    if leaves or not parts or parts[0].startswith(".") or parts[0] in OWN_NAMES:
+        raise PydanticCustomError("a_folder_of_its_own_inside_the_run_directory", "leaves the run directory")
+    return text
+
+
+RunPath: TypeAlias = Annotated[str, AfterValidator(inside_run_directory)]
 DtypeName: TypeAlias = Literal["float32", "bfloat16"]
 
 

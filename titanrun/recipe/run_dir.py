@@ -1,5 +1,6 @@
 """The run directory: who may write into it, and the files that say what ran."""
 
+import fcntl
 import hashlib
 import json
 import os
@@ -25,6 +26,8 @@ RESOLVED = "resolved.yaml"
 SOURCES = "resolved.sources.json"
 RUN_JSON = "run.json"
 STATUS = "status.json"
+METRICS = "metrics.jsonl"
+LOCK = ".lock"
 RUNS = "runs"
 # what training.steps decides when nobody writes it
 FOLLOW_STEPS = {("lr_scheduler", "warmup_steps"), ("lr_scheduler", "total_steps")}
@@ -32,7 +35,7 @@ FOLLOW_STEPS = {("lr_scheduler", "warmup_steps"), ("lr_scheduler", "total_steps"
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """A folder that a run may write into. `done` holds the last step of a run that is already finished."""
+    """A folder that a run may write into. `done` is the last step of a finished run, the last saved one of an unfinished."""
 
     path: Path
     state: Literal["new", "unfinished", "finished"]
@@ -51,10 +54,19 @@ def find_run_directory(resolved: Resolved, now: datetime) -> RunDirectory:
         raise fail("file", f"'{path}' is a file, not a folder", path=("dump_folder",), origin=origin)
     if not path.exists() or not any(path.iterdir()):
         return RunDirectory(path, "new")
+    refuse_links_outside(path, resolved.run)
     if not (path / RESOLVED).is_file():
         help = "name an empty or a new folder"
         raise fail("file", f"'{path}' is not empty and holds no run", path=("dump_folder",), origin=origin, help=help)
     return existing_run(path, resolved)
+
+
+def refuse_links_outside(path: Path, run: Recipe) -> None:
+    """Raise where an output folder of the run is a link that leads out of the run directory."""
+    for where, config in nested(run):
+        folder = dict(config).get("folder")
+        if folder is not None and not (path / folder).resolve().is_relative_to(path.resolve()):
+            raise fail("file", f"'{path / folder}' leads out of the run directory", path=(*where, "folder"), help="remove the link")
 
 
 def new_folder(parent: Path, name: str, now: datetime) -> Path:
@@ -66,18 +78,60 @@ def new_folder(parent: Path, name: str, now: datetime) -> Path:
 
 
 def existing_run(path: Path, resolved: Resolved) -> RunDirectory:
-    """A folder with a run in it: the same recipe goes on, another one is a problem."""
+    """A folder with a run in it: the same recipe goes on, another one is a problem unless nothing was trained yet."""
+    refuse_if_in_use(path, resolved)
     before = read_resolved(path / RESOLVED)
-    changes = compare(dump(before), dump(resolved.run))
+    status, saved = read_json(path / STATUS), last_saved_step(path / before.checkpoint.folder)
+    changes = tuple(compare(dump(before), dump(resolved.run)))
     refused = [change for change in changes if not resume_allows(change, resolved)]
+    if refused and saved is None and not (path / METRICS).exists():
+        return RunDirectory(path, "new")
     if refused:
         raise ProblemsFound([another_recipe(path, refused, resolved)])
-    status = read_json(path / STATUS)
+    steps = resolved.run.training.steps
+    if saved is not None and steps < saved:
+        raise ProblemsFound([fewer_steps_than_saved(path, steps, saved, resolved)])
     done = status.get("step") if status.get("state") == "finished" else None
-    more = resolved.run.training.steps > before.training.steps
-    if isinstance(done, int) and not more:
+    if isinstance(done, int) and steps <= before.training.steps:
         return RunDirectory(path, "finished", done=done)
-    return RunDirectory(path, "unfinished", tuple(changes))
+    return RunDirectory(path, "unfinished", changes, done=saved)
+
+
+def refuse_if_in_use(path: Path, resolved: Resolved) -> None:
+    """Raise where a live process holds the run's lock; the worker takes it for as long as it runs."""
+    lock = path / LOCK
+    if not lock.exists():
+        return
+    with lock.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = read_json(path / STATUS)
+            who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}"
+            raise ProblemsFound(
+                [at_dump_folder("run-in-use", f"'{path}' is in use by {who}", resolved, help="wait for it, or stop it")]
+            ) from None
+
+
+def last_saved_step(folder: Path) -> int | None:
+    """The newest complete checkpoint in a folder."""
+    names = [re.fullmatch(r"step-([0-9]+)", path.parent.name) for path in folder.glob("step-*/state.json")]
+    return max((int(name[1]) for name in names if name), default=None)
+
+
+def at_dump_folder(rule: str, message: str, resolved: Resolved, *, help: str, related: tuple[Related, ...] = ()) -> Problem:
+    """A conflict between the recipe and what its run directory holds."""
+    place = find(resolved.tree, ("dump_folder",))
+    origin = place.origin if place else None
+    return Problem("conflict", message, ("dump_folder",), origin, rule=rule, help=help, related=related)
+
+
+def fewer_steps_than_saved(path: Path, steps: int, saved: int, resolved: Resolved) -> Problem:
+    """A run cannot be shortened below what is done."""
+    place = find(resolved.tree, ("training", "steps"))
+    related = (Related(place.origin, f"training.steps is {steps}", ("training", "steps")),) if place else ()
+    message = f"'{path}' has trained {saved} steps already, more than the {steps} asked for"
+    return at_dump_folder("steps-already-done", message, resolved, help=f"ask for {saved} or more, or name another folder", related=related)
 
 
 def resume_allows(change: Change, resolved: Resolved) -> bool:
@@ -106,17 +160,9 @@ def resumable_paths(run: Recipe) -> set[DataPath]:
 
 def another_recipe(path: Path, changes: list[Change], resolved: Resolved) -> Problem:
     """One problem that lists every change a resume does not allow."""
-    place = find(resolved.tree, ("dump_folder",))
     listed = tuple(Related(origin_of(change, resolved), change_text(change), change.path) for change in changes)
-    return Problem(
-        "conflict",
-        f"'{path}' holds a run of another recipe: {len(changes)} value{'s differ' if len(changes) > 1 else ' differs'}",
-        ("dump_folder",),
-        place.origin if place else None,
-        rule="another-run",
-        help="name another folder, or undo the changes",
-        related=listed,
-    )
+    message = f"'{path}' holds a run of another recipe: {len(changes)} value{'s differ' if len(changes) > 1 else ' differs'}"
+    return at_dump_folder("another-run", message, resolved, help="name another folder, or undo the changes", related=listed)
 
 
 def origin_of(change: Change, resolved: Resolved) -> Any:
@@ -133,6 +179,10 @@ def change_text(change: Change) -> str:
 def write_run(directory: RunDirectory, resolved: Resolved, argv: list[str], now: datetime) -> None:
     """Create the directory and write resolved.yaml, resolved.sources.json and run.json."""
     directory.path.mkdir(parents=True, exist_ok=True)
+    status = read_json(directory.path / STATUS)
+    if status:
+        # first: a run that dies before its worker stands must not look finished
+        write_json(directory.path / STATUS, {**status, "state": "starting"})
     write_atomically(directory.path / RESOLVED, resolved.text)
     found = sources(resolved)
     write_json(directory.path / SOURCES, source_report(found, resolved.tree, argv))

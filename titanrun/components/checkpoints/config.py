@@ -4,7 +4,7 @@ from typing import Literal
 
 from titanrun.config.base import Config
 from titanrun.config.fields import bookkeeping, numerics, performance
-from titanrun.config.types import NonNegativeInt, PositiveInt, Text
+from titanrun.config.types import NonNegativeInt, PositiveInt, RunPath, Text
 
 
 class CheckpointConfig(Config):
@@ -12,7 +12,7 @@ class CheckpointConfig(Config):
 
     enable: bool = bookkeeping(False)
     """Whether checkpoints are written, and a run that was stopped goes on from its last one."""
-    folder: Text = bookkeeping("checkpoint")
+    folder: RunPath = bookkeeping("checkpoint")
     """Folder of the checkpoints inside the run directory."""
     interval: PositiveInt = bookkeeping(500, unit="steps", resume=True)
     """Steps between checkpoints."""

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.fields import bookkeeping, component
-from titanrun.config.types import PositiveInt, Text
+from titanrun.config.types import PositiveInt, RunPath
 
 
 class TrackerConfig(ComponentConfig):
@@ -20,7 +20,7 @@ class TensorBoardConfig(TrackerConfig):
     name: Literal["tensorboard"] = bookkeeping("tensorboard", resume=True)
     builds: ClassVar = "titanrun.components.metrics.tensorboard:TensorBoardTracker"
     extra: ClassVar = "tensorboard"
-    folder: Text = bookkeeping("tensorboard", resume=True)
+    folder: RunPath = bookkeeping("tensorboard", resume=True)
     """Folder of the event files inside the run directory."""
 
 

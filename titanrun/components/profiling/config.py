@@ -2,7 +2,7 @@
 
 from titanrun.config.base import Config
 from titanrun.config.fields import bookkeeping
-from titanrun.config.types import PositiveInt, Text
+from titanrun.config.types import PositiveInt, RunPath
 
 
 class ProfilingConfig(Config):
@@ -10,11 +10,11 @@ class ProfilingConfig(Config):
 
     enable_profiling: bool = bookkeeping(False, not_built="profiling")
     """Whether traces are recorded."""
-    save_traces_folder: Text = bookkeeping("profile_traces", not_built="profiling")
+    save_traces_folder: RunPath = bookkeeping("profile_traces", not_built="profiling")
     """Folder of the traces inside the run directory."""
     profile_freq: PositiveInt = bookkeeping(10, unit="steps", not_built="profiling")
     """Length of a profiling cycle."""
     enable_memory_snapshot: bool = bookkeeping(False, not_built="memory snapshots")
     """Whether snapshots of the device allocator are recorded."""
-    save_memory_snapshot_folder: Text = bookkeeping("memory_snapshot", not_built="memory snapshots")
+    save_memory_snapshot_folder: RunPath = bookkeeping("memory_snapshot", not_built="memory snapshots")
     """Folder of the snapshots inside the run directory."""
