@@ -25,7 +25,9 @@ def test_validate_says_ok_and_writes_nothing(tmp_path: Path) -> None:
 
 def test_validate_reports_every_file_and_every_mistake(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("version: 1\nmodel: llama\ntraining: {dataset: tiny, stepz: 3}\n", encoding="utf-8")
-    (tmp_path / "b.yaml").write_text("version: 1\nversion: 1\n", encoding="utf-8")
+    (tmp_path / "b.yaml").write_text(
+        "version: 1\nversion: 1\nmodel: {name: llama3, flavor: debugmodel}\ntraining: {dataset: tiny}\n", encoding="utf-8"
+    )
     done = titanrun("validate", "a.yaml", "b.yaml", DEBUG, "--format", "json", cwd=tmp_path)
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(problem["file"], problem["line"], problem["code"]) for problem in found] == [

@@ -183,3 +183,32 @@ def test_signals_are_given_back_after_a_run(run: Run) -> None:
     before = signal.getsignal(signal.SIGTERM)
     main([str(run())])
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_the_end_of_the_data_is_validated_and_logged_as_a_last_step(run: Run, tokens: Path) -> None:
+    held_out = f"validation.dataset={{name: tokens, path: {tokens}}}"
+    ends = ["validation.enable=true", "validation.freq=5", held_out, "training.dataset.repeat=false"]
+    resolved = run("run", *ends, "checkpoint.interval=1", "checkpoint.last_save_model_only=true")
+    assert main([str(resolved)]) == 0
+    lines = read_metrics(resolved.parent / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6, 7]
+    assert "validation/loss" in lines[-1]
+    assert json.loads((resolved.parent / "checkpoint" / "step-7" / "state.json").read_text())["holds"] == "model"
+
+
+def test_a_start_that_fails_keeps_the_step_of_the_one_before(run: Run, tokens: Path) -> None:
+    main([str(run())])
+    np.save(tokens, np.load(tokens)[::-1])
+    assert main([str(run("run", "training.steps=12"))]) == 3
+    assert (status(run())["state"], status(run())["step"]) == ("failed", 10)
+
+
+def test_a_problem_of_a_worker_stands_at_its_line(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    resolved = run("run", "model.vocab_size=63")
+    sources = {"training.dataset.path": {"source": "file", "file": str(tmp_path / "recipe.yaml"), "line": 12, "column": 33}}
+    (resolved.parent / "resolved.sources.json").write_text(json.dumps({"values": sources}))
+    assert main([str(resolved)]) == 3
+    error = capsys.readouterr().err
+    assert f"--> {tmp_path / 'recipe.yaml'}:12:33  (training.dataset" in error
+    assert "12 |   dataset: {name: tokens, path: " in error
+    assert " ^ help: set model.vocab_size" in error

@@ -1,6 +1,7 @@
 """Stopping and going on changes no bit: losses, weights, optimizer state, batches, random numbers."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -23,9 +24,21 @@ from titanrun.recipe.resolve import read_resolved
 from titanrun.training.signals import SignalRequests
 from titanrun.training.trainer import Outcome
 from titanrun.worker.assemble import assembled
+from titanrun.worker.main import main
 
 Run = Callable[..., Path]
 NUMBERS = ("loss", "grad_norm", "lr", "tokens_seen")
+
+
+class SendingAtStep(logging.Handler):
+    """Sends this process a signal at the first step that is logged."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__()
+        self.number = number
+
+    def emit(self, record: logging.LogRecord) -> None:
+        os.kill(os.getpid(), self.number)
 
 
 class NotedRows:
@@ -34,6 +47,9 @@ class NotedRows:
     def __init__(self, loader: RowLoader) -> None:
         self.loader = loader
         self.seen: list[list[list[int]]] = []
+
+    def has_next(self) -> bool:
+        return self.loader.has_next()
 
     def next_rows(self) -> NDArray[np.int64]:
         rows = self.loader.next_rows()
@@ -165,7 +181,8 @@ def test_a_signal_before_the_first_step_changes_nothing(run: Run) -> None:
 def test_without_checkpoints_a_stop_saves_nothing(run: Run) -> None:
     resolved = run("run", "checkpoint.enable=false")
     outcome, _ = train(resolved, sending(signal.SIGTERM, at=3))
-    assert outcome.message == "stopped by SIGTERM after step 3 of 10, nothing saved"
+    assert outcome.state == "failed"
+    assert outcome.message == "stopped by SIGTERM after step 3 of 10, nothing saved: checkpoint.enable is false"
     assert not (resolved.parent / "checkpoint").exists()
 
 
@@ -228,3 +245,29 @@ def test_a_worker_process_stopped_by_sigterm_goes_on_bitwise(run: Run) -> None:
     assert again.communicate(timeout=60)[1].count("going on after step") == 1
     assert again.returncode == 0
     assert_same_end(uncut, stopped, step=150)
+
+
+def test_more_steps_after_weights_alone_go_on_from_the_last_full_checkpoint(run: Run) -> None:
+    weights_last = ["checkpoint.last_save_model_only=true", "checkpoint.interval=4"]
+    train(run("short", *weights_last))
+    longer = ["training.steps=12", "lr_scheduler.total_steps=12"]
+    train(run("uncut", *longer, "checkpoint.interval=2"))
+    resolved = run("short", *longer, "checkpoint.interval=2")
+    outcome, rows = train(resolved)
+    assert (outcome.state, outcome.step, len(rows)) == ("finished", 12, 4)
+    # step 10 had its weights only, and is whole now
+    assert saved(resolved, 10)[1]["holds"] == "everything"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 138), (signal.SIGINT, 130)])
+def test_a_stop_that_loses_steps_is_a_failure(run: Run, number: signal.Signals, code: int) -> None:
+    resolved = run("run", "checkpoint.enable=false")
+    with SignalRequests() as signals:
+        listening = SendingAtStep(number)
+        logging.getLogger("titanrun.steps").addHandler(listening)
+        try:
+            assert main([str(resolved)], signals=signals) == code
+        finally:
+            logging.getLogger("titanrun.steps").removeHandler(listening)
+    status = json.loads((resolved.parent / "status.json").read_text())
+    assert (status["state"], status["step"], status["exit_code"]) == ("failed", 1, code)

@@ -1,10 +1,13 @@
 """What a worker imports, and when: the time to the first step is mostly imports."""
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 Run = Callable[..., Path]
 
@@ -33,3 +36,28 @@ def test_a_run_without_checkpoints_loads_nothing_it_does_not_use(run: Run) -> No
     resolved = run("run", "checkpoint.enable=false", "training.steps=2")
     code = "from titanrun.worker.main import main\nassert main(sys.argv[1:]) == 0"
     assert loaded_by(code, str(resolved)) == []
+
+
+def start_with(number: signal.Signals, resolved: Path) -> "subprocess.CompletedProcess[str]":
+    """A worker that is sent a signal before Python itself is up; it waits as the launcher makes it wait."""
+    code = (
+        "import os, signal, sys\n"
+        f"signal.pthread_sigmask(signal.SIG_BLOCK, [{number}]); os.kill(os.getpid(), {number})\n"
+        "os.execv(sys.executable, [sys.executable, '-m', 'titanrun.worker', sys.argv[1]])"
+    )
+    return subprocess.run([sys.executable, "-c", code, str(resolved)], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_stop_while_the_worker_starts_is_a_clean_end(run: Run, number: signal.Signals) -> None:
+    resolved = run()
+    done = start_with(number, resolved)
+    assert (done.returncode, done.stderr) == (75, f"stopped by {number.name} before the first step\n")
+    status = json.loads((resolved.parent / "status.json").read_text())
+    assert (status["state"], status["step"], status["exit_code"]) == ("preempted", 0, 75)
+
+
+def test_a_save_asked_for_while_the_worker_starts_waits_for_a_step(run: Run) -> None:
+    resolved = run("run", "training.steps=3")
+    assert start_with(signal.SIGUSR2, resolved).returncode == 0
+    assert sorted(entry.name for entry in (resolved.parent / "checkpoint").iterdir()) == ["step-1", "step-3"]

@@ -1,3 +1,4 @@
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -88,3 +89,18 @@ def test_a_lost_export_is_written_again_and_more_steps_renew_it(run: Run) -> Non
     assert weights.read_bytes() == first
     main([str(run("run", export, "training.steps=12"))])
     assert weights.read_bytes() != first
+
+
+def test_an_export_of_an_earlier_end_is_renewed_by_a_start_that_trains_nothing(run: Run) -> None:
+    export = "checkpoint.last_save_in_hf=true"
+    main([str(run("run", export))])
+    folder = run("run", export).parent / "hf"
+    old = folder.rename(folder.with_name("old"))
+    longer = run("run", export, "training.steps=12")
+    main([str(longer)])
+    expected = (folder / "model.safetensors").read_bytes()
+    # as a kill between the last save and the export leaves it
+    shutil.rmtree(folder)
+    old.rename(folder)
+    assert main([str(longer)]) == 0
+    assert (folder / "model.safetensors").read_bytes() == expected

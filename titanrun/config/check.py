@@ -16,6 +16,7 @@ from titanrun.config.tree import Node, find, nearest, path_text, plain
 from titanrun.config.wording import NO_VALUE, singular, word_value_error
 
 C = TypeVar("C", bound=Config)
+TOML_NULL = 'TOML has no null, so the text "null" stands for it, and this field takes none'
 Synonyms = Mapping[str, tuple[str, ...]]
 
 
@@ -95,12 +96,13 @@ class Checker:
             return Problem("not-built", message, path, origin, help="leave it out", got=error["input"])
         wording = word_value_error(error["type"], error.get("ctx") or {}, NO_VALUE if empty else error["input"])
         got = None if empty else error["input"]
+        null_text = node.value is None and not empty and node.origin.source.name.lower().endswith(".toml")
         return Problem(
             wording.code,
             wording.message,
             path,
             origin,
-            help=wording.help,
+            help=wording.help or (TOML_NULL if null_text else None),
             suggestion=wording.suggestion,
             got=got,
             expected=wording.expected,

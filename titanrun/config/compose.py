@@ -7,7 +7,7 @@ from pathlib import Path
 
 from titanrun.config.problems import Origin, Problem, ProblemsFound, Related
 from titanrun.config.source import read_source
-from titanrun.config.tree import Node
+from titanrun.config.tree import Node, ReadInPart
 
 EXTENDS = "extends"
 ANCHOR_PREFIX = "x-"
@@ -20,13 +20,16 @@ def compose(path: str) -> Node:
     """The recipe at `path` merged over the files it extends; `extends` and `x-*` keys of the top level are gone.
 
     Mappings merge key by key, lists and scalars replace, and a changed `name` replaces the whole component. A replaced value is
-    remembered in `shadowed`, nearest first. Raises ProblemsFound with the problems of all files, the recipe's own first.
+    remembered in `shadowed`, nearest first. Raises ProblemsFound with the problems of all files, the recipe's own first; ReadInPart
+    where all of them belong to single values.
     """
     composer = Composer()
     root = composer.compose(path, ())
-    if composer.problems:
+    if composer.problems and (root is None or len(composer.problems) > composer.harmless):
         raise ProblemsFound(composer.problems)
     assert root is not None
+    if composer.problems:
+        raise ReadInPart(composer.problems, root, frozenset(composer.broken))
     return root
 
 
@@ -41,10 +44,15 @@ class Include:
 
 @dataclass(slots=True)
 class Composer:
-    """Reads each file once, however many files extend it, and collects the problems of all."""
+    """Reads each file once, however many files extend it, and collects the problems of all.
+
+    `harmless` counts those that belong to single values, `broken` holds the origins of these.
+    """
 
     problems: list[Problem] = field(default_factory=list)
     composed: dict[Path, Node | None] = field(default_factory=dict)
+    broken: set[Origin] = field(default_factory=set)
+    harmless: int = 0
 
     def compose(self, path: str, ring: tuple[Include, ...], named_at: Origin | None = None) -> Node | None:
         """The file at `path` over its bases; None where it cannot be read. `ring` holds the files that led here."""
@@ -68,9 +76,14 @@ class Composer:
         return True
 
     def read(self, path: str, named_at: Origin | None) -> Node | None:
-        """The file alone, or None with its problems collected."""
+        """The file alone, or as much of it as has a meaning, with its problems collected; None where nothing has."""
         try:
             return read_source(path, included_from=named_at)
+        except ReadInPart as part:
+            self.problems += part.problems
+            self.broken |= part.broken
+            self.harmless += len(part.problems)
+            return part.root
         except ProblemsFound as found:
             self.problems += found.problems
             return None

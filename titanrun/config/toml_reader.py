@@ -11,11 +11,15 @@ from titanrun.config.problems import DataPath, Origin, Problem, ProblemsFound, S
 from titanrun.config.scalars import Refusal, finite, fits_printing
 from titanrun.config.toml_spans import GAP, Span, Spots, TooMuch, find_spots
 from titanrun.config.toml_syntax import explain
-from titanrun.config.tree import Node, Scalar
+from titanrun.config.tree import Node, Scalar, in_part
+
+# TOML has no null: this text stands for it
+NULL = "null"
 
 
 def read_toml(source: SourceText) -> Node:
-    """The tables of a TOML text; raises ProblemsFound with all that is wrong with it."""
+    """The tables of a TOML text, the text "null" as null. Raises ProblemsFound with all that is wrong with it, ReadInPart where the
+    rest can be used."""
     places = Places(source)
     try:
         spots = find_spots(source.text)
@@ -30,7 +34,7 @@ def read_toml(source: SourceText) -> Node:
     builder = TomlBuilder(places, spots)
     root = builder.root(data)
     if builder.problems:
-        raise ProblemsFound(builder.problems)
+        raise in_part(builder.problems, root)
     return root
 
 
@@ -76,7 +80,7 @@ class TomlBuilder:
         accepted: Scalar | Refusal
         written = self.places.source.text[slice(*span)]
         if isinstance(value, str | bool):
-            return value
+            return None if value == NULL else value
         if isinstance(value, int):
             accepted = fits_printing(value)
         elif isinstance(value, float):

@@ -1,10 +1,10 @@
 """A recipe as it was read: plain data in which every key and every value knows its origin."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from titanrun.config.problems import DataPath, Origin
+from titanrun.config.problems import DataPath, Origin, Problem, ProblemsFound
 
 Scalar: TypeAlias = bool | int | float | str | None
 Via: TypeAlias = Literal["file", "override", "interpolation"]
@@ -20,6 +20,34 @@ class Node:
     also: tuple[Origin, ...] = ()
     shadowed: tuple[Origin, ...] = ()
     via: Via = "file"
+
+
+class ReadInPart(ProblemsFound):
+    """A text has problems and the rest of it can be used: `root` is its tree, `broken` the origins of the values without meaning."""
+
+    def __init__(self, problems: Sequence[Problem], root: Node, broken: frozenset[Origin]) -> None:
+        self.root = root
+        self.broken = broken
+        super().__init__(problems)
+
+
+def in_part(problems: Sequence[Problem], root: Node) -> ProblemsFound:
+    """What a reader raises at the end of a text: ReadInPart where every problem belongs to one value, else ProblemsFound."""
+    nodes = [find(root, problem.path) if problem.path else None for problem in problems]
+    broken = frozenset(node.origin for node in nodes if node is not None)
+    return ProblemsFound(problems) if None in nodes else ReadInPart(problems, root, broken)
+
+
+def broken_paths(root: Node, broken: Collection[Origin]) -> set[DataPath]:
+    """Where values without meaning have ended up, by aliases and references too."""
+    spread, found, before = set(broken), set[DataPath](), -1
+    while len(found) > before:
+        before = len(found)
+        for path, node in walk(root):
+            if spread.intersection((node.origin, *node.also)):
+                found.add(path)
+                spread.add(node.origin)
+    return found
 
 
 def plain(node: Node) -> object:

@@ -1,5 +1,6 @@
 """Pydantic's errors about one value in the words of someone who writes recipes."""
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -122,9 +123,11 @@ def word_text_for_number(expected: str, value: str, message: str) -> Wording:
         wrong = f"{shorten(value)} has a unit, and this field has none"
         return Wording("ambiguous-number", wrong, f"write {listing(offers)}", None, expected)
     try:
-        float(value)
+        finite = math.isfinite(float(value))
     except ValueError:
         return Wording("wrong-type", message, expected=expected)
+    if not finite:  # nan, inf and infinity are text in YAML
+        return Wording("out-of-range", f"{shorten(value)} is not a finite number", expected=expected)
     return Wording("wrong-type", f"{message} in quotes", f"write {value} without quotes", value, expected)
 
 

@@ -6,13 +6,13 @@ from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.events import DocumentStartEvent, ScalarEvent, StreamEndEvent
 
 from titanrun.config.problems import Origin, Problem, ProblemsFound, SourceText
-from titanrun.config.tree import Node
+from titanrun.config.tree import Node, in_part
 from titanrun.config.yaml_nodes import NodeBuilder
 from titanrun.config.yaml_syntax import directive, explain
 
 
 def read_yaml(source: SourceText) -> Node:
-    """The mapping in a YAML text; raises ProblemsFound with all that is wrong with it."""
+    """The mapping in a YAML text; raises ProblemsFound with all that is wrong with it, ReadInPart where the rest can be used."""
     return read(source, 0)
 
 
@@ -29,7 +29,7 @@ def read(source: SourceText, start: int, *, any_value: bool = False) -> Node:
     except MarkedYAMLError as error:
         raise ProblemsFound([*builder.problems, explain(error, builder.places, start)]) from None
     if builder.problems:
-        raise ProblemsFound(builder.problems)
+        raise in_part(builder.problems, root)
     return root
 
 

@@ -146,3 +146,31 @@ MEANINGS: dict[Code, Meaning] = {
         "report it with the file that the message names and the output of titanrun doctor",
     ),
 }
+
+# what ends a run, or keeps it from starting, and no recipe can tell beforehand
+RUN_MEANINGS: dict[str, Meaning] = {
+    "another-run": Meaning(
+        "the run directory belongs to a run with other numbers: going on in it would mix the two",
+        "name another dump_folder, or undo the changes that are shown",
+    ),
+    "steps-already-done": Meaning(
+        "training.steps is below what the run directory has saved: a run cannot be shortened afterwards",
+        "ask for at least the saved steps, or name another dump_folder",
+    ),
+    "run-in-use": Meaning(
+        "another process is training in this run directory, and two would overwrite each other's files",
+        "wait for it, stop it, or name another dump_folder",
+    ),
+    "non-finite": Meaning(
+        "the loss or the gradient norm became nan or infinite, and every later step would be lost",
+        "lower optimizer.lr, warm up longer, or go on from an earlier checkpoint with other data",
+    ),
+    "memory": Meaning(
+        "the device, or the machine, ran out of memory",
+        "lower training.local_batch_size or training.seq_len, or set activation_checkpoint: full",
+    ),
+    "disk": Meaning(
+        "the disk, or the quota on it, is full",
+        "free space, then start the same command again: the run goes on from its last checkpoint",
+    ),
+}

@@ -15,7 +15,7 @@ from titanrun.config.shape import bare, is_slot, item_type
 from titanrun.config.suggest import closest, listing
 from titanrun.config.tree import path_text
 from titanrun.recipe import menu
-from titanrun.recipe.codes import MEANINGS
+from titanrun.recipe.codes import MEANINGS, RUN_MEANINGS
 from titanrun.recipe.rules.book import RULES
 from titanrun.recipe.synonyms import SYNONYMS
 from titanrun.recipe.topics import Spot, all_paths, spots, topics
@@ -58,9 +58,10 @@ def explained_component(word: str) -> list[str]:
 
 def explained_code(word: str) -> list[str]:
     """A problem code: cause, fix and example."""
-    if word not in MEANINGS:
+    _, _, name = word.rpartition("conflict/")
+    meaning = MEANINGS.get(word) or RUN_MEANINGS.get(name)  # type: ignore[call-overload]
+    if meaning is None:
         return []
-    meaning = MEANINGS[word]
     lines = [f"cause  {meaning.cause}", f"fix    {meaning.fix}"]
     for title, example in (("wrong", meaning.wrong), ("right", meaning.right)):
         lines += [f"{title if number == 0 else '':<5}  {line}" for number, line in enumerate(example.splitlines())]
@@ -148,7 +149,7 @@ def suggestion(word: str) -> str:
     named = [topic.title for topic in topics() if topic.component and topic.title.partition(":")[2] == word]
     if ending or named:
         return f"did you mean {listing([f'{found!r}' for found in [*named, *ending]], most=6)}?"
-    known = [*all_paths(), *(topic.title for topic in topics() if topic.component), *MEANINGS, *RULES]
+    known = [*all_paths(), *(topic.title for topic in topics() if topic.component), *MEANINGS, *RUN_MEANINGS, *RULES]
     head, _, last = word.rpartition(".")
     moved = [path for path in all_paths() if path.rpartition(".")[2] == last] if head else []
     meant = moved[0] if moved else closest(word, known)

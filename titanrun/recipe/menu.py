@@ -16,6 +16,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.data",
     "titanrun.recipe.rules.schedule",
     "titanrun.recipe.rules.checkpoint",
+    "titanrun.recipe.rules.unread",
 )
 PLUGIN_GROUP = "titanrun.plugins"
 

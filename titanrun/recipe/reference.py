@@ -8,7 +8,7 @@ from titanrun.config.emit import flow
 from titanrun.config.suggest import listing
 from titanrun.config.tree import path_text
 from titanrun.recipe import menu
-from titanrun.recipe.codes import MEANINGS
+from titanrun.recipe.codes import MEANINGS, RUN_MEANINGS
 from titanrun.recipe.rules.book import RULES
 from titanrun.recipe.topics import Topic, topics
 from titanrun.recipe.written_only import WRITTEN_ONLY
@@ -118,9 +118,9 @@ def row(texts: Iterable[str]) -> str:
 
 
 def problem_codes() -> Iterator[str]:
-    """Every problem code with cause, fix and example."""
+    """Every problem code, and every other end of a run, with cause, fix and example."""
     yield "\n## Problem codes"
-    for code, meaning in MEANINGS.items():
+    for code, meaning in [*MEANINGS.items(), *RUN_MEANINGS.items()]:
         yield f"\n### `{code}`\n\nCause: {meaning.cause}.\n\nFix: {meaning.fix}."
         if meaning.wrong:
             language = "sh" if meaning.wrong.startswith("$") else "yaml"

@@ -4,24 +4,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from titanrun.config.arguments import parse_overrides
 from titanrun.config.base import dump
 from titanrun.config.check import check
-from titanrun.config.compose import compose
-from titanrun.config.interpolate import escaped, interpolate
-from titanrun.config.override import apply_overrides
+from titanrun.config.interpolate import escaped
 from titanrun.config.problems import DataPath, Problem, ProblemsFound, fail
 from titanrun.config.signature import check_signature, signed
 from titanrun.config.source import read_source
-from titanrun.config.tree import Node, find, nearest, plain, without
+from titanrun.config.tree import Node, find, nearest, without
 from titanrun.recipe import menu
 from titanrun.recipe.decide import decide
-from titanrun.recipe.expected import Expected
+from titanrun.recipe.reading import Reading, read_tree
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import apply_rules
 from titanrun.recipe.synonyms import SYNONYMS
 
 REQUIRED: tuple[DataPath, ...] = (("model",), ("model", "name"), ("training",), ("training", "dataset"), ("training", "dataset", "name"))
+FLAVOR: DataPath = ("model", "flavor")
 RECIPE_VERSION = 1
 
 
@@ -45,12 +43,14 @@ def resolve(file: str, overrides: Sequence[str] = (), *, environment: Mapping[st
 
     `check_inputs` adds the rules of level environment: paths, tokenizers, installed packages.
     """
-    tree = read_tree(file, overrides, environment)
-    problems = edited_by_hand(file, tree)
+    reading = read_tree(file, overrides, environment)
+    tree, problems = reading.tree, edited_by_hand(file, reading.tree)
+    if reading.problems:
+        raise ProblemsFound([*problems, *reading.problems, *problems_beside(reading, file, check_inputs)])
     try:
         recipe, run, found = examine(tree, tree, file, check_inputs=check_inputs)
     except ProblemsFound as error:
-        raise ProblemsFound([*problems, *error.problems, *further_problems(tree, error.problems, file, check_inputs)]) from None
+        raise ProblemsFound([*problems, *error.problems, *further_problems(tree, error.problems, set(), file, check_inputs)]) from None
     problems += found
     if any(problem.severity == "error" for problem in problems):
         raise ProblemsFound(problems)
@@ -66,10 +66,21 @@ def examine(tree: Node, written: Node, file: str, *, check_inputs: bool) -> tupl
     return recipe, run, found + (apply_rules(run, written, "environment") if check_inputs else [])
 
 
-def further_problems(tree: Node, known: Sequence[Problem], file: str, check_inputs: bool) -> list[Problem]:
-    """What the rules find in the sound part of a recipe that has errors; nothing that the errors themselves may have caused."""
+def problems_beside(reading: Reading, file: str, check_inputs: bool) -> list[Problem]:
+    """What else is wrong with a recipe in which some values could not be read."""
+    found: list[Problem] = []
+    try:
+        check_tree(reading.tree)
+    except ProblemsFound as error:
+        found = [problem for problem in error.problems if not is_follow_up(problem, reading.broken)]
+    return found + further_problems(reading.tree, [*reading.problems, *found], reading.broken, file, check_inputs)
+
+
+def further_problems(tree: Node, known: Sequence[Problem], broken: set[DataPath], file: str, check_inputs: bool) -> list[Problem]:
+    """What the rules find in the sound part of a recipe that has errors; nothing that the errors, or what is `broken`, may have
+    caused."""
     further: list[Problem] = []
-    touched: set[DataPath] = set()
+    touched = {path[:-1] if path[-1] == "name" else path for path in broken}
     fresh = list(known)
     while fresh and not any(is_fatal(problem) for problem in fresh):
         touched |= {path for problem in fresh for path in touched_by(problem)}
@@ -91,6 +102,8 @@ def is_fatal(problem: Problem) -> bool:
 def touched_by(problem: Problem) -> list[DataPath]:
     """The path to leave out, and what it may have been meant for. A component without a name or a required key goes whole."""
     path = problem.path
+    if path == FLAVOR:  # every size follows from it
+        return [path[:-1]]
     if problem.code == "missing-key" or path[-1] == "name":
         return [path[:-1]]
     return [path, (*path[:-1], problem.suggestion)] if problem.code == "unknown-key" and problem.suggestion else [path]
@@ -100,23 +113,6 @@ def is_follow_up(problem: Problem, touched: set[DataPath]) -> bool:
     """Whether a problem is about something that was left out."""
     paths = [problem.path, *(related.path for related in problem.related)]
     return any(path[: len(gone)] == gone for path in paths for gone in touched)
-
-
-def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str]) -> Node:
-    """What was written, composed, overridden and interpolated."""
-    menu.open_menu()
-    composed = compose(file)
-    before = Expected(plain(composed))
-    changed = apply_overrides(
-        composed,
-        parse_overrides(overrides),
-        is_list=before.is_list,
-        is_component=before.is_component,
-        default_of=before.default_of,
-        has_field=before.has_field,
-    )
-    after = Expected(plain(changed))
-    return interpolate(changed, environment, default_of=after.default_of, is_text=after.is_text)
 
 
 def check_tree(tree: Node) -> Recipe:

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from titanrun.components.data.batch import TokenBatch
-from titanrun.components.data.loader import DataExhausted
 from titanrun.components.metrics.log import MetricLog
 from titanrun.components.metrics.recorder import Recorder
 from titanrun.components.metrics.throughput import Throughput
@@ -26,7 +25,9 @@ log = logging.getLogger(__name__)
 
 
 class RowSource(Protocol):
-    """This rank's rows of one global batch after the other; raises DataExhausted where there are no more."""
+    """This rank's rows of one global batch after the other, as long as there is another."""
+
+    def has_next(self) -> bool: ...
 
     def next_rows(self) -> NDArray[np.int64]: ...
 
@@ -53,7 +54,7 @@ class Plan:
 class Outcome:
     """How `fit` ended, after which step, and that in words."""
 
-    state: Literal["finished", "preempted"]
+    state: Literal["finished", "preempted", "failed"]
     step: int
     message: str
 
@@ -81,21 +82,21 @@ class Trainer:
 
     def fit(self) -> Outcome:
         """Runs the steps that are left. Raises NonFinite where the loss or the gradients stop being numbers."""
-        start, end = self.state.step, self.plan.steps
-        if start >= end:
-            return Outcome("finished", start, f"nothing to do: step {start} of {end}")
+        step, end = self.state.step, self.plan.steps
+        if step >= end:
+            return Outcome("finished", step, f"nothing to do: step {step} of {end}")
         self.throughput.start()
         with self.garbage:
-            while self.state.step < end and not self.signals.stop:
-                try:
-                    with self.throughput.loading():
-                        rows = self.rows.next_rows()
-                except DataExhausted:
-                    return self._end_of_data(start)
+            while self.rows.has_next() and self.state.step < end and not self.signals.stop:
+                with self.throughput.loading():
+                    rows = self.rows.next_rows()
                 self._train(rows)
-                self._follow_up(is_last=self.state.step == end)
-        if self.state.step == end:
+                self._follow_up(is_last=self.state.step == end or not self.rows.has_next())
+        step = self.state.step
+        if step == end:
             return Outcome("finished", end, f"finished: {end} steps")
+        if not self.rows.has_next():
+            return Outcome("finished", step, f"finished: the data ran out after step {step} of {end}")
         return self._stop()
 
     def _train(self, rows: NDArray[np.int64]) -> None:
@@ -149,28 +150,17 @@ class Trainer:
             with self.throughput.pause():
                 self.checkpoints.save(is_last=is_last)
 
-    def _end_of_data(self, start: int) -> Outcome:
-        """The data ran out before the last step: what belongs to a last step is made up for."""
-        step = self.state.step
-        if step == 0:
-            raise fail(
-                "data",
-                "the data does not fill one global batch",
-                path=("training", "dataset"),
-                help="lower training.global_batch_size or seq_len",
-            )
-        if step > start:
-            self._follow_up(is_last=True)
-        return Outcome("finished", step, f"finished: the data ran out after step {step} of {self.plan.steps}")
-
     def _stop(self) -> Outcome:
-        """A signal asked for the end: the run is saved where it stands."""
+        """A signal asked for the end: the run is saved where it stands. It has failed where steps are lost."""
         step = self.state.step
+        stopped = f"stopped by {self.signals.stop_signal} after step {step} of {self.plan.steps}"
+        if self.has_trained and self.checkpoints is None:
+            return Outcome("failed", step, f"{stopped}, nothing saved: checkpoint.enable is false")
         if self.has_trained:
             self.guard.read()
             self._save()
         saved = "saved" if self.checkpoints is not None and step > 0 else "nothing saved"
-        return Outcome("preempted", step, f"stopped by {self.signals.stop_signal} after step {step} of {self.plan.steps}, {saved}")
+        return Outcome("preempted", step, f"{stopped}, {saved}")
 
 
 def check_token_ids(rows: NDArray[np.int64], vocab_size: int) -> None:

@@ -121,7 +121,8 @@ def build_plan(recipe: Recipe) -> Plan:
 def introduce(recipe: Recipe, device: torch.device, precision: Precision) -> None:
     """Says what is about to train, and what will make it slow."""
     if precision.compute == torch.bfloat16 and emulates_bfloat16(device):
-        log.warning("this CPU has no bf16 arithmetic and emulates it, many times slower: set training.mixed_precision_param: float32")
+        field = compute_field(precision)
+        log.warning("this CPU has no bf16 arithmetic and emulates it, many times slower: set %s: float32", field)
     training, count = recipe.training, parameter_count(recipe.model)
     log.info(
         "%s: %s parameters in %s on %s; %s steps of %s rows of %s tokens",
@@ -133,3 +134,8 @@ def introduce(recipe: Recipe, device: torch.device, precision: Precision) -> Non
         training.global_batch_size,
         f"{training.seq_len:,}",
     )
+
+
+def compute_field(precision: Precision) -> str:
+    """The field that decides what matrix products run in: weights that are not stored in fp32 compute in their own dtype."""
+    return "training.mixed_precision_param" if precision.storage == torch.float32 else "training.dtype"

@@ -4,16 +4,22 @@ import logging
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from titanrun.components.checkpoints.whole_folder import remove_whole
+from titanrun.config.problems import ProblemsFound
+from titanrun.config.render import render_text
 from titanrun.distributed.environment import read_place
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved
+from titanrun.recipe.run_dir import read_json, write_json
 from titanrun.training.signals import SignalRequests
 from titanrun.training.trainer import Outcome, Trainer
 from titanrun.worker.assemble import assembled
 from titanrun.worker.failures import Failure, failure_of
+from titanrun.worker.origins import with_origins
+from titanrun.worker.run_lock import run_lock
 from titanrun.worker.status import StatusFile
 from titanrun.worker.talk import talking
 from titanrun.worker.weights import export_huggingface
@@ -21,21 +27,31 @@ from titanrun.worker.weights import export_huggingface
 EXIT_OF_STATE = {"finished": 0, "preempted": 75}
 EXIT_USAGE = 2
 EXPORT_FOLDER = "hf"
+EXPORT_RECORD = "titanrun.json"
 INTERNAL_ERROR = Path("logs") / "internal-error.txt"
 
 log = logging.getLogger(__name__)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m titanrun.worker <run dir>/resolved.yaml`. Returns the exit code."""
+def main(arguments: Sequence[str] | None = None, *, signals: SignalRequests | None = None) -> int:
+    """`python -m titanrun.worker <run dir>/resolved.yaml`. Returns the exit code.
+
+    Args:
+        arguments: what follows the module's name; None takes the command line's.
+        signals: requests that are listened for already.
+    """
     given = sys.argv[1:] if arguments is None else arguments
     if len(given) != 1 or not Path(given[0]).is_file():
         sys.stderr.write("usage: python -m titanrun.worker <run dir>/resolved.yaml\n")
         return EXIT_USAGE
     resolved = Path(given[0])
-    # handlers first: a signal that comes while torch's caches warm up must not kill the worker
-    with SignalRequests() as signals:
-        return run(resolved, signals)
+    try:
+        with run_lock(resolved.parent), nullcontext(signals) if signals is not None else SignalRequests() as listening:
+            return run(resolved, listening)
+    except ProblemsFound as error:
+        # only the lock raises here, and its loser writes nothing into the other's folder
+        sys.stderr.write(render_text(error.problems))
+        return error.exit_code
 
 
 def run(resolved: Path, signals: SignalRequests) -> int:
@@ -48,11 +64,11 @@ def run(resolved: Path, signals: SignalRequests) -> int:
         try:
             outcome = train(resolved, signals, status)
         except (Exception, KeyboardInterrupt) as error:
-            failure = failure_of(error)
+            failure = failure_of(with_origins(error, run_dir))
             status.change("failed", exit_code=failure.exit_code)
             report(failure, error, run_dir)
             return failure.exit_code
-        exit_code = EXIT_OF_STATE[outcome.state]
+        exit_code = signals.exit_code if outcome.state == "failed" else EXIT_OF_STATE[outcome.state]
         log.info("%s", outcome.message)
         status.change(outcome.state, step=outcome.step, exit_code=exit_code)
         return exit_code
@@ -61,7 +77,10 @@ def run(resolved: Path, signals: SignalRequests) -> int:
 def train(resolved: Path, signals: SignalRequests, status: StatusFile) -> Outcome:
     """Builds the run, trains it to its end, and writes what its end asks for."""
     recipe = read_resolved(resolved)
+    if signals.stop:
+        return Outcome("preempted", status.step, f"stopped by {signals.stop_signal} before the first step")
     with assembled(recipe, resolved, place=read_place(), signals=signals, on_step=status.beat) as trainer:
+        status.step = trainer.state.step
         outcome = trainer.fit()
         if outcome.state == "finished" and recipe.checkpoint.last_save_in_hf:
             export(recipe, trainer, resolved.parent / EXPORT_FOLDER)
@@ -70,9 +89,9 @@ def train(resolved: Path, signals: SignalRequests, status: StatusFile) -> Outcom
 
 def export(recipe: Recipe, trainer: Trainer, folder: Path) -> None:
     """The finished model as a Hugging Face folder; the one of an earlier, shorter end of this run makes way."""
+    if read_json(folder / EXPORT_RECORD).get("step") == trainer.state.step:
+        return
     if folder.exists():
-        if not trainer.has_trained:
-            return
         remove_whole(folder)
     assert recipe.tokenizer != "auto"
     export_huggingface(
@@ -82,6 +101,8 @@ def export(recipe: Recipe, trainer: Trainer, folder: Path) -> None:
         tokenizer=recipe.tokenizer,
         dtype_name=recipe.checkpoint.export_dtype,
     )
+    # last: an export without it is one that something broke off
+    write_json(folder / EXPORT_RECORD, {"step": trainer.state.step})
 
 
 def report(failure: Failure, error: BaseException, run_dir: Path) -> None:

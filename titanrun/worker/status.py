@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Literal
 
+from titanrun.recipe.run_dir import read_json
+
 State = Literal["starting", "running", "finished", "preempted", "failed"]
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -19,7 +21,8 @@ class StatusFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.state: State = "starting"
-        self.step = 0
+        # a start that fails before its first step does not know better than the one before it
+        self.step = last_step(path)
         self._written = 0.0
         # who this is: a pid alone may belong to another process after a reboot or on another machine
         self._process = {"pid": os.getpid(), "host": socket.gethostname(), "boot_id": boot_id()}
@@ -39,6 +42,12 @@ class StatusFile:
         part.write_text(json.dumps(content) + "\n", encoding="utf-8")
         part.replace(self.path)
         self._written = time.monotonic()
+
+
+def last_step(path: Path) -> int:
+    """The step in the status file of an earlier start; 0 where there is none that can be read."""
+    step = read_json(path).get("step")
+    return step if isinstance(step, int) else 0
 
 
 def boot_id() -> str | None:

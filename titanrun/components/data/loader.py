@@ -42,13 +42,16 @@ class RowLoader:
 
         Raises DataExhausted where the data is read only once and has no full global batch left.
         """
-        end = self._position + self.global_batch_size
-        if not self._repeats and end > self._row_count:
+        if not self.has_next():
             raise DataExhausted
         start = self._position + self._share_start
         rows = np.stack([self.rows[index] for index in self._indices(start, start + self._share)])
-        self._position = end
+        self._position += self.global_batch_size
         return rows
+
+    def has_next(self) -> bool:
+        """Whether there is another full global batch."""
+        return self._repeats or self._position + self.global_batch_size <= self._row_count
 
     def state(self) -> dict[str, int | str]:
         """The position in the stream, and what data it is a position in, for JSON."""

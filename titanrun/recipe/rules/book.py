@@ -6,7 +6,9 @@ from typing import Literal
 
 from titanrun.config.problems import DataPath, Origin, Problem, Related
 from titanrun.config.render import shorten
-from titanrun.config.tree import Node, find, nearest, path_text
+from titanrun.config.signature import check_signature
+from titanrun.config.tree import Node, find, nearest, path_text, plain
+from titanrun.recipe.expected import Expected
 from titanrun.recipe.recipe import Recipe
 
 Level = Literal["rules", "environment"]
@@ -14,7 +16,10 @@ Level = Literal["rules", "environment"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a rule found: a sentence and the paths involved, the one to change first in front."""
+    """What a rule found: a sentence and the paths involved, the one to change first in front.
+
+    `if_written` drops the finding unless the user wrote the first path, and something else than its default.
+    """
 
     message: str
     paths: tuple[DataPath, ...]
@@ -22,6 +27,7 @@ class Finding:
     code: Literal["conflict", "no-effect", "not-built", "data", "file", "usage", "unknown-name"] = "conflict"
     severity: Literal["error", "warning"] = "error"
     named: bool = True
+    if_written: bool = False
 
 
 Check = Callable[[Recipe], Iterator[Finding]]
@@ -60,8 +66,21 @@ def apply_rules(run: Recipe, tree: Node, level: Level) -> list[Problem]:
     found = []
     for entry in RULES.values():
         if entry.level == level:
-            found += [to_problem(entry.id, finding, tree) for finding in entry.check(run)]
+            findings = [finding for finding in entry.check(run) if not finding.if_written or is_wish(tree, finding.paths[0])]
+            found += [to_problem(entry.id, finding, tree) for finding in findings]
     return found
+
+
+def is_wish(tree: Node, path: DataPath) -> bool:
+    """Whether a person asked for the value at `path`: it is written, is not the default, and no resolved recipe brought it along."""
+    node = find(tree, path)
+    if node is None or check_signature(node.origin.source.text) == "good":
+        return False
+    data = plain(tree)
+    try:
+        return bool(plain(node) != Expected(data).default_of(path))
+    except LookupError:
+        return True
 
 
 def to_problem(id: str, finding: Finding, tree: Node) -> Problem:
