@@ -7,9 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from titanrun.config.problems import Problem, ProblemsFound
-from titanrun.recipe.run_dir import STATUS, read_json
-
-LOCK = ".lock"
+from titanrun.recipe.run_dir import LOCK, STATUS, read_json
 
 log = logging.getLogger(__name__)
 
