@@ -45,7 +45,7 @@ bench: $(VENV)/.installed-dev
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-# torch first and alone: its CPU wheel (190 MB) is on an index of its own; the one on PyPI brings CUDA along (2.5 GB)
+# torch first and alone: its CPU wheel (190 MB) is on an index of its own; the one on PyPI brings CUDA along (several GB)
 $(VENV)/.torch-$(TORCH): constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 ifeq ($(TORCH),cpu)

@@ -1,6 +1,5 @@
 """What a config class expects where: the fields of each mapping in the data, slots followed by the name that is written."""
 
-from collections.abc import Iterator
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -95,15 +94,3 @@ def value_at(data: Any, path: DataPath) -> Any:
         else:
             data = data[step] if isinstance(data, list) and isinstance(step, int) and step < len(data) else None
     return data
-
-
-def leaves(model: type[Config], data: Any, path: DataPath = ()) -> Iterator[tuple[DataPath, FieldInfo]]:
-    """Every field below `model` that holds a value and no config, for the choices that `data` names; items of lists left out."""
-    for name, field in model.model_fields.items():
-        annotation = bare(field.annotation)
-        value = data.get(name) if isinstance(data, dict) else None
-        inner = chosen(annotation, value) if is_slot(annotation) else annotation
-        if isinstance(inner, type) and issubclass(inner, Config):
-            yield from leaves(inner, value, (*path, name))
-        elif not is_slot(item_type(field.annotation)):
-            yield (*path, name), field
