@@ -11,6 +11,7 @@ from titanrun.config.problems import DataPath, ProblemsFound
 from titanrun.config.source import read_source
 from titanrun.config.tree import Node, find, plain
 from titanrun.recipe import catalogue
+from titanrun.recipe.movable import movable_text
 from titanrun.recipe.resolve import resolve
 
 RECIPES = catalogue.shipped()
@@ -65,7 +66,7 @@ def test_a_fragment_that_ships_is_named_from_anywhere(tmp_path: Path) -> None:
 def test_a_copy_resolves_to_the_same_run_in_any_folder(suffix: str, tmp_path: Path) -> None:
     entry = catalogue.find("llama3_debug", suffix=suffix)
     copy = tmp_path / entry.name
-    copy.write_text(catalogue.movable_text(entry, schema="/somewhere/recipe.schema.json"))
+    copy.write_text(movable_text(entry, schema="/somewhere/recipe.schema.json"))
     assert resolve(str(copy), environment={}).text == resolve(str(entry.path), environment={}).text
     lines, kept = copy.read_text().splitlines(), entry.path.read_text().splitlines()
     assert lines[0].endswith("/somewhere/recipe.schema.json")

@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from titanrun.config.problems import fail
-from titanrun.config.source import read_source
 from titanrun.config.suggest import closest, listing
-from titanrun.config.tree import find as node_at
 
 SHIPPED = "shipped"
 PACKAGE = Path(__file__).parents[1]
 HEADER_KEYS = ("purpose", "model", "method", "devices", "memory")
 WORD = re.compile(r"[\w.+-]+")
-SCHEMA_LINE = re.compile(r"^(# yaml-language-server: \$schema=|#:schema )\S+", re.MULTILINE)
 HEADER = re.compile(r"#\s*([a-z]+):\s*(.+)")
 
 
@@ -80,16 +77,3 @@ def find(name: str, *, suffix: str = ".yaml") -> Entry:
     meant = closest(name, [entry.path.stem for entry in entries])
     known = listing([entry.name for entry in entries], last="and", most=99)
     raise fail("unknown-name", f"no recipe '{name}' ships", help=f"did you mean '{meant}'?" if meant else f"shipped: {known}")
-
-
-def movable_text(entry: Entry, *, schema: str) -> str:
-    """The recipe as it can stand in any folder: what it extends is named on the shelf, and its editor line names `schema`."""
-    text = entry.path.read_text(encoding="utf-8")
-    extends = node_at(read_source(str(entry.path)), ("extends",))
-    lines = text.split("\n")
-    items = [] if extends is None else extends.value if isinstance(extends.value, list) else [extends]
-    for item in reversed(items):
-        row, start, end = item.origin.line - 1, item.origin.column - 1, item.origin.end_column - 1
-        named = lines[row][start:end].replace(str(item.value), f"{SHIPPED}:{item.value}")
-        lines[row] = lines[row][:start] + named + lines[row][end:]
-    return SCHEMA_LINE.sub(lambda found: found[1] + schema, "\n".join(lines))
