@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DEBUG = str(ROOT / "recipes" / "llama3_debug.yaml")
 Run = Callable[..., subprocess.CompletedProcess[str]]
+SOUND = "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntokenizer: tiny\ntraining: {dataset: tiny, steps: 4}\n"
 PICKY = '''
 from typing import ClassVar, Literal
 from titanrun.components.optimizers.config import OptimizerConfig
@@ -43,8 +44,8 @@ def picky(tmp_path: Path) -> dict[str, str]:
 
 
 def test_build_reports_what_a_part_refuses_at_its_line(titanrun: Run, tmp_path: Path, picky: dict[str, str]) -> None:
-    text = Path(DEBUG).read_text(encoding="utf-8").replace("name: adamw", "name: picky")
-    (tmp_path / "mine.yaml").write_text(f"{text}\nplugins: [picky]\n", encoding="utf-8")
+    text = f"{SOUND}optimizer:\n  name: picky\nplugins: [picky]\n"
+    (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
     assert titanrun("validate", "mine.yaml", env=picky).returncode == 0
     done = titanrun("validate", "mine.yaml", DEBUG, "--level", "build", "--json", env=picky)
     (problem,) = [json.loads(line) for line in done.stdout.splitlines()]
@@ -55,7 +56,7 @@ def test_build_reports_what_a_part_refuses_at_its_line(titanrun: Run, tmp_path: 
 
 
 def test_verbose_names_the_files_and_quiet_says_nothing(titanrun: Run, tmp_path: Path) -> None:
-    (tmp_path / "base.yaml").write_text(Path(DEBUG).read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "base.yaml").write_text(SOUND, encoding="utf-8")
     (tmp_path / "mine.yaml").write_text("extends: base.yaml\n", encoding="utf-8")
     loud = titanrun("validate", "mine.yaml", "-v")
     assert loud.stderr.splitlines() == [
