@@ -37,6 +37,8 @@ class ModelConfig(ComponentConfig):
     """Rows of the embedding and of the output head."""
     max_seq_len: OrAuto[PositiveInt] = bookkeeping("auto", unit="tokens", examples=[131072])
     """Longest context the architecture is meant for; training.seq_len may not exceed it."""
+    print_after_conversion: bool = bookkeeping(False, resume=True)
+    """Whether the log shows the tree of modules once the converters are through with it."""
 
     @classmethod
     def sizes_from_huggingface(cls, written: dict[str, Any]) -> Sizes:
