@@ -44,6 +44,16 @@ def test_strict_makes_warnings_fail(tmp_path: Path) -> None:
     assert titanrun("validate", DEBUG, *overrides, "--strict", cwd=tmp_path).returncode == 1
 
 
+def test_validate_asks_whether_the_degrees_fit_a_number_of_processes(tmp_path: Path) -> None:
+    shards = "parallelism.data_parallel_shard_degree=4"
+    for ranks, said in (("6", "dp_shard 4 takes 4 of 6 ranks: 2 are left over"), ("2", "dp_shard 4 takes 4 ranks, and there are 2")):
+        assert said in titanrun("validate", DEBUG, shards, "--world-size", ranks, cwd=tmp_path).stderr
+    assert "degrees-fill-ranks" not in titanrun("validate", DEBUG, shards, "--world-size", "4", cwd=tmp_path).stderr
+    assert "degrees-fill-ranks" not in titanrun("validate", DEBUG, shards, cwd=tmp_path).stderr
+    assert titanrun("validate", DEBUG, "--world-size", "8", cwd=tmp_path).returncode == 0
+    assert "counts processes, and 0 is none" in titanrun("validate", DEBUG, "--world-size", "0", cwd=tmp_path).stderr
+
+
 def test_diff_config_exits_as_diff_does(tmp_path: Path) -> None:
     same = titanrun("diff-config", DEBUG, DEBUG.replace(".yaml", ".toml"), cwd=tmp_path)
     assert (same.returncode, same.stdout) == (0, "")

@@ -38,7 +38,12 @@ COMMAND_LINES: dict[str, Takes] = {
     "train": Takes((("files",), ("overrides",)), {"--nproc": None}),
     "validate": Takes(
         (("files",), ("files", "overrides")),
-        {"--level": ("syntax", "schema", "rules", "environment", "build"), "--format": FORMATS, **flags("--strict", "--json")},
+        {
+            "--level": ("syntax", "schema", "rules", "environment", "build"),
+            "--format": FORMATS,
+            "--world-size": None,
+            **flags("--strict", "--json"),
+        },
     ),
     "diff-config": Takes((("files",), ("files",), ("overrides",)), {"--format": ("text", "json"), **flags("--written", "--effective")}),
     "show": Takes((("files",), ("paths",)), flags("--sources", "--minimal")),

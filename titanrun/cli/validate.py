@@ -1,6 +1,7 @@
 """`titanrun validate`: everything that is wrong with recipes, without torch, network or writes."""
 
 import sys
+from functools import partial
 
 from titanrun.cli.arguments import OVERRIDE_HELP, Parser, split_overrides
 from titanrun.cli.voice import detail, detail_files
@@ -12,6 +13,7 @@ from titanrun.recipe.levels import LEVELS, Examined, Level, built, examine_file
 
 EXAMPLES = """  titanrun validate recipes/*.yaml
   titanrun validate my.yaml training.steps=50
+  titanrun validate my.yaml --world-size 64          whether the degrees of parallelism fit 64 processes
   titanrun validate my.yaml --level environment      paths, tokenizer and packages too
   titanrun validate my.yaml --level build            builds the model too, without memory
   titanrun validate my.yaml --format github          annotations in a pull request"""
@@ -28,15 +30,18 @@ def run(arguments: list[str]) -> int:
     parser = Parser("validate", "Find everything that is wrong with recipes. Needs no GPU, no torch, no network; writes nothing.", EXAMPLES)
     parser.add_argument("recipes", nargs="+", metavar="RECIPE", help="recipes (.yaml or .toml), and " + OVERRIDE_HELP)
     parser.add_argument("--level", choices=LEVELS, default="rules", help=LEVEL_HELP)
+    parser.add_argument("--world-size", type=int, metavar="N", help="check the recipe for N processes, on all nodes together")
     parser.add_argument("--strict", action="store_true", help="warnings fail too (exit 1)")
     parser.add_argument("--format", choices=("text", "json", "github", "sarif"), default="text", help="all but text go to stdout")
     parser.add_argument("--json", action="store_const", const="json", dest="format", help="short for --format json")
     options = parser.parse_intermixed_args(others)
+    if options.world_size is not None and options.world_size < 1:
+        parser.error(f"--world-size counts processes, and {options.world_size} is none")
     code = 0
     found: list[Problem] = []
     for file in options.recipes:
         detail(options, f"{file}: level {options.level}")
-        examined = examine(file, overrides, options.level)
+        examined = examine(file, overrides, options.level, options.world_size)
         detail_files(options, examined.tree)
         found += examined.problems
         code = code or examined.exit_code
@@ -46,10 +51,10 @@ def run(arguments: list[str]) -> int:
     return code or (1 if options.strict and found else 0)
 
 
-def examine(file: str, overrides: list[str], level: Level) -> Examined:
+def examine(file: str, overrides: list[str], level: Level, ranks: int | None) -> Examined:
     """One recipe, examined in this process, and built in another where that is asked for."""
-    examined = examine_file(file, overrides, level=level, environment=environment())
-    return built(examined, try_build) if level == "build" else examined
+    examined = examine_file(file, overrides, level=level, environment=environment(), ranks=ranks)
+    return built(examined, partial(try_build, ranks=ranks)) if level == "build" else examined
 
 
 def show(problems: list[Problem], format: str) -> None:

@@ -12,9 +12,12 @@ from titanrun.recipe.resolve import Resolved
 TIMEOUT_SECONDS = 600
 
 
-def try_build(resolved: Resolved, *, world_size: int = 1) -> list[Problem]:
-    """What building the run for `world_size` ranks says, without memory for a single weight. Raises ProblemsFound where it breaks."""
-    request = json.dumps({"resolved": resolved.text, "world_size": world_size})
+def try_build(resolved: Resolved, *, ranks: int | None = None) -> list[Problem]:
+    """What building the run says, without memory for a single weight. Raises ProblemsFound where it breaks.
+
+    `ranks` are the processes it is built for; None: as many as the recipe says, one where the machine decides.
+    """
+    request = json.dumps({"resolved": resolved.text, "world_size": ranks or resolved.run.launch.ranks or 1})
     command = [sys.executable, "-m", "titanrun.worker.try_build"]
     try:
         done = subprocess.run(command, input=request, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS)

@@ -26,7 +26,9 @@ class Examined:
     resolved: Resolved | None = None
 
 
-def examine_file(file: str, overrides: Sequence[str], *, level: Level, environment: Mapping[str, str]) -> Examined:
+def examine_file(
+    file: str, overrides: Sequence[str], *, level: Level, environment: Mapping[str, str], ranks: int | None = None
+) -> Examined:
     """The recipe in `file`, examined up to `level`; `build` is examined as `environment`, and `built` does the rest."""
     try:
         if level == "syntax":
@@ -34,7 +36,7 @@ def examine_file(file: str, overrides: Sequence[str], *, level: Level, environme
             return Examined((), tree=compose(file))
         if level == "schema":
             return against_schema(file, overrides, environment)
-        resolved = resolve(file, overrides, environment=environment, check_inputs=level in ("environment", "build"))
+        resolved = resolve(file, overrides, environment=environment, check_inputs=level in ("environment", "build"), ranks=ranks)
     except ProblemsFound as found:
         tree = found.root if isinstance(found, ReadInPart) else None
         return Examined(tuple(in_file_order(found.problems)), found.exit_code, tree)
