@@ -31,6 +31,8 @@ DESCRIPTION_BESIDE_EXECUTION = {
     "titanrun.components.checkpoints.manifest",
     "titanrun.components.checkpoints.whole_folder",
     "titanrun.components.tokenizers.vocabulary",
+    "titanrun.distributed.degrees",
+    "titanrun.distributed.stages",
     "titanrun.models.shared.counting",
     "titanrun.models.shared.family",
     "titanrun.models.shared.flavors",
