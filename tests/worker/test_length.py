@@ -14,6 +14,7 @@ from titanrun.components.metrics.jsonl import read_metrics
 from titanrun.recipe.resolve import read_resolved
 from titanrun.worker.length import length_words, with_length
 from titanrun.worker.main import main
+from titanrun.worker.try_build import build
 
 Run = Callable[..., Path]
 # the length and the schedule of the tiny recipe, left to the epochs
@@ -93,3 +94,7 @@ def test_the_introduction_has_the_length_in_every_unit(run: Run) -> None:
     assert length_words(read_resolved(run("run", "training.steps=45")), rows=30) == (
         "45 steps of 4 rows of 16 tokens: 2,880 tokens, 6 epochs of 30 rows"
     )
+
+
+def test_what_waits_for_the_epochs_can_be_built_without_data(run: Run) -> None:
+    build(read_resolved(run("run", "training.epochs=1", *FOLLOW)), world_size=1)
