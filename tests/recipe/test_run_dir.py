@@ -92,7 +92,7 @@ def test_a_finished_run_of_epochs_has_nothing_to_do_until_it_gets_more() -> None
     assert find_run_directory(resolved("dump_folder=out", "training.epochs=3"), NOW).state == "finished"
     assert find_run_directory(resolved("dump_folder=out", "training.epochs=2"), NOW).state == "finished"
     longer = find_run_directory(resolved("dump_folder=out", "training.epochs=4"), NOW)
-    assert (longer.state, [change_text(change) for change in longer.changes]) == ("unfinished", ["training.epochs 3 -> 4"])
+    assert (longer.state, [change_text(change) for change in longer.drift.changes]) == ("unfinished", ["training.epochs 3 -> 4"])
     # how many steps 3 epochs were is the worker's to say
     assert find_run_directory(resolved("dump_folder=out", "training.steps=40"), NOW).state == "unfinished"
 
