@@ -146,7 +146,8 @@ def word_unit(context: Mapping[str, Any], value: Any) -> Wording:
     if meant is None:
         return Wording("wrong-type", f"expected {words}, got {got}", context["units"], expected=words)
     help = f"write {meant} without quotes" if meant.isdigit() else f"did you mean '{meant}'?"
-    return Wording("wrong-type", f"expected {words}, got {got}", help, meant, words)
+    certain = meant == "".join(str(value).split())
+    return Wording("wrong-type", f"expected {words}, got {got}", help, meant, words, certain)
 
 
 def word_nothing(kind: str, context: Mapping[str, Any], value: Any) -> Wording:
