@@ -91,7 +91,8 @@ def existing_run(path: Path, resolved: Resolved) -> RunDirectory:
     if saved is not None and isinstance(steps, int) and steps < saved:
         raise ProblemsFound([fewer_steps_than_saved(path, steps, saved, resolved)])
     done = status.get("step") if status.get("state") == "finished" else None
-    if isinstance(done, int) and is_no_longer(resolved.run, before):
+    is_seed = before.checkpoint.create_seed_checkpoint and not resolved.run.checkpoint.create_seed_checkpoint
+    if isinstance(done, int) and not is_seed and is_no_longer(resolved.run, before):
         return RunDirectory(path, "finished", done=done)
     return RunDirectory(path, "unfinished", drift, done=saved)
 

@@ -7,12 +7,8 @@ from pathlib import Path
 
 import torch
 
-from titanrun.components.checkpoints.store import CheckpointStore, Retention
-from titanrun.components.data.loader import RowLoader
 from titanrun.components.metrics.recorder import Recorder
-from titanrun.config.base import dump
 from titanrun.config.problems import fail
-from titanrun.distributed.agreement import current_ranks
 from titanrun.distributed.device import device_name, emulates_bfloat16, find_device
 from titanrun.distributed.environment import Place
 from titanrun.distributed.precision import Precision, precision_named
@@ -21,18 +17,16 @@ from titanrun.models.shared.config import decided
 from titanrun.models.shared.counting import parameter_count
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.run_dir import record_decisions
-from titanrun.training.engine import Engine
 from titanrun.training.garbage import GarbageCollection
-from titanrun.training.run_checkpoints import RunCheckpoints
 from titanrun.training.save_times import SaveTimes
 from titanrun.training.signals import SignalRequests
 from titanrun.training.state import TrainState
 from titanrun.training.trainer import Plan, Trainer
+from titanrun.worker.build_checkpoints import begin, build_checkpoints, writes
 from titanrun.worker.build_data import build_loader, build_tokenizer, build_validator
 from titanrun.worker.build_metrics import build_metric_log, build_throughput
 from titanrun.worker.build_model import build_engine, build_model, materialise
 from titanrun.worker.length import length_words, steps_of, with_length
-from titanrun.worker.weights import load_initial_weights
 
 log = logging.getLogger(__name__)
 
@@ -66,13 +60,12 @@ def assembled(
     engine = build_engine(recipe, model, device=device, precision=precision)
     state = TrainState()
     checkpoints = build_checkpoints(recipe, resolved, engine=engine, rows=rows, state=state)
-    if checkpoints is None or not checkpoints.resume(steps=steps_of(recipe)):
-        load_initial_weights(recipe.checkpoint, model_config=recipe.model, engine=engine)
+    begin(recipe, checkpoints)
     introduce(recipe, resolved, device, precision, rows=rows.row_count)
     machine = {"device": str(device), "device_name": device_name(device), "ranks": place.world_size}
     record_decisions(run_dir, {**machine, "steps": steps_of(recipe)})
     finding_nan = torch.autograd.set_detect_anomaly(recipe.debug.detect_anomaly)
-    with finding_nan, closing(build_metric_log(recipe, run_dir, first_step=state.step)) as metrics:
+    with finding_nan, closing(checkpoints), closing(build_metric_log(recipe, run_dir, first_step=state.step)) as metrics:
         yield Trainer(
             engine=engine,
             rows=rows,
@@ -82,10 +75,10 @@ def assembled(
             recorder=Recorder(device),
             throughput=build_throughput(recipe, device),
             garbage=GarbageCollection(recipe.training),
-            save_times=SaveTimes(recipe.checkpoint.interval),
+            save_times=SaveTimes(recipe.checkpoint.interval, after_first=recipe.checkpoint.enable_first_step_checkpoint),
             signals=signals,
             validator=validator,
-            checkpoints=checkpoints,
+            checkpoints=checkpoints if writes(recipe.checkpoint) else None,
             on_step=on_step,
         )
 
@@ -95,23 +88,6 @@ def refuse_company(place: Place) -> None:
     if place.world_size > 1:
         message = f"this is rank {place.rank} of {place.world_size}, and training on more than one process is not built yet"
         raise fail("not-built", message, help="start one process: launch.nproc_per_node: 1, no torchrun")
-
-
-def build_checkpoints(recipe: Recipe, resolved: Path, *, engine: Engine, rows: RowLoader, state: TrainState) -> RunCheckpoints | None:
-    """What saves and resumes the run, if the recipe wants that."""
-    config = recipe.checkpoint
-    if not config.enable:
-        return None
-    store = CheckpointStore(folder=resolved.parent / config.folder, retention=Retention(config.keep_latest_k), ranks=current_ranks())
-    return RunCheckpoints(
-        config=config,
-        store=store,
-        engine=engine,
-        rows=rows,
-        state=state,
-        resolved=resolved.read_text(encoding="utf-8"),
-        parallelism=dump(recipe.parallelism),
-    )
 
 
 def build_plan(recipe: Recipe) -> Plan:

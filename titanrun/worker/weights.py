@@ -31,7 +31,7 @@ def load_initial_weights(config: CheckpointConfig, *, model_config: ModelConfig,
     if config.initial_load_in_hf:
         load_huggingface(huggingface_folder(config, model_config), model_config=model_config, engine=engine)
     elif config.initial_load_path is not None:
-        load_checkpoint(find_checkpoint(Path(config.initial_load_path), config.folder), engine, config)
+        load_checkpoint(named_checkpoint(config), engine, config)
 
 
 def huggingface_folder(config: CheckpointConfig, model_config: ModelConfig) -> Path:
@@ -55,6 +55,16 @@ def load_huggingface(folder: Path, *, model_config: ModelConfig, engine: Engine)
     log.info("took the initial weights from %s", folder)
 
 
+def named_checkpoint(config: CheckpointConfig) -> Checkpoint:
+    """The checkpoint at initial_load_path. Raises a problem where there is none, or it cannot be trusted."""
+    assert config.initial_load_path is not None
+    checkpoint = find_checkpoint(Path(config.initial_load_path), config.folder)
+    reasons = damage(checkpoint.folder, checkpoint.manifest(), config.verify)
+    if reasons:
+        raise fail("checkpoint", f"{checkpoint.folder} cannot be used: {'; '.join(reasons)}", path=INITIAL_LOAD_PATH)
+    return checkpoint
+
+
 def find_checkpoint(path: Path, folder: str) -> Checkpoint:
     """The checkpoint at `path`: a folder step-N, or the latest one of a run directory or of its checkpoint folder."""
     checkpoint = Checkpoint(path)
@@ -76,10 +86,6 @@ def find_checkpoint(path: Path, folder: str) -> Checkpoint:
 
 def load_checkpoint(checkpoint: Checkpoint, engine: Engine, config: CheckpointConfig) -> None:
     """Fills the model with the weights of a checkpoint, in the model's dtype; its optimizer state is left alone."""
-    manifest = checkpoint.manifest()
-    reasons = damage(checkpoint.folder, manifest, config.verify)
-    if reasons:
-        raise fail("checkpoint", f"{checkpoint.folder} cannot be used: {'; '.join(reasons)}", path=INITIAL_LOAD_PATH)
     tolerance = Tolerance(extra=config.allow_extra, cast=True, ignore_prefix=OPTIMIZER_PREFIX)
     checkpoint.load_tensors(engine.tensors(with_optimizer=False), tolerance=tolerance, ranks=current_ranks())
     log.info("took the initial weights from %s", checkpoint.folder)

@@ -34,7 +34,8 @@ class Retention:
             return []
         steps = list(manifests)
         losses = sorted((found.validation_loss, step) for step, found in manifests.items() if found.validation_loss is not None)
-        kept = {*steps[-self.latest :], *(step for _, step in losses[: self.best])}
+        # 0 is the seed, which nobody can train again
+        kept = {0, *steps[-self.latest :], *(step for _, step in losses[: self.best])}
         kept |= {step for step in steps if self.every is not None and step % self.every == 0}
         return [step for step in steps if step not in kept]
 
