@@ -11,6 +11,7 @@ from titanrun.config.problems import DataPath, Origin, Problem, ProblemsFound
 from titanrun.config.tree import Node, ReadInPart, broken_paths, plain
 from titanrun.recipe import catalogue, menu
 from titanrun.recipe.expected import Expected
+from titanrun.recipe.length import with_one_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,5 +50,6 @@ def changed(composed: Node, overrides: Sequence[str], environment: Mapping[str, 
         default_of=before.default_of,
         has_field=before.has_field,
     )
+    overridden = with_one_length(overridden)
     after = Expected(plain(overridden))
     return interpolate(overridden, environment, default_of=after.default_of, is_text=after.is_text)

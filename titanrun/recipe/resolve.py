@@ -1,7 +1,7 @@
 """From a file and overrides to a run: read, compose, override, interpolate, check, decide, apply the rules."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from titanrun.config.base import dump
@@ -168,16 +168,7 @@ def placed(problem: Problem, tree: Node) -> Problem:
         return problem
     node, found = nearest(tree, problem.path)
     origin = node.origin if found == problem.path else node.key or node.origin
-    return Problem(
-        problem.code,
-        problem.message,
-        problem.path,
-        origin,
-        help=problem.help,
-        suggestion=problem.suggestion,
-        got=problem.got,
-        expected=problem.expected,
-    )
+    return replace(problem, origin=origin)
 
 
 def edited_by_hand(file: str, tree: Node) -> list[Problem]:
