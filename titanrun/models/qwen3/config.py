@@ -19,6 +19,19 @@ from titanrun.models.shared.config import (
 from titanrun.models.shared.huggingface_config import HuggingFaceConfig
 
 
+# what config.json leaves unsaid, since transformers has no choice there; the bias is titanrun's own
+EXPERTS_OF_TRANSFORMERS = {
+    "num_shared_experts": 0,
+    "score_func": "softmax",
+    "route_scale": 1.0,
+    "gate_bias": False,
+    "score_before_experts": False,
+    "num_expert_groups": None,
+    "num_limited_groups": None,
+    "load_balance_coeff": 1e-3,
+}
+
+
 class Qwen3RopeConfig(Config):
     """Rotary position embedding of contiguous halves, in the dtype of the activations."""
 
@@ -182,4 +195,5 @@ def read_experts(file: HuggingFaceConfig) -> Sizes:
         "top_k": file.whole("num_experts_per_tok", 8),
         "hidden_dim": file.whole("moe_intermediate_size", 768),
         "route_norm": file.flag("norm_topk_prob", False),
+        **EXPERTS_OF_TRANSFORMERS,
     }

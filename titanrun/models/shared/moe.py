@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor, nn
 
+from titanrun.distributed.activation_checkpoint import is_recomputing
 from titanrun.models.shared.config import DecoderInitConfig, MoeConfig
 from titanrun.models.shared.feed_forward import FeedForward
 from titanrun.models.shared.grouped_experts import GroupedExperts
@@ -93,7 +94,7 @@ class Moe(nn.Module):
         x_ND = x_BTD.flatten(0, 1)
         routing = self.router(x_ND, self.expert_bias, in_turn=self.deals_in_turn)
         counts_E = count_slots(routing.experts_NK, self.config.num_experts)
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and not is_recomputing():
             self.tokens_per_expert.add_(counts_E)
         out_ND = self.routed(x_ND, routing, counts_E)
         if self.shared_experts is not None:

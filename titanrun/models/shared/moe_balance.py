@@ -4,6 +4,7 @@ Shapes: L layers, E experts.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from torch.optim import Optimizer
 from titanrun.models.shared.moe import Moe
 
 Reduce = Callable[[Tensor], Tensor]
+Record = Callable[[str, Tensor, Literal["mean"]], None]
 
 
 class ExpertBalance:
@@ -20,23 +22,27 @@ class ExpertBalance:
     Args:
         layers: the mixture-of-experts layers of this rank, in order.
         reduce: sums the counts [L, E] over all ranks that saw other tokens.
-        passes: how often a step's tokens are counted: 2 where blocks are computed again in the backward pass.
     """
 
-    def __init__(self, layers: Sequence[Moe], *, reduce: Reduce = lambda counts_LE: counts_LE, passes: int = 1) -> None:
+    def __init__(self, layers: Sequence[Moe], *, reduce: Reduce = lambda counts_LE: counts_LE) -> None:
         self.layers = layers
         self.reduce = reduce
-        self.passes = passes
         self.counts_LE: Tensor | None = None
 
-    def watch(self, optimizer: Optimizer) -> None:
-        """Take part in every step of the optimizer from now on."""
-        optimizer.register_step_pre_hook(lambda *_: self.update())
+    def watch(self, optimizer: Optimizer, record: Record) -> None:
+        """Take part in every step of the optimizer from now on, and tell `record(name, value, reduce)` how even it was."""
+
+        def before_step(*_: object) -> None:
+            self.update()
+            for name, value in self.readings().items():
+                record(name, value, "mean")
+
+        optimizer.register_step_pre_hook(before_step)
 
     @torch.no_grad()
     def update(self) -> None:
         """One step of every bias towards the experts with too few tokens; the counters start again at zero."""
-        counts_LE = self.reduce(torch.stack([layer.tokens_per_expert for layer in self.layers])) // self.passes
+        counts_LE = self.reduce(torch.stack([layer.tokens_per_expert for layer in self.layers]))
         self.counts_LE = counts_LE
         for layer, counts_E in zip(self.layers, counts_LE, strict=True):
             layer.tokens_per_expert.zero_()
@@ -45,11 +51,15 @@ class ExpertBalance:
                 layer.expert_bias += step_E - step_E.mean()
 
     def readings(self) -> dict[str, Tensor]:
-        """Of the last step: the busiest expert's tokens over the mean, worst layer and mean of layers (1 is even)."""
+        """Of the last step: the busiest expert's tokens over the mean (1 is even) in the worst layer, and tokens per expert."""
         if self.counts_LE is None:
             return {}
         imbalance_L = self.counts_LE.amax(1) / self.counts_LE.mean(1).clamp(min=1)
-        return {"moe/max_imbalance": imbalance_L.max(), "moe/mean_imbalance": imbalance_L.mean()}
+        return {
+            "moe/imbalance": imbalance_L.max(),
+            "moe/most_tokens_per_expert": self.counts_LE.max(),
+            "moe/least_tokens_per_expert": self.counts_LE.min(),
+        }
 
 
 def moe_layers(model: nn.Module) -> list[Moe]:
