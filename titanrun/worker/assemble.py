@@ -124,6 +124,8 @@ def build_plan(recipe: Recipe) -> Plan:
 
 def introduce(recipe: Recipe, resolved: Path, device: torch.device, precision: Precision, *, rows: int) -> None:
     """Says what is about to train, and what will make it slow."""
+    if recipe.description:
+        log.info("%s", recipe.description)
     if recipe.debug.print_config:
         log.info("%s", resolved.read_text(encoding="utf-8").rstrip())
     if precision.compute == torch.bfloat16 and emulates_bfloat16(device):
