@@ -271,3 +271,20 @@ def test_a_stop_that_loses_steps_is_a_failure(run: Run, number: signal.Signals, 
             logging.getLogger("titanrun.steps").removeHandler(listening)
     status = json.loads((resolved.parent / "status.json").read_text())
     assert (status["state"], status["step"], status["exit_code"]) == ("failed", 1, code)
+
+
+def test_saves_by_the_clock_come_between_steps(run: Run) -> None:
+    seconds = 0.0
+
+    def tick(step: int) -> None:
+        nonlocal seconds
+        seconds += 60
+
+    resolved = run("run", "checkpoint.interval=4m")
+    with (
+        SignalRequests() as signals,
+        assembled(read_resolved(resolved), resolved, place=Place(), signals=signals, on_step=tick) as trainer,
+    ):
+        trainer.save_times.clock = lambda: seconds
+        assert trainer.fit().state == "finished"
+    assert sorted(entry.name for entry in (resolved.parent / "checkpoint").iterdir()) == ["step-10", "step-4", "step-8"]

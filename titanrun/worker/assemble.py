@@ -22,6 +22,7 @@ from titanrun.recipe.run_dir import record_decisions
 from titanrun.training.engine import Engine
 from titanrun.training.garbage import GarbageCollection
 from titanrun.training.run_checkpoints import RunCheckpoints
+from titanrun.training.save_times import SaveTimes
 from titanrun.training.signals import SignalRequests
 from titanrun.training.state import TrainState
 from titanrun.training.trainer import Plan, Trainer
@@ -79,6 +80,7 @@ def assembled(
             recorder=Recorder(device),
             throughput=build_throughput(recipe, device),
             garbage=GarbageCollection(recipe.training),
+            save_times=SaveTimes(recipe.checkpoint.interval),
             signals=signals,
             validator=validator,
             checkpoints=checkpoints,
@@ -118,7 +120,6 @@ def build_plan(recipe: Recipe) -> Plan:
         tokens_per_step=training.global_batch_size * training.seq_len,
         vocab_size=decided(recipe.model.vocab_size),
         log_every=recipe.metrics.log_freq,
-        save_every=recipe.checkpoint.interval,
     )
 
 
