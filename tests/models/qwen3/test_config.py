@@ -13,6 +13,7 @@ from titanrun.models.qwen3.huggingface import huggingface_config
 from titanrun.models.qwen3.model import Qwen3
 from titanrun.models.shared.counting import active_parameter_count, flops_per_token, parameter_count
 from titanrun.models.shared.flavors import spell_out
+from titanrun.recipe.resolve import resolve
 
 
 @pytest.mark.parametrize(
@@ -85,3 +86,32 @@ def test_experts_of_a_dense_flavor_must_be_written_whole():
     with pytest.raises(ProblemsFound) as found:
         spell_out(Qwen3Config(flavor="0.6B", moe={"top_k": 2}))
     assert ("model", "moe", "num_experts") in {problem.path for problem in found.value.problems}
+
+
+def test_rows_longer_than_the_context_are_refused(qwen3, tmp_path):
+    problems = problems_of(tmp_path, "model.max_seq_len=128", "training.seq_len=256")
+    assert [problem.rule for problem in problems] == ["rows-fit-context"]
+
+
+@pytest.mark.parametrize("change", ["model.attention.backend=flex", "model.attention.mask=block_causal"])
+def test_attention_that_cannot_run_is_refused(change, tmp_path):
+    assert [problem.rule for problem in problems_of(tmp_path, change)] == ["attention-runs"]
+
+
+@pytest.mark.parametrize(
+    "change", ["score_func=sigmoid", "num_shared_experts=1", "gate_bias=true", "score_before_experts=true", "route_scale=2.0"]
+)
+def test_experts_that_transformers_does_not_have_are_not_exported_by_half(change, tmp_path):
+    asked = ["checkpoint.enable=true", "checkpoint.last_save_in_hf=true", "model.flavor=debugmodel_moe", f"model.moe.{change}"]
+    (problem,) = problems_of(tmp_path, *asked)
+    assert problem.rule == "export-fits-transformers"
+    assert problem.path == ("model", "moe", change.partition("=")[0])
+
+
+def problems_of(folder, *overrides):
+    """What is wrong with a recipe of the debug flavor and `overrides`."""
+    recipe = folder / "recipe.yaml"
+    recipe.write_text("version: 1\nmodel: {name: qwen3, flavor: debugmodel}\ntraining: {dataset: tiny}\n")
+    with pytest.raises(ProblemsFound) as found:
+        resolve(str(recipe), list(overrides), environment={})
+    return found.value.problems

@@ -110,5 +110,5 @@ def test_weights_of_another_model_are_named(qwen3):
     config = qwen3(moe=EXPERTS)
     exported = to_huggingface(config, random_model(config).state_dict())
     del exported["model.layers.1.mlp.experts.7.up_proj.weight"]
-    with pytest.raises(ProblemsFound, match="missing: model.layers.1.mlp.experts.7.up_proj.weight"):
+    with pytest.raises(ProblemsFound, match=r"missing: model\.layers\.1\.mlp\.experts\.7\.up_proj\.weight"):
         from_huggingface(config, exported)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 from titanrun.config.base import Config
 from titanrun.config.fields import bookkeeping, component, numerics, section
 from titanrun.config.problems import Problem
+from titanrun.config.render import shorten
 from titanrun.config.types import AUTO, OrAuto, PositiveFloat, PositiveInt
 from titanrun.models.shared.config import (
     AttentionConfig,
@@ -17,7 +18,6 @@ from titanrun.models.shared.config import (
     moe_conflicts,
 )
 from titanrun.models.shared.huggingface_config import HuggingFaceConfig
-
 
 # what config.json leaves unsaid, since transformers has no choice there; the bias is titanrun's own
 EXPERTS_OF_TRANSFORMERS = {
@@ -173,6 +173,16 @@ class Qwen3Config(ModelConfig):
     def attention_width(self) -> int:
         """Key width plus value width of all query heads of all layers."""
         return decided(self.n_layers) * decided(self.n_heads) * 2 * decided(self.head_dim)
+
+    def export_problems(self) -> list[Problem]:
+        """Experts that are chosen, weighted or shared in another way than in transformers."""
+        moe, problems = decided(self.moe), []
+        for field, theirs in EXPERTS_OF_TRANSFORMERS.items() if moe is not None else ():
+            ours = getattr(moe, field)
+            if ours != theirs and field != "load_balance_coeff":
+                message = f"transformers' Qwen3 has no experts with {field}: {shorten(ours)}"
+                problems.append(Problem("conflict", message, ("model", "moe", field), help=f"use {shorten(theirs)}, or export nothing"))
+        return problems
 
     def idle_parameter_count(self) -> int:
         """Parameters of the experts that a token is not sent to."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from titanrun.config.problems import ProblemsFound
 from titanrun.models.qwen3.config import Qwen3Config
 from titanrun.models.shared.huggingface_weights import check_state, huggingface_name, without_tied_head
 
@@ -37,8 +38,10 @@ BIAS = ".moe.expert_bias"
 def to_huggingface(config: Qwen3Config, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights of a model under transformers' names. A tied head is not exported.
 
-    Raises ProblemsFound where names or shapes are not those of the model.
+    Raises ProblemsFound where transformers has no such experts, and where names or shapes are not those of the model.
     """
+    if config.export_problems():
+        raise ProblemsFound(config.export_problems())
     given = without_tied_head(state, tied=config.tie_word_embeddings, head="output.weight")
     given = {name: tensor for name, tensor in given.items() if not name.endswith(BIAS)}
     shapes = config.parameter_shapes()

@@ -73,6 +73,10 @@ class ModelConfig(ComponentConfig):
         """Width of a query head's key plus width of its value, summed over query heads and layers."""
         raise NotImplementedError
 
+    def export_problems(self) -> list[Problem]:
+        """What transformers has no mathematics for, so that weights under its names would be another model's."""
+        return []
+
     def idle_parameter_count(self) -> int:
         """Parameters that a token does not meet: those of the experts it is not sent to."""
         return 0
@@ -188,6 +192,7 @@ def swiglu_width(dim: int, *, multiplier: float | None, multiple_of: int) -> int
         width = int(multiplier * width)
     return -(-width // multiple_of) * multiple_of
 
+
 class MoeConfig(Config):
     """Mixture of experts: a router sends each token to `top_k` of `num_experts` feed-forward layers."""
 
@@ -214,7 +219,7 @@ class MoeConfig(Config):
     num_limited_groups: OrAuto[PositiveInt] | None = numerics("auto", examples=[4])
     """Groups that one token may use: those with the largest sum of their two best scores."""
     load_balance_coeff: OrAuto[PositiveFloat] | None = numerics("auto", examples=[0.001])
-    """Step by which a bias on the router's choice moves towards experts with too few tokens (https://arxiv.org/abs/2408.15664); null: none."""
+    """Step of the bias that moves the router's choice towards idle experts (https://arxiv.org/abs/2408.15664); null: none."""
     use_grouped_mm: bool = performance(True)
     """Whether one grouped matrix product runs all experts where torch has it for the device and dtype; else a loop over experts."""
 
@@ -226,7 +231,9 @@ def moe_conflicts(moe: Sizes) -> list[Problem]:
     if AUTO not in (experts, top_k) and top_k > experts:
         found.append(("top_k", f"a token cannot go to {top_k} of {experts} experts", f"use {experts} at most"))
     if (groups is None) != (limited is None) and AUTO not in (groups, limited):
-        found.append(("num_limited_groups", "expert groups need both num_expert_groups and num_limited_groups", "write both, or null for both"))
+        found.append(
+            ("num_limited_groups", "expert groups need both num_expert_groups and num_limited_groups", "write both, or null for both")
+        )
     elif groups is not None and AUTO not in (groups, experts, limited, top_k):
         found += group_conflicts(experts, groups, limited, top_k)
     return [Problem("conflict", message, ("model", "moe", field), help=help) for field, message, help in found]

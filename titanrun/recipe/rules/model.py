@@ -52,12 +52,3 @@ def features_asked_for(run: Recipe, ranks: int | None) -> dict[Feature, DataPath
     if run.validation.enable:
         asked["validation"] = ("validation", "enable")
     return asked
-
-
-@rule("balance-needs-experts")
-def balance_needs_experts(run: Recipe) -> Iterator[Finding]:
-    """`debug.moe_force_load_balance` deals tokens to the experts of a mixture in turn; a dense model has none."""
-    if run.debug.moe_force_load_balance and getattr(run.model, "moe", None) is None:
-        message = f"moe_force_load_balance changes nothing: {run.model.name} {run.model.flavor or ''}".rstrip() + " has no experts"
-        paths = (("debug", "moe_force_load_balance"), ("model", "flavor"))
-        yield Finding(message, paths, help="leave it out, or name a flavor with experts", code="no-effect", severity="warning", if_written=True)
