@@ -9,11 +9,11 @@ from pydantic import ValidationError
 from titanrun.config import registry
 from titanrun.config.base import Config
 from titanrun.config.conflict import CONFLICT, place_together
-from titanrun.config.fields import setting_of
+from titanrun.config.fields import is_secret, setting_of
 from titanrun.config.problems import DataPath, Origin, Problem
 from titanrun.config.shape import annotation_at, bare, chosen, config_at, field_at, is_slot, item_type
 from titanrun.config.suggest import closest, listing
-from titanrun.config.tree import Node, find, nearest, path_text, plain
+from titanrun.config.tree import Node, find, nearest, path_text, plain, walk
 from titanrun.config.wording import NO_VALUE, singular, word_value_error
 
 C = TypeVar("C", bound=Config)
@@ -71,6 +71,9 @@ class Checker:
         key = str(path[-1])
         node = find(self.root, path)
         suggestion, elsewhere = self.meant_key(path)
+        meant = field_at(self.model, self.data, (*path[:-1], suggestion)) if suggestion else None
+        if meant is not None and is_secret(meant) and node is not None:
+            hide(node)
         help = f"did you mean '{suggestion}'?" if suggestion else elsewhere
         if help is None and (holder := config_at(self.model, self.data, path[:-1])) is not None:
             help = f"known keys: {listing(holder.model_fields, last='and')}"
@@ -97,7 +100,10 @@ class Checker:
             message = f"{path_text(path)} asks for {capability}, which this version does not have"
             return Problem("not-built", message, path, origin, help="leave it out", got=error["input"])
         wording = word_value_error(error["type"], error.get("ctx") or {}, NO_VALUE if empty else error["input"])
-        got = None if empty else error["input"]
+        is_hidden = error["type"] == "secret"
+        if is_hidden:
+            hide(node)
+        got = None if empty or is_hidden else error["input"]
         null_text = node.value is None and not empty and node.origin.source.name.lower().endswith(".toml")
         return Problem(
             wording.code,
@@ -176,6 +182,12 @@ def keys_named(model: type[Config], data: Any, key: str, path: DataPath = ()) ->
         inner = chosen(annotation, value) if is_slot(annotation) else annotation
         if isinstance(inner, type) and issubclass(inner, Config) and not issubclass(inner, model) and item_type(field.annotation) is None:
             yield from keys_named(inner, value, key, (*path, name))
+
+
+def hide(node: Node) -> None:
+    """From now on no message shows what stands at a node or below it."""
+    for _, inner in walk(node):
+        inner.origin.source.hidden.append(inner.origin)
 
 
 def key_origin(node: Node | None) -> Origin | None:
