@@ -85,7 +85,7 @@ def without_secret(problem: Problem) -> Problem:
     origin.source.hidden.append(replace(origin, end_column=len(origin.source.line(origin.line)) + 1))
     if problem.code in ("duplicate-key", "usage"):
         return problem
-    return replace(problem, code="wrong-type", message=SECRET_MESSAGE, help=SECRET_HELP, suggestion=None, got=None)
+    return replace(problem, code="wrong-type", message=SECRET_MESSAGE, help=SECRET_HELP, suggestion=None, got=None, fix=None)
 
 
 def read_back(tree: Node) -> Node:

@@ -18,7 +18,7 @@ from titanrun.recipe.decide import decide
 from titanrun.recipe.reading import Reading, load_listed_plugins, read_back, read_tree
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import apply_rules
-from titanrun.recipe.synonyms import SYNONYMS
+from titanrun.recipe.synonyms import SAME_MEANING, SYNONYMS
 
 REQUIRED: tuple[DataPath, ...] = (("model",), ("model", "name"), ("training",), ("training", "dataset"), ("training", "dataset", "name"))
 FLAVOR: DataPath = ("model", "flavor")
@@ -156,7 +156,7 @@ def check_tree(tree: Node) -> Recipe:
     """The recipe as a config. Raises ProblemsFound."""
     check_version(tree)
     problems = [placed(problem, tree) for problem in load_listed_plugins(tree)]
-    checked = check(Recipe, tree, synonyms=SYNONYMS)
+    checked = check(Recipe, tree, synonyms=SYNONYMS, same_meaning=SAME_MEANING)
     if checked.config is None or problems:
         raise ProblemsFound([*problems, *checked.problems])
     return checked.config
