@@ -74,6 +74,7 @@ class ActivationCheckpointConfig(ComponentConfig):
 
     slot: ClassVar = "activation_checkpoint"
     is_slot: ClassVar = True
+    # torchtitan 0.2.2 recomputes every second layer unless told otherwise; here recomputing is asked for
     default_name: ClassVar = "none"
     name: str = performance()
 
@@ -148,6 +149,7 @@ class FaultToleranceConfig(Config):
     """How long a collective between groups may take."""
     replica_id: NonNegativeInt = bookkeeping(0, not_built=REPLICAS)
     """Which of the groups this is, from 0."""
+    # 0 in torchtitan 0.2.2, which no run with replica groups can have
     group_size: PositiveInt | None = numerics(None, unit="groups", not_built=REPLICAS)
     """How many groups share the data; null only while they are not used."""
     min_replica_size: PositiveInt = bookkeeping(1, unit="groups", not_built=REPLICAS)
@@ -178,7 +180,7 @@ class DebugConfig(Config):
     """Whether only deterministic kernels are used; an operation without one is an error."""
     deterministic_warn_only: bool = numerics(False)
     """Whether such an operation warns instead."""
-    moe_force_load_balance: bool = numerics(False, not_built="mixture of experts")
+    moe_force_load_balance: bool = numerics(False)
     """Whether tokens are dealt to experts in turn instead of by the router."""
     detect_anomaly: bool = performance(False, resume=True)
     """Whether the backward pass stops at the operation that first gave NaN, and says where it was called; slow."""
