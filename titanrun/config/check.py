@@ -83,6 +83,8 @@ class Checker:
     def bad_value(self, path: DataPath, error: Any) -> Problem:
         """A value of a wrong type, out of range, or a name nobody registered."""
         node, _ = nearest(self.root, path)
+        if error["type"] == "component_name_missing" and (key := self.misspelt_name(path, node)) is not None:
+            return self.unknown_key((*path, key))
         empty = node.value is None and node.key is not None and node.origin == node.key
         origin = node.origin
         if error["type"].startswith(("unknown_name", "component_name")) and isinstance(node.value, dict):
@@ -108,6 +110,18 @@ class Checker:
             expected=wording.expected,
         )
 
+    def misspelt_name(self, path: DataPath, node: Node) -> str | None:
+        """The key of a component without `name` that is no field of any choice and looks like `name`."""
+        slot = annotation_at(self.model, self.data, path)
+        assert is_slot(slot)
+        known = {field for choice in registry.choices(slot).values() for field in choice.model_fields}
+        keys = [key for key in node.value if key not in known] if isinstance(node.value, dict) else []
+        return next((key for key in keys if self.means_name(key)), None)
+
+    def means_name(self, key: str) -> bool:
+        """Whether `name` was meant by a key."""
+        return "name" in self.synonyms.get(key.lower().replace("-", "_"), ()) or closest(key, ["name"]) is not None
+
     def place(self, path: DataPath) -> str:
         """A mapping as messages call it: `section 'training'`, `converter 'lora'`, `the recipe`."""
         if not path:
@@ -124,7 +138,7 @@ class Checker:
         holder = config_at(self.model, self.data, path[:-1])
         parent = find(self.root, path[:-1])
         if holder is None or parent is None or not isinstance(parent.value, dict):
-            return None, None
+            return "name" if self.means_name(key) else None, None
         present = set(parent.value)
         for synonym in self.synonyms.get(key.lower().replace("-", "_"), ()):
             if synonym in holder.model_fields:
