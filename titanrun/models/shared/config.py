@@ -9,6 +9,8 @@ from titanrun.config.types import AUTO, OrAuto, PositiveFloat, PositiveInt, Text
 
 T = TypeVar("T")
 Sizes: TypeAlias = dict[str, Any]
+# a float that no integer field takes, where infinity would not even become an integer
+FAR_TOO_WIDE = 2.0**64
 
 
 class ModelConfig(ComponentConfig):
@@ -132,5 +134,5 @@ def swiglu_width(dim: int, *, multiplier: float | None, multiple_of: int) -> int
     """Hidden width by Llama's rule: two thirds of 4 dim, times the multiplier, rounded up."""
     width = int(2 * (4 * dim) / 3)
     if multiplier is not None:
-        width = int(multiplier * width)
+        width = int(min(multiplier * width, FAR_TOO_WIDE))
     return -(-width // multiple_of) * multiple_of
