@@ -10,7 +10,7 @@ import pytest
 from annotated_types import Ge, GroupedMetadata, Gt, Le, Len, Lt, MinLen, MultipleOf
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from titanrun.config import registry
@@ -51,6 +51,26 @@ TRICKY_TEXTS = [
     "é\u0301",
 ]
 FLOATS = [5e-324, 1e-7, 0.1 + 0.2, 1e16, 1e22, 1.7976931348623157e308, 3e-4, 1 / 3, 1.0, 0.0, -0.0]
+# values with units, and paths that stay inside of a folder
+OFTEN_TAKEN = [
+    "90s",
+    "1.5h",
+    "2h30m",
+    "1d",
+    "500ms",
+    "1.5K",
+    "500M",
+    "10B",
+    "4GiB",
+    "512MiB",
+    "1.5GB",
+    "a b/é",
+    "x/./y",
+    1,
+    7,
+    1000.0,
+    2**40,
+]
 BOUNDS = (Gt, Ge, Lt, Le, MultipleOf, MinLen, Len)
 MOST_REPAIRS = 12
 DATASET = ("training", "dataset")
@@ -127,24 +147,25 @@ def is_known(metadata: tuple[Any, ...]) -> bool:
 
 
 def field_values(field: FieldInfo) -> st.SearchStrategy[Any]:
-    """What a field takes. Where a function decides: its default, its examples, and the texts that the function takes."""
+    """What a field takes. Where a function decides: its default, its examples, and of what is often taken that which it takes."""
     metadata = tuple(field.metadata)
     if is_known(metadata) and all(is_known(inner_metadata(part)) for part in get_args(field.annotation)):
         return values(field.annotation, metadata)
-    known = list(field.examples or [])
+    taken = TypeAdapter(Annotated[(field.annotation, Field(), *metadata)])
+    known = [value for value in (*(field.examples or []), *OFTEN_TAKEN) if takes(taken, value)]
     if not field.is_required():
         known.append(dump_value(field.get_default(call_default_factory=True, validated_data={})))
-    taken = TypeAdapter(Annotated[(field.annotation, *metadata)])
     texts_taken = texts().map(lambda text: text if takes(taken, text) else known[0])
     return st.one_of(st.sampled_from(known), texts_taken if bare(field.annotation) is str else st.nothing())
 
 
 def takes(type: TypeAdapter[Any], value: object) -> bool:
-    """Whether a value is valid as it stands."""
+    """Whether a value is valid."""
     try:
-        return bool(type.validate_python(value, strict=True) == value)
+        type.validate_python(value, strict=True)
     except ValidationError:
         return False
+    return True
 
 
 def inner_metadata(annotation: Any) -> tuple[Any, ...]:
