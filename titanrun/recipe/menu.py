@@ -8,18 +8,24 @@ from titanrun.config import registry
 from titanrun.config.problems import Problem
 from titanrun.config.suggest import closest, listing
 
-MODEL_FAMILIES = {"llama3": "titanrun.models.llama3.config"}
+MODEL_FAMILIES = {"llama3": "titanrun.models.llama3.config", "qwen3": "titanrun.models.qwen3.config"}
 RULE_MODULES = (
     "titanrun.recipe.rules.not_built",
     "titanrun.recipe.rules.ranks",
     "titanrun.recipe.rules.rows",
     "titanrun.recipe.rules.tensor_parallel",
+    "titanrun.recipe.rules.context_parallel",
+    "titanrun.recipe.rules.pipeline",
     "titanrun.recipe.rules.experts",
+    "titanrun.recipe.rules.compiled",
     "titanrun.recipe.rules.model",
     "titanrun.recipe.rules.data",
     "titanrun.recipe.rules.schedule",
     "titanrun.recipe.rules.checkpoint",
+    "titanrun.recipe.rules.optimizer",
+    "titanrun.recipe.rules.replicas",
     "titanrun.recipe.rules.unread",
+    "titanrun.recipe.rules.unread_parallel",
 )
 PLUGIN_GROUP = "titanrun.plugins"
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from titanrun.config.suggest import listing
-from titanrun.distributed.degrees import degrees_of
+from titanrun.distributed.degrees import common_divisors, degrees_of
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rank_rule, rule
 from titanrun.recipe.rules.ranks import at
@@ -26,7 +26,7 @@ def experts_divide_over_ep(run: Recipe) -> Iterator[Finding]:
     """Each expert-parallel rank holds the same number of whole experts: expert_parallel_degree must divide model.moe.num_experts."""
     degree, experts = run.parallelism.expert_parallel_degree, run.model.routed_experts()
     if experts % degree:
-        fitting = [str(size) for size in range(1, experts + 1) if experts % size == 0]
+        fitting = map(str, common_divisors(experts))
         yield Finding(
             f"{experts} experts cannot be split over {degree} expert-parallel ranks",
             (EXPERT, ("model", "moe", "num_experts"), ("model", "flavor")),
@@ -44,6 +44,21 @@ def experts_split_as_matrices(run: Recipe) -> Iterator[Finding]:
             f"experts cannot be split over {degree} tensor-parallel ranks where other matrices are split over {tensor}",
             (EXPERT_TENSOR, at("tensor_parallel_degree")),
             help="use 1" if tensor == 1 else f"use 1 or {tensor}",
+        )
+
+
+@rule("deepep-needs-whole-experts")
+def deepep_needs_whole_experts(run: Recipe) -> Iterator[Finding]:
+    """DeepEP carries tokens to whole experts: expert_parallel_comm_backend deepep needs expert_tensor_parallel_degree 1."""
+    section = run.parallelism
+    if (
+        section.expert_parallel_degree > 1
+        and section.expert_parallel_comm_backend == "deepep"
+        and section.expert_tensor_parallel_degree > 1
+    ):
+        message = f"DeepEP carries tokens to whole experts, and here {section.expert_tensor_parallel_degree} ranks share one"
+        yield Finding(
+            message, (at("expert_parallel_comm_backend"), EXPERT_TENSOR), help="use standard, or expert_tensor_parallel_degree: 1"
         )
 
 
