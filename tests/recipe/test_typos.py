@@ -76,8 +76,8 @@ def key_typos(data: Any, path: DataPath, where: str) -> Iterator[Case]:
     key = str(path[-1])
     for typo in typos(key):
         if typo not in value_at(data, path[:-1]):
-            changes = changed(data, path, typo)
-            yield f"{where}:{path_text(path)} as {typo}", key, lambda data=changes, at=(*path[:-1], typo): suggested_for(data, at)
+            at = (*path[:-1], typo)
+            yield f"{where}:{path_text(path)} as {typo}", key, lambda typo=typo, at=at: suggested_for(changed(data, path, typo), at)
 
 
 def shipped() -> Iterator[tuple[str, Any]]:
