@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import get_args
@@ -33,7 +34,8 @@ def test_the_files_of_a_run_agree_with_their_schemas(run: Callable[..., Path], t
     for _ in range(2):
         write_run(RunDirectory(folder, "new"), resolved, ["titanrun", "train", "recipe.yaml", *overrides], datetime.now(UTC))
     assert main([str(folder / "resolved.yaml")]) == 0
-    jsonl.MetricsFile(folder / "metrics.jsonl").write(3, {"loss": math.nan, "moe/load": -math.inf})
+    with closing(jsonl.MetricsFile(folder / "metrics.jsonl")) as metrics:
+        metrics.write(3, {"loss": math.nan, "moe/load": -math.inf})
     for name, file in {"run": "run.json", "status": "status.json", "sources": "resolved.sources.json"}.items():
         check(name, (folder / file).read_text(encoding="utf-8"))
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
