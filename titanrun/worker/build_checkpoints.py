@@ -4,7 +4,8 @@ from pathlib import Path
 
 from titanrun.components.checkpoints.background import BackgroundSaves, Stage, WriterProcess
 from titanrun.components.checkpoints.config import CheckpointConfig
-from titanrun.components.checkpoints.store import CheckpointStore, Retention
+from titanrun.components.checkpoints.retention import Retention
+from titanrun.components.checkpoints.store import CheckpointStore
 from titanrun.components.data.loader import RowLoader
 from titanrun.config.base import dump
 from titanrun.distributed.agreement import current_ranks, ranks_beside

@@ -1,5 +1,6 @@
 """Weights from outside into a new model, and a finished model's weights out into a Hugging Face folder."""
 
+import json
 import logging
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from titanrun.components.checkpoints.manifest import damage
 from titanrun.components.checkpoints.optimizer_state import PREFIX as OPTIMIZER_PREFIX
 from titanrun.components.checkpoints.store import CheckpointStore
 from titanrun.components.tokenizers.config import TokenizerConfig
-from titanrun.components.tokenizers.vocabulary import open_folder
+from titanrun.components.tokenizers.vocabulary import open_folder, special_token_ids
 from titanrun.config.problems import fail
 from titanrun.distributed.agreement import current_ranks
 from titanrun.distributed.dtypes import dtype_named
@@ -23,6 +24,7 @@ from titanrun.training.engine import MODEL_PREFIX, Engine
 
 log = logging.getLogger(__name__)
 
+GENERATION_FILE = "generation_config.json"
 INITIAL_LOAD_PATH = ("checkpoint", "initial_load_path")
 
 
@@ -106,7 +108,22 @@ def export_huggingface(
     family = family_module(type(model_config), "huggingface")
     dtype = dtype_named(dtype_name)
     state = {name: tensor.detach().to(dtype) for name, tensor in model.state_dict().items()}
-    files = [] if tokenizer is None else open_folder(tokenizer.folder).files
+    files, texts = huggingface_files(tokenizer, model_config)
     config = family.huggingface_config(model_config, dtype_name)
-    write_folder(folder, family.to_huggingface(model_config, state), config, files)
+    write_folder(folder, family.to_huggingface(model_config, state), config, files, texts)
     log.info("wrote %s, which transformers opens", folder)
+
+
+def huggingface_files(tokenizer: TokenizerConfig | None, model_config: ModelConfig) -> tuple[list[Path], dict[str, bytes]]:
+    """What lies beside the weights: the tokenizer's files, and generation_config.json.
+
+    That is the one of the folder that the model came from, else one with the ids of the tokenizer's special tokens, so that
+    `generate` knows where a text ends.
+    """
+    files = [] if tokenizer is None else open_folder(tokenizer.folder).files
+    given = Path(model_config.hf_assets_path or "") / GENERATION_FILE
+    if model_config.hf_assets_path is not None and given.is_file():
+        return [*files, given], {}
+    ids = {} if tokenizer is None else special_token_ids(tokenizer.folder)
+    text = json.dumps({f"{role}_id": ids.get(role) for role in ("bos_token", "eos_token", "pad_token")}, indent=2)
+    return files, {GENERATION_FILE: f"{text}\n".encode()}

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from titanrun.components.checkpoints.checkpoint import Snapshot
-from titanrun.components.checkpoints.store import CheckpointStore, Retention
+from titanrun.components.checkpoints.retention import Retention
+from titanrun.components.checkpoints.store import CheckpointStore
 from titanrun.distributed.agreement import attempt, portable, raise_portable
 from titanrun.distributed.device import is_accelerator
 

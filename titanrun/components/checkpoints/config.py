@@ -31,9 +31,9 @@ class CheckpointConfig(Config):
     """Whether initial_load_path is a Hugging Face folder; without a path, model.hf_assets_path."""
     initial_load_in_hf_quantized: bool = numerics(False, not_built="loading quantised weights")
     """Whether the weights in that folder are quantised, and are expanded as they are loaded."""
-    load_step: NonNegativeInt | None = numerics(None, unit="steps")
+    load_step: NonNegativeInt | None = numerics(None, unit="steps", resume=True)
     """The checkpoint that a run goes on from, once; null: the latest. Later ones are kept under another name."""
-    exclude_from_loading: tuple[Literal["optimizer", "lr_scheduler", "dataloader", "train_state"], ...] = numerics(())
+    exclude_from_loading: tuple[Literal["optimizer", "lr_scheduler", "dataloader", "train_state"], ...] = numerics((), resume=True)
     """What begins anew when a run goes on, once, or starts from another's state; the weights are always loaded."""
     load_only: bool = bookkeeping(False, resume=True)
     """Whether the run goes on from its checkpoints, but writes none."""
