@@ -4,15 +4,16 @@ import re
 import shutil
 import sys
 from textwrap import wrap
+from typing import TextIO
 
 # `name   text`: what follows the first wide gap is continued below itself
 COLUMN = re.compile(r"( *\S.*? {2,})\S")
 NARROWEST = 20
 
 
-def columns() -> int | None:
-    """The columns of the terminal that stdout is; None where it is none."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+def columns(stream: TextIO | None = None) -> int | None:
+    """The columns of the terminal that a stream, stdout by default, is; None where it is none."""
+    return shutil.get_terminal_size().columns if (stream or sys.stdout).isatty() else None
 
 
 def fitted(text: str, width: int | None) -> str:

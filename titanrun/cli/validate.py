@@ -5,6 +5,7 @@ from argparse import Namespace
 from functools import partial
 
 from titanrun.cli.arguments import Parser, split_overrides
+from titanrun.cli.terminal import columns
 from titanrun.cli.voice import detail, detail_files, note
 from titanrun.config.problems import Problem
 from titanrun.config.render import render
@@ -90,4 +91,4 @@ def show(problems: list[Problem], format: str) -> None:
     if format != "text":
         sys.stdout.write(render(problems, format=format))  # type: ignore[arg-type]
     elif problems:
-        sys.stderr.write(render(problems, colour=colour_wanted(sys.stderr.isatty())))
+        sys.stderr.write(render(problems, colour=colour_wanted(sys.stderr.isatty()), columns=columns(sys.stderr)))
