@@ -1,7 +1,7 @@
 """Validates a tree against a config class: every problem at once, each at its origin."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
@@ -9,9 +9,10 @@ from pydantic import ValidationError
 from titanrun.config import registry
 from titanrun.config.base import Config
 from titanrun.config.compose import EXTENDS
-from titanrun.config.conflict import CONFLICT, place_together
+from titanrun.config.conflict import CONFLICT, place_together, uses
 from titanrun.config.fields import is_secret, setting_of
 from titanrun.config.fixes import quoted, rewritten, unquoted
+from titanrun.config.limits import MAX_PROBLEMS
 from titanrun.config.problems import DataPath, Fix, Origin, Problem
 from titanrun.config.shape import annotation_at, bare, chosen, config_at, field_at, is_slot, item_type
 from titanrun.config.suggest import closest, is_respelling, letters, listing
@@ -43,7 +44,11 @@ def check(model: type[C], root: Node, *, synonyms: Synonyms | None = None, same_
     except ValidationError as error:
         errors = error.errors(include_url=False)
     checker = Checker(model, root, data, synonyms or {}, same_meaning)
-    return Checked(None, tuple(without_follow_ups([checker.problem(item) for item in errors])))
+    problems = [checker.problem(item) for item in errors[:MAX_PROBLEMS]]
+    if len(errors) > MAX_PROBLEMS:
+        message = f"{len(errors) - MAX_PROBLEMS} more mistakes are not shown"
+        problems.append(Problem("limit", message, origin=root.origin, help="correct those that are shown first"))
+    return Checked(None, tuple(without_follow_ups(problems)))
 
 
 def without_follow_ups(problems: list[Problem]) -> list[Problem]:
@@ -67,15 +72,15 @@ class Checker:
     def problem(self, error: Any) -> Problem:
         """One of pydantic's errors as a problem."""
         path: DataPath = tuple(error["loc"])
-        if error["type"] == "extra_forbidden":
-            return self.unknown_key(path)
-        if error["type"] == "missing":
-            return self.missing_key(path)
         if error["type"] == "component_name_missing" and (key := self.misspelt_name(path)):
             return self.misspelt_name_problem(path, key)
         if error["type"] == CONFLICT:
             return self.conflict(path, error["ctx"])
-        return self.bad_value(path, error)
+        if error["type"] == "extra_forbidden":
+            found = self.unknown_key(path)
+        else:
+            found = self.missing_key(path) if error["type"] == "missing" else self.bad_value(path, error)
+        return replace(found, related=uses(self.root, found.path))
 
     def unknown_key(self, path: DataPath) -> Problem:
         """A key that the mapping does not have."""
