@@ -19,6 +19,7 @@ EXAMPLES = """  titanrun checkpoint ls runs/first
   titanrun checkpoint prune runs/first --keep 2 --every 100
   titanrun checkpoint export runs/first out --to hf --dtype bfloat16
   titanrun checkpoint import models/llama recipe.yaml out --from hf"""
+SUMMARY = "Look at saved checkpoints, check, compare, copy them out and in, and clear away. Most of it needs no torch."
 MIB = 1024**2
 EXIT_DIFFERS = 1
 
@@ -35,14 +36,15 @@ def run(arguments: list[str]) -> int:
         "export": checkpoint_copies.export,
         "import": checkpoint_copies.take_in,
     }
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(f"usage: titanrun checkpoint {{{','.join(known)}}} ...\n\n{__doc__.partition('`: ')[2]}\n\nexamples:\n{EXAMPLES}")
-        return 0
-    if arguments[0] not in known:
-        meant = closest(arguments[0], known)
-        help = f"did you mean '{meant}'?" if meant else f"it does {listing(known, last='and')}"
-        raise fail("usage", f"titanrun checkpoint does not know '{arguments[0]}'", help=help)
-    return known[arguments[0]](arguments[1:])
+    if arguments and arguments[0] in known:
+        return known[arguments[0]](arguments[1:])
+    parser = Parser("checkpoint", SUMMARY, EXAMPLES)
+    parser.add_argument("action", metavar="action", help=f"{listing(known, last='or')}; each explains itself with --help")
+    parser.add_argument("rest", metavar="argument", nargs="*", help="what it takes")
+    asked = parser.parse_args(arguments).action
+    meant = closest(asked, known)
+    help = f"did you mean '{meant}'?" if meant else f"it does {listing(known, last='and')}"
+    raise fail("usage", f"titanrun checkpoint does not know '{asked}'", help=help)
 
 
 def list_checkpoints(arguments: list[str]) -> int:

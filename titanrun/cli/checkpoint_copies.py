@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from titanrun.cli.arguments import OVERRIDE_HELP, Parser, split_overrides
+from titanrun.cli.arguments import Parser, split_overrides
 from titanrun.config.problems import fail
 from titanrun.launch.environment import environment
 from titanrun.recipe.resolve import resolve
@@ -50,8 +50,7 @@ def take_in(arguments: list[str]) -> int:
     parser.add_argument("recipe", help="the recipe whose model takes them")
     parser.add_argument("out", help="the folder to write step-0 into")
     parser.add_argument("--from", dest="origin", required=True, choices=("hf", "torchtitan", "titanrun"))
-    parser.usage = "titanrun checkpoint import [-h] source recipe out --from {hf,torchtitan,titanrun} [path=value ...]"
-    parser.epilog = f"{OVERRIDE_HELP}\n\n{parser.epilog}"
+    parser.takes_overrides()
     options = parser.parse_args(others)
     if not Path(options.source).is_dir():
         raise fail("file", f"there is no folder '{options.source}'", help="name the folder that holds the weights")

@@ -41,17 +41,7 @@ COMMAND_LINES: dict[str, Takes] = {
     "train": Takes((("files",), ("overrides",)), {"--nproc": None}),
     "resume": Takes((("files",), ("overrides",))),
     "fork": Takes((("files",), ("overrides",))),
-    "checkpoint": Takes(
-        (("checkpoint_commands",), ("files",), ("files",), ("overrides",)),
-        {
-            "--format": ("text", "json"),
-            "--to": ("hf", "safetensors", "torch"),
-            "--from": ("hf", "torchtitan", "titanrun"),
-            "--dtype": ("float32", "bfloat16", "float16"),
-            **dict.fromkeys(("--keep", "--every", "--best", "--timeout", "--shard-bytes")),
-            **flags("--tensors", "--names", "--set-aside", "--dry-run"),
-        },
-    ),
+    "checkpoint": Takes((("checkpoint_commands",), ("files",), ("files",), ("overrides",))),
     "validate": Takes(
         (("files",), ("files", "overrides")),
         {

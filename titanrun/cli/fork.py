@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from titanrun.cli import train
-from titanrun.cli.arguments import OVERRIDE_HELP, Parser, split_overrides
-from titanrun.cli.resume import setting
+from titanrun.cli.arguments import Parser, split_overrides
+from titanrun.cli.resume import loudness, setting
 from titanrun.recipe.saved import RESOLVED, checkpoint_at
 
 EXAMPLES = """  titanrun fork runs/first/checkpoint/step-40 optimizer.lr=1e-4
@@ -18,9 +18,9 @@ def run(arguments: list[str]) -> int:
     overrides, others = split_overrides(arguments)
     parser = Parser("fork", "Start a new run from the weights of a checkpoint; run.json names the parent.", EXAMPLES)
     parser.add_argument("place", metavar="checkpoint", help="a checkpoint, or a run directory for its newest one")
-    parser.usage = "titanrun fork [-h] checkpoint [path=value ...]"
-    parser.epilog = f"{OVERRIDE_HELP}\n\n{parser.epilog}"
+    parser.takes_overrides()
     options = parser.parse_args(others)
     checkpoint = checkpoint_at(Path(options.place)).resolve()
     resets = [f"checkpoint.{name}!" for name in PARENTS_OWN]
-    return train.run([str(checkpoint / RESOLVED), *resets, setting("checkpoint.initial_load_path", str(checkpoint)), *overrides])
+    weights = setting("checkpoint.initial_load_path", str(checkpoint))
+    return train.run([str(checkpoint / RESOLVED), *resets, weights, *overrides, *loudness(options)])

@@ -1,9 +1,10 @@
 """`titanrun resume`: goes on from what lies there; the recipe that began the run is not needed."""
 
+from argparse import Namespace
 from pathlib import Path
 
 from titanrun.cli import train
-from titanrun.cli.arguments import OVERRIDE_HELP, Parser, split_overrides
+from titanrun.cli.arguments import Parser, split_overrides
 from titanrun.config.emit import flow
 from titanrun.config.interpolate import escaped
 from titanrun.config.problems import fail
@@ -20,10 +21,9 @@ def run(arguments: list[str]) -> int:
     overrides, others = split_overrides(arguments)
     parser = Parser("resume", "Go on with a run, from its directory or from one of its checkpoints.", EXAMPLES)
     parser.add_argument("place", metavar="run|checkpoint", help="a run directory, or a checkpoint")
-    parser.usage = "titanrun resume [-h] run|checkpoint [path=value ...]"
-    parser.epilog = f"{OVERRIDE_HELP}\n\n{parser.epilog}"
+    parser.takes_overrides()
     options = parser.parse_args(others)
-    return train.run([*resumed(Path(options.place)), *overrides])
+    return train.run([*resumed(Path(options.place)), *overrides, *loudness(options)])
 
 
 def resumed(place: Path) -> list[str]:
@@ -50,3 +50,8 @@ def is_step(place: Path) -> bool:
 def setting(path: str, value: object) -> str:
     """An override, the value quoted where it must be."""
     return f"{path}={flow(escaped(value))}"
+
+
+def loudness(options: Namespace) -> list[str]:
+    """What was asked about how much to say, for the command that is called."""
+    return [f"--{name}" for name in ("quiet", "verbose") if getattr(options, name)]
