@@ -8,7 +8,7 @@ from torch import nn
 from titanrun.distributed.dtypes import default_dtype
 from titanrun.distributed.meta_device import allocate, on_meta_device
 from titanrun.distributed.precision import Precision
-from titanrun.distributed.seeds import generator_for
+from titanrun.distributed.seeds import WeightGenerator
 from titanrun.recipe.recipe import Recipe
 from titanrun.training.engine import Engine
 
@@ -38,7 +38,7 @@ def longest_row(recipe: Recipe) -> int:
 def materialise(model: nn.Module, *, device: torch.device, seed: int) -> None:
     """Allocates the model on the device and draws its weights, from a generator of their own: the same ones in every run."""
     allocate(model, device)
-    model.init_weights(generator=generator_for(seed, device))
+    model.init_weights(generator=WeightGenerator(seed, device, model))
     model.train()
 
 
