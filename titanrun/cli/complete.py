@@ -38,7 +38,7 @@ COMMAND_LINES: dict[str, Takes] = {
     "train": Takes((("files",), ("overrides",)), {"--nproc": None}),
     "validate": Takes(
         (("files",), ("files", "overrides")),
-        {"--level": ("rules", "environment"), "--format": FORMATS, **flags("--strict", "--quiet")},
+        {"--level": ("rules", "environment"), "--format": FORMATS, "--world-size": None, **flags("--strict", "--quiet")},
     ),
     "diff-config": Takes((("files",), ("files",), ("overrides",)), {"--format": ("text", "json"), **flags("--written", "--effective")}),
     "show": Takes((("files",), ("paths",)), flags("--sources", "--minimal")),

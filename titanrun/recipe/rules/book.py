@@ -31,20 +31,17 @@ class Finding:
 
 
 Check = Callable[[Recipe], Iterator[Finding]]
+RankCheck = Callable[[Recipe, int | None], Iterator[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A check with its id, the level of `validate` it belongs to, and its docstring as documentation."""
+    """A check with its id, the level of `validate` it belongs to, and its docstring as documentation: cause and fix."""
 
     id: str
-    check: Check
+    check: RankCheck
     level: Level
-
-    @property
-    def documentation(self) -> str:
-        """Cause and fix, for `explain`."""
-        return self.check.__doc__ or ""
+    documentation: str
 
 
 RULES: dict[str, Rule] = {}
@@ -54,19 +51,34 @@ def rule(id: str, *, level: Level = "rules") -> Callable[[Check], Check]:
     """Register a function as the rule `id`."""
 
     def register(check: Check) -> Check:
-        assert id not in RULES, f"two rules are called {id}"
-        RULES[id] = Rule(id, check, level)
+        add_rule(Rule(id, lambda run, _: check(run), level, check.__doc__ or ""))
         return check
 
     return register
 
 
-def apply_rules(run: Recipe, tree: Node, level: Level) -> list[Problem]:
+def rank_rule(id: str) -> Callable[[RankCheck], RankCheck]:
+    """Register a function as the rule `id` that also takes the number of ranks, None where nobody said it."""
+
+    def register(check: RankCheck) -> RankCheck:
+        add_rule(Rule(id, check, "rules", check.__doc__ or ""))
+        return check
+
+    return register
+
+
+def add_rule(entry: Rule) -> None:
+    """Put a rule into the book."""
+    assert entry.id not in RULES, f"two rules are called {entry.id}"
+    RULES[entry.id] = entry
+
+
+def apply_rules(run: Recipe, tree: Node, level: Level, *, ranks: int | None = None) -> list[Problem]:
     """The problems of all rules of one level, each shown at the place nearest the user."""
     found = []
     for entry in RULES.values():
         if entry.level == level:
-            findings = [finding for finding in entry.check(run) if not finding.if_written or is_wish(tree, finding.paths[0])]
+            findings = [finding for finding in entry.check(run, ranks) if not finding.if_written or is_wish(tree, finding.paths[0])]
             found += [to_problem(entry.id, finding, tree) for finding in findings]
     return found
 
