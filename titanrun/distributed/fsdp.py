@@ -43,11 +43,14 @@ class DataParallel:
     offload: bool = False
 
 
-def share_over_ranks(model: nn.Module, data_parallel: DataParallel, meshes: Meshes) -> None:
-    """Shards or copies the model over the data-parallel ranks, layer by layer; the last step before its weights are allocated."""
+def share_over_ranks(model: nn.Module, data_parallel: DataParallel, meshes: Meshes) -> bool:
+    """Shards or copies the model over the data-parallel ranks, layer by layer; the last step before its weights are allocated.
+
+    Gives whether there are such ranks.
+    """
     wrap = wrapping(data_parallel, meshes)
     if wrap is None:
-        return
+        return False
     reshards = reshards_after_forward(data_parallel.reshard, is_pipeline=meshes.degrees.pipeline > 1)
     embeddings, layers, head = parts_of(model)
     for group in groups_of(embeddings, layers, head):
@@ -57,6 +60,7 @@ def share_over_ranks(model: nn.Module, data_parallel: DataParallel, meshes: Mesh
     for module in model.modules():
         if isinstance(module, FSDPModule):
             sum_gradients(module)
+    return True
 
 
 def wrapping(data_parallel: DataParallel, meshes: Meshes) -> Wrap | None:

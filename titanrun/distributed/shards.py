@@ -40,8 +40,8 @@ def gathered(tensor: Tensor) -> Tensor:
 
 @torch.no_grad()
 def fill(tensor: Tensor, whole: Tensor) -> None:
-    """Copies `whole`, which every rank has, into `tensor`: each rank its part, without communication."""
-    if not is_split(tensor):
+    """Copies `whole`, which every rank has, into `tensor`: each rank its part, without communication. Or part into part."""
+    if is_split(whole) or not is_split(tensor):
         tensor.copy_(whole)
         return
     placed: Any = tensor

@@ -7,9 +7,9 @@ from pathlib import Path
 from titanrun.config.base import dump
 from titanrun.config.check import check
 from titanrun.config.interpolate import escaped
-from titanrun.config.problems import DataPath, Problem, ProblemsFound, fail
+from titanrun.config.problems import DataPath, Problem, ProblemsFound, SourceText, fail
 from titanrun.config.signature import check_signature, signed
-from titanrun.config.source import read_source
+from titanrun.config.source import read_source, read_text
 from titanrun.config.tree import Node, find, nearest, without
 from titanrun.recipe import menu
 from titanrun.recipe.decide import decide
@@ -192,3 +192,9 @@ def read_resolved(path: Path) -> Recipe:
     """The run in a resolved.yaml. Raises ProblemsFound."""
     menu.open_menu()
     return check_tree(read_source(str(path)))
+
+
+def read_resolved_text(path: Path, text: str) -> Recipe:
+    """The run in the text of the resolved.yaml at `path`. Raises ProblemsFound."""
+    menu.open_menu()
+    return check_tree(read_text(SourceText(str(path), text), "yaml"))

@@ -1,33 +1,37 @@
-"""Builds a run from its recipe, in an order that can be read: device, data, model, optimizer, checkpoints, metrics."""
+"""Builds a run from its recipe, in an order that can be read: ranks, data, model, layout, optimizer, checkpoints, metrics."""
 
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 import torch
 
 from titanrun.components.checkpoints.store import CheckpointStore
 from titanrun.components.data.loader import RowLoader
 from titanrun.components.metrics.recorder import Recorder
+from titanrun.components.validation.validator import Validator
 from titanrun.config.problems import fail
+from titanrun.distributed.degrees import Degrees, degrees_of
 from titanrun.distributed.device import device_name, emulates_bfloat16, find_device
-from titanrun.distributed.environment import Place
+from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.precision import Precision, precision_named
+from titanrun.distributed.processes import first_alone, process_group, set_timeout
 from titanrun.distributed.seeds import seed_everything, use_deterministic_kernels
 from titanrun.models.shared.config import decided
 from titanrun.models.shared.counting import parameter_count
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.run_dir import record_decisions
+from titanrun.training.agreed_signals import AgreedSignals
 from titanrun.training.engine import Engine
 from titanrun.training.garbage import GarbageCollection
 from titanrun.training.run_checkpoints import RunCheckpoints
 from titanrun.training.signals import SignalRequests
 from titanrun.training.state import TrainState
 from titanrun.training.trainer import Plan, Trainer
-from titanrun.worker.build_data import build_loader, build_tokenizer, build_validator
+from titanrun.worker.build_data import Share, build_loader, build_tokenizer, build_validator
 from titanrun.worker.build_metrics import build_metric_log, build_throughput
-from titanrun.worker.build_model import build_engine, build_model, materialise
+from titanrun.worker.build_model import build_engine, build_model, lay_out, materialise
+from titanrun.worker.job import Job
 from titanrun.worker.weights import load_initial_weights
 
 log = logging.getLogger(__name__)
@@ -35,72 +39,100 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def assembled(
-    recipe: Recipe, resolved: Path, *, place: Place, signals: SignalRequests, on_step: Callable[[int], None] = lambda step: None
+    recipe: Recipe, job: Job, *, signals: SignalRequests, on_step: Callable[[int], None] = lambda step: None
 ) -> Iterator[Trainer]:
     """The trainer of a run, where its latest checkpoint left it or with its first weights.
 
     Args:
-        recipe: the run that `resolved` holds.
-        resolved: path of resolved.yaml in the run directory.
-        place: which process of the run this is.
+        recipe: the run that the job describes.
+        job: where the run's files are, and which process of the run this is.
         signals: requests to stop or save, already listened for.
         on_step: called with the number of each step done.
     """
-    run_dir = resolved.parent
-    refuse_company(place)
-    device = find_device(recipe.device, local_rank=place.local_rank)
-    seed_everything(recipe.debug.seed)
-    if recipe.debug.deterministic:
-        use_deterministic_kernels(warn_only=recipe.debug.deterministic_warn_only)
-    tokenizer = build_tokenizer(recipe)
-    rows = build_loader(recipe, tokenizer, run_dir)
-    validator = build_validator(recipe, tokenizer, run_dir)
-    precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
-    model = build_model(recipe, precision)
-    materialise(model, device=device, seed=recipe.debug.seed)
-    engine = build_engine(recipe, model, device=device, precision=precision)
-    state = TrainState()
-    checkpoints = build_checkpoints(recipe, resolved, engine=engine, rows=rows, state=state)
-    if checkpoints is None or not checkpoints.resume(steps=recipe.training.steps):
-        load_initial_weights(recipe.checkpoint, model_config=recipe.model, engine=engine)
-    introduce(recipe, resolved, device, precision)
-    record_decisions(run_dir, {"device": str(device), "device_name": device_name(device), "ranks": place.world_size})
-    finding_nan = torch.autograd.set_detect_anomaly(recipe.debug.detect_anomaly)
-    with finding_nan, closing(build_metric_log(recipe, run_dir, first_step=state.step)) as metrics:
-        yield Trainer(
-            engine=engine,
-            rows=rows,
-            state=state,
-            plan=build_plan(recipe),
-            metrics=metrics,
-            recorder=Recorder(device),
-            throughput=build_throughput(recipe, device),
-            garbage=GarbageCollection(recipe.training),
-            signals=signals,
-            validator=validator,
-            checkpoints=checkpoints,
-            on_step=on_step,
-        )
+    run_dir = job.resolved.parent
+    device = find_device(recipe.device, local_rank=job.place.local_rank)
+    with company(recipe, job, device) as meshes:
+        seed_everything(recipe.debug.seed)
+        if recipe.debug.deterministic:
+            use_deterministic_kernels(warn_only=recipe.debug.deterministic_warn_only)
+        rows, validator = build_data(recipe, job, Share() if meshes is None else Share(meshes.batch_rank, meshes.degrees.batch))
+        precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
+        model = build_model(recipe, precision)
+        left = lay_out(recipe, model, meshes=meshes, precision=precision)
+        materialise(model, device=device, seed=recipe.debug.seed, offload=recipe.training.enable_cpu_offload)
+        engine = build_engine(recipe, model, device=device, precision=left, meshes=meshes)
+        state = TrainState()
+        checkpoints = build_checkpoints(recipe, job, engine=engine, rows=rows, state=state)
+        if checkpoints is None or not checkpoints.resume(steps=recipe.training.steps):
+            load_initial_weights(recipe.checkpoint, model_config=recipe.model, engine=engine)
+        if job.place.is_first:
+            introduce(recipe, job, device, precision)
+            record_decisions(run_dir, decisions(device, meshes))
+        finding_nan = torch.autograd.set_detect_anomaly(recipe.debug.detect_anomaly)
+        metric_log = build_metric_log(recipe, run_dir, first_step=state.step, is_first=job.place.is_first)
+        with finding_nan, closing(metric_log) as metrics:
+            yield Trainer(
+                engine=engine,
+                rows=rows,
+                state=state,
+                plan=build_plan(recipe),
+                metrics=metrics,
+                recorder=Recorder(device),
+                throughput=build_throughput(recipe, device, meshes),
+                garbage=GarbageCollection(recipe.training),
+                signals=signals if meshes is None else AgreedSignals(signals, device),
+                validator=validator,
+                checkpoints=checkpoints,
+                on_step=on_step,
+                on_first_step=lambda: None if meshes is None else set_timeout(recipe.comm.train_timeout_seconds),
+            )
 
 
-def refuse_company(place: Place) -> None:
-    """Raises ProblemsFound in one of several processes: each would train alone, and write over the others' files."""
-    if place.world_size > 1:
-        message = f"this is rank {place.rank} of {place.world_size}, and training on more than one process is not built yet"
-        raise fail("not-built", message, help="start one process: launch.nproc_per_node: 1, no torchrun")
+@contextmanager
+def company(recipe: Recipe, job: Job, device: torch.device) -> Iterator[Meshes | None]:
+    """The meshes of this rank while the ranks work together; None for one rank alone."""
+    if job.store is None:
+        yield None
+        return
+    with process_group(job.store, job.place, device=device, comm=recipe.comm):
+        yield Meshes(degrees_for(recipe, job.place.world_size), device)
 
 
-def build_checkpoints(recipe: Recipe, resolved: Path, *, engine: Engine, rows: RowLoader, state: TrainState) -> RunCheckpoints | None:
+def degrees_for(recipe: Recipe, ranks: int) -> Degrees:
+    """The degrees of parallelism on the ranks that were started. Raises ProblemsFound where they do not fill them."""
+    degrees = degrees_of(recipe.parallelism, ranks)
+    if degrees is None or degrees.ranks != ranks:
+        message = f"{ranks} processes were started, which the degrees of parallelism do not fill"
+        raise fail("conflict", message, path=("parallelism",), help=f"see titanrun validate --world-size {ranks}")
+    return degrees
+
+
+def build_data(recipe: Recipe, job: Job, share: Share) -> tuple[RowLoader, Validator | None]:
+    """This rank's share of the training rows and of the held-out ones; what is prepared in files, the first rank prepares."""
+    with first_alone(job.store, job.place, "data"):
+        tokenizer = build_tokenizer(recipe)
+        rows = build_loader(recipe, tokenizer, job.resolved.parent, share)
+        return rows, build_validator(recipe, tokenizer, job.resolved.parent, share)
+
+
+def decisions(device: torch.device, meshes: Meshes | None) -> dict[str, object]:
+    """What only the machine could decide."""
+    degrees = Degrees() if meshes is None else meshes.degrees
+    found: dict[str, object] = {"device": str(device), "device_name": device_name(device), "ranks": degrees.ranks}
+    return found | {"data_parallel_shard_degree": degrees.shard}
+
+
+def build_checkpoints(recipe: Recipe, job: Job, *, engine: Engine, rows: RowLoader, state: TrainState) -> RunCheckpoints | None:
     """What saves and resumes the run, if the recipe wants that."""
     config = recipe.checkpoint
     if not config.enable:
         return None
     return RunCheckpoints(
-        store=CheckpointStore(resolved.parent / config.folder, config.keep_latest_k),
+        store=CheckpointStore(job.resolved.parent / config.folder, config.keep_latest_k),
         engine=engine,
         rows=rows,
         state=state,
-        resolved=resolved.read_text(encoding="utf-8"),
+        resolved=job.text,
         last_is_model_only=config.last_save_model_only,
     )
 
@@ -119,10 +151,10 @@ def build_plan(recipe: Recipe) -> Plan:
     )
 
 
-def introduce(recipe: Recipe, resolved: Path, device: torch.device, precision: Precision) -> None:
+def introduce(recipe: Recipe, job: Job, device: torch.device, precision: Precision) -> None:
     """Says what is about to train, and what will make it slow."""
     if recipe.debug.print_config:
-        log.info("%s", resolved.read_text(encoding="utf-8").rstrip())
+        log.info("%s", job.text.rstrip())
     if precision.compute == torch.bfloat16 and emulates_bfloat16(device):
         field = compute_field(precision)
         log.warning("this CPU has no bf16 arithmetic and emulates it, many times slower: set %s: float32", field)

@@ -2,24 +2,26 @@
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
 from titanrun.components.metrics.readings import readings
+from titanrun.distributed.environment import Place
 
 LINE = "%(asctime)s %(levelname)s %(message)s"
 STEPS = "titanrun.steps"
+# why a rank failed; a launcher of several ranks says it once for all
+FAILURES = "titanrun.failures"
 
 
 class CurrentStderr(logging.StreamHandler[TextIO]):
     """Writes to sys.stderr as it is at that moment: a live line on the terminal replaces it while it is shown."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, silent: Collection[str]) -> None:
         logging.Handler.__init__(self)
-        # the console shows the steps in its own way
-        self.addFilter(lambda record: record.name != STEPS)
+        self.addFilter(lambda record: record.name not in silent)
 
     @property
     def stream(self) -> TextIO:
@@ -38,12 +40,19 @@ class StepLines:
 
 
 @contextmanager
-def talking(log_file: Path) -> Iterator[None]:
-    """Within the block titanrun's messages and Python's warnings go to stderr and, appended, to `log_file`."""
+def talking(log_file: Path, place: Place) -> Iterator[None]:
+    """Within the block titanrun's messages and Python's warnings go to `log_file`, appended, and on the first rank to stderr.
+
+    Other ranks say on stderr only why they failed, and none does where a launcher says it for all.
+    """
     log_file.parent.mkdir(parents=True, exist_ok=True)
     to_file = logging.FileHandler(log_file, encoding="utf-8")
     to_file.setFormatter(logging.Formatter(LINE))
-    handlers = (CurrentStderr(), to_file)
+    # the console shows the steps in its own way
+    to_stderr = CurrentStderr(silent={STEPS} if place.failure_file is None else {STEPS, FAILURES})
+    if not place.is_first:
+        to_stderr.addFilter(lambda record: record.name == FAILURES)
+    handlers = (to_stderr, to_file)
     loggers = [logging.getLogger("titanrun"), logging.getLogger("py.warnings")]
     logging.captureWarnings(True)
     for logger in loggers:
