@@ -5,13 +5,16 @@ from datetime import datetime
 
 from titanrun.cli.arguments import OVERRIDE_HELP, Parser, split_overrides
 from titanrun.cli.guard import print_problems
-from titanrun.config.problems import fail
-from titanrun.launch.environment import environment, ranks_around
-from titanrun.recipe.resolve import resolve
+from titanrun.launch.environment import environment, joined_environment, ranks_around
+from titanrun.launch.local import become_worker
+from titanrun.launch.machine import accelerators
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolve import Resolved, resolve
 from titanrun.recipe.run_dir import RESOLVED, RunDirectory, change_text, find_run_directory, write_run
 
 EXAMPLES = """  titanrun train recipes/llama3_debug.yaml
   titanrun train recipes/llama3_debug.yaml training.steps=50 optimizer.lr=1e-3
+  titanrun train recipes/llama3_debug.yaml --nproc 4                     four processes on this machine, FSDP
   titanrun train recipes/llama3_debug.yaml dump_folder=runs/first        again: goes on where it stopped
   titanrun train runs/first/checkpoint/step-10/resolved.yaml             the same run once more"""
 
@@ -26,23 +29,51 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--nproc", type=int, metavar="N", help="worker processes, short for launch.nproc_per_node=N")
     options = parser.parse_args(others)
     changes = [*overrides, *([f"launch.nproc_per_node={options.nproc}"] if options.nproc is not None else [])]
-    if ranks_around() > 1:
-        help = "start titanrun train by itself, without torchrun"
-        raise fail("not-built", f"{ranks_around()} ranks were started, and this version trains in one process", help=help)
-    resolved = resolve(options.recipe, changes, environment=environment(), check_inputs=True)
+    around = joined_environment()
+    rank, ranks = ranks_around(around)
+    if rank > 0:
+        # the first of the ranks that torchrun or srun started resolves and writes for all
+        become_worker(["--join"], around)
+    machine_ranks = max(1, accelerators(around))
+    resolved = resolve(
+        options.recipe,
+        changes,
+        environment=environment(),
+        check_inputs=True,
+        ranks=ranks if ranks > 1 else None,
+        machine_ranks=machine_ranks,
+    )
     if resolved.warnings:
         print_problems(resolved.warnings)
+    directory = opened(resolved, arguments)
+    if directory.state == "finished" and ranks == 1:
+        return 0
+    if ranks > 1:
+        become_worker([str(directory.path / RESOLVED)], around)
+    assert resolved.ranks is not None
+    code: int = resolved.run.launch.builder()(resolved.run.launch, resolved=directory.path / RESOLVED, processes=resolved.ranks)
+    return code
+
+
+def opened(resolved: Resolved, arguments: list[str]) -> RunDirectory:
+    """The run's directory, with the files that say what runs; one that is finished is left as it is."""
     now = datetime.now().astimezone()
     directory = find_run_directory(resolved, now)
     if directory.state == "finished":
-        print(f"nothing to do: step {directory.done} of {resolved.run.training.steps} in {directory.path}", file=sys.stderr)
-        return 0
+        print(f"nothing to do: {done_text(directory, resolved.run)} in {directory.path}", file=sys.stderr)
+        return directory
     write_run(directory, resolved, ["titanrun", "train", *arguments], now)
     print(announcement(directory), file=sys.stderr)
     for change in directory.changes:
         print(f"  changed: {change_text(change)}", file=sys.stderr)
-    resolved.run.launch.builder()(resolved.run.launch, resolved=directory.path / RESOLVED)
-    return 0
+    return directory
+
+
+def done_text(directory: RunDirectory, run: Recipe) -> str:
+    """How far a finished run is: `step 20 of 20`, or `step 20, 3 epochs`."""
+    training = run.training
+    length = f" of {training.steps}" if training.epochs is None else f", {training.epochs} epoch{'s' if training.epochs > 1 else ''}"
+    return f"step {directory.done}{length}"
 
 
 def announcement(directory: RunDirectory) -> str:

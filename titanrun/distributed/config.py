@@ -1,8 +1,11 @@
 """Sections about how one model is laid out over devices: parallelism, activation checkpointing, compile, comm, debug."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
+
+from pydantic import model_validator
 
 from titanrun.config.base import ComponentConfig, Config
+from titanrun.config.conflict import conflict
 from titanrun.config.fields import bookkeeping, numerics, performance
 from titanrun.config.types import Fraction, NonNegativeInt, OrAuto, PositiveInt, RunPath, Text
 
@@ -94,6 +97,14 @@ class FullActivationCheckpointConfig(ActivationCheckpointConfig):
     # torchtitan 0.2.2 recomputes each layer to its end; stopping early gives the same gradients for less work
     early_stop: bool = performance(True)
     """Whether the second pass ends as soon as it has computed the last activation that was not kept."""
+
+    @model_validator(mode="after")
+    def debugs_what_it_checks(self) -> Self:
+        """Operations are listed where the check finds a difference, and only there."""
+        if self.debug and self.determinism_check == "none":
+            message = "debug lists what the determinism check finds, and determinism_check is none"
+            raise conflict(message, "determinism_check", "debug", help="use determinism_check: default, or debug: false")
+        return self
 
 
 class CompileConfig(Config):

@@ -1,7 +1,6 @@
 """The workers of one run on this machine, started and watched: signals go to all of them, and the death of one is that of all."""
 
 import ctypes
-import os
 import signal
 import socket
 import subprocess

@@ -1,7 +1,7 @@
 """From a file and overrides to a run: read, compose, override, interpolate, check, decide, apply the rules."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from titanrun.config.base import dump
@@ -25,25 +25,33 @@ RECIPE_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a recipe is resolved for: the file it is named after, whether its inputs are looked at, the ranks it is to run on."""
+    """What a recipe is resolved for: the file it is named after, whether its inputs are looked at, and the ranks it is to run on.
+
+    `machine_ranks` are those that the machine decides on where the recipe leaves it to the machine.
+    """
 
     file: str
     check_inputs: bool = False
     ranks: int | None = None
+    machine_ranks: int | None = None
 
     def ranks_of(self, recipe: Recipe) -> int | None:
-        """The ranks: as asked for, else as the recipe says; None where the machine decides."""
-        return recipe.launch.ranks if self.ranks is None else self.ranks
+        """The ranks: as asked for, else as the recipe says, else as the machine decides; None where nothing does."""
+        asked = recipe.launch.ranks if self.ranks is None else self.ranks
+        if asked is None and self.machine_ranks is not None and recipe.device == "cpu":
+            return 1
+        return self.machine_ranks if asked is None else asked
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A run: the recipe as written, the same with every `auto` decided, the tree with the origins, and warnings."""
+    """A run: the recipe as written, the same with every `auto` decided, the tree with the origins, warnings, the ranks if known."""
 
     recipe: Recipe
     run: Recipe
     tree: Node
     warnings: tuple[Problem, ...] = ()
+    ranks: int | None = None
 
     @property
     def text(self) -> str:
@@ -52,14 +60,20 @@ class Resolved:
 
 
 def resolve(
-    file: str, overrides: Sequence[str] = (), *, environment: Mapping[str, str], check_inputs: bool = False, ranks: int | None = None
+    file: str,
+    overrides: Sequence[str] = (),
+    *,
+    environment: Mapping[str, str],
+    check_inputs: bool = False,
+    ranks: int | None = None,
+    machine_ranks: int | None = None,
 ) -> Resolved:
     """The run that `file` with `overrides` describes. Raises ProblemsFound with everything that is wrong.
 
     `check_inputs` adds the rules of level environment: paths, tokenizers, installed packages. `ranks` are the processes it is to
-    run on, whatever the recipe says.
+    run on, whatever the recipe says; `machine_ranks` those where it says `launch.nproc_per_node: auto` and a GPU may be used.
     """
-    case = Case(file, check_inputs, ranks)
+    case = Case(file, check_inputs, ranks, machine_ranks)
     reading = read_tree(file, overrides, environment)
     tree, problems = reading.tree, edited_by_hand(file, reading.tree)
     if reading.problems:
@@ -71,7 +85,7 @@ def resolve(
     problems += found
     if any(problem.severity == "error" for problem in problems):
         raise ProblemsFound(problems)
-    return Resolved(recipe, run, tree, tuple(problems))
+    return Resolved(recipe, run, tree, tuple(problems), case.ranks_of(recipe))
 
 
 def examine(tree: Node, written: Node, case: Case) -> tuple[Recipe, Recipe, list[Problem]]:
@@ -114,12 +128,21 @@ def further_problems(tree: Node, known: Sequence[Problem], broken: set[DataPath]
 
 def is_fatal(problem: Problem) -> bool:
     """Whether nothing sound remains: a required section is missing or beyond reading."""
+    if is_misspelt_argument(problem):
+        return False
     return len(problem.path) == 0 or problem.path[0] in ("version", "plugins") or problem.path in REQUIRED
+
+
+def is_misspelt_argument(problem: Problem) -> bool:
+    """Whether a problem is that of an argument which names no path: the recipe is as sound without it."""
+    return problem.code == "usage" and not problem.path
 
 
 def touched_by(problem: Problem) -> list[DataPath]:
     """The path to leave out, and what it may have been meant for. A component without a name or a required key goes whole."""
     path = problem.path
+    if not path:
+        return []
     if path == FLAVOR:  # every size follows from it
         return [path[:-1]]
     if problem.code == "missing-key" or path[-1] == "name":
@@ -168,16 +191,7 @@ def placed(problem: Problem, tree: Node) -> Problem:
         return problem
     node, found = nearest(tree, problem.path)
     origin = node.origin if found == problem.path else node.key or node.origin
-    return Problem(
-        problem.code,
-        problem.message,
-        problem.path,
-        origin,
-        help=problem.help,
-        suggestion=problem.suggestion,
-        got=problem.got,
-        expected=problem.expected,
-    )
+    return replace(problem, origin=origin)
 
 
 def edited_by_hand(file: str, tree: Node) -> list[Problem]:

@@ -10,12 +10,9 @@ from titanrun.components.checkpoints.store import CheckpointStore
 from titanrun.components.data.loader import RowLoader
 from titanrun.components.metrics.recorder import Recorder
 from titanrun.components.validation.validator import Validator
-from titanrun.config.problems import fail
-from titanrun.distributed.degrees import Degrees, degrees_of
 from titanrun.distributed.device import device_name, emulates_bfloat16, find_device
-from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.precision import Precision, precision_named
-from titanrun.distributed.processes import first_alone, process_group, set_timeout
+from titanrun.distributed.processes import first_alone, set_timeout
 from titanrun.distributed.seeds import seed_everything, use_deterministic_kernels
 from titanrun.models.shared.config import decided
 from titanrun.models.shared.counting import parameter_count
@@ -31,7 +28,9 @@ from titanrun.training.trainer import Plan, Trainer
 from titanrun.worker.build_data import Share, build_loader, build_tokenizer, build_validator
 from titanrun.worker.build_metrics import build_metric_log, build_throughput
 from titanrun.worker.build_model import build_engine, build_model, lay_out, materialise
+from titanrun.worker.company import company, decisions
 from titanrun.worker.job import Job
+from titanrun.worker.length import length_words, steps_of, with_length
 from titanrun.worker.weights import load_initial_weights
 
 log = logging.getLogger(__name__)
@@ -49,13 +48,13 @@ def assembled(
         signals: requests to stop or save, already listened for.
         on_step: called with the number of each step done.
     """
-    run_dir = job.resolved.parent
     device = find_device(recipe.device, local_rank=job.place.local_rank)
     with company(recipe, job, device) as meshes:
         seed_everything(recipe.debug.seed)
         if recipe.debug.deterministic:
             use_deterministic_kernels(warn_only=recipe.debug.deterministic_warn_only)
         rows, validator = build_data(recipe, job, Share() if meshes is None else Share(meshes.batch_rank, meshes.degrees.batch))
+        recipe = with_length(recipe, rows=rows.row_count)
         precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
         model = build_model(recipe, precision)
         left = lay_out(recipe, model, meshes=meshes, precision=precision)
@@ -63,14 +62,13 @@ def assembled(
         engine = build_engine(recipe, model, device=device, precision=left, meshes=meshes)
         state = TrainState()
         checkpoints = build_checkpoints(recipe, job, engine=engine, rows=rows, state=state)
-        if checkpoints is None or not checkpoints.resume(steps=recipe.training.steps):
+        if checkpoints is None or not checkpoints.resume(steps=steps_of(recipe)):
             load_initial_weights(recipe.checkpoint, model_config=recipe.model, engine=engine)
         if job.place.is_first:
-            introduce(recipe, job, device, precision)
-            record_decisions(run_dir, decisions(device, meshes))
+            introduce(recipe, job, device, precision, rows=rows.row_count)
+            record_decisions(job.resolved.parent, decisions(device, meshes) | {"steps": steps_of(recipe)})
         finding_nan = torch.autograd.set_detect_anomaly(recipe.debug.detect_anomaly)
-        metric_log = build_metric_log(recipe, run_dir, first_step=state.step, is_first=job.place.is_first)
-        with finding_nan, closing(metric_log) as metrics:
+        with finding_nan, closing(build_metric_log(recipe, job, first_step=state.step)) as metrics:
             yield Trainer(
                 engine=engine,
                 rows=rows,
@@ -88,38 +86,12 @@ def assembled(
             )
 
 
-@contextmanager
-def company(recipe: Recipe, job: Job, device: torch.device) -> Iterator[Meshes | None]:
-    """The meshes of this rank while the ranks work together; None for one rank alone."""
-    if job.store is None:
-        yield None
-        return
-    with process_group(job.store, job.place, device=device, comm=recipe.comm):
-        yield Meshes(degrees_for(recipe, job.place.world_size), device)
-
-
-def degrees_for(recipe: Recipe, ranks: int) -> Degrees:
-    """The degrees of parallelism on the ranks that were started. Raises ProblemsFound where they do not fill them."""
-    degrees = degrees_of(recipe.parallelism, ranks)
-    if degrees is None or degrees.ranks != ranks:
-        message = f"{ranks} processes were started, which the degrees of parallelism do not fill"
-        raise fail("conflict", message, path=("parallelism",), help=f"see titanrun validate --world-size {ranks}")
-    return degrees
-
-
 def build_data(recipe: Recipe, job: Job, share: Share) -> tuple[RowLoader, Validator | None]:
     """This rank's share of the training rows and of the held-out ones; what is prepared in files, the first rank prepares."""
     with first_alone(job.store, job.place, "data"):
         tokenizer = build_tokenizer(recipe)
         rows = build_loader(recipe, tokenizer, job.resolved.parent, share)
         return rows, build_validator(recipe, tokenizer, job.resolved.parent, share)
-
-
-def decisions(device: torch.device, meshes: Meshes | None) -> dict[str, object]:
-    """What only the machine could decide."""
-    degrees = Degrees() if meshes is None else meshes.degrees
-    found: dict[str, object] = {"device": str(device), "device_name": device_name(device), "ranks": degrees.ranks}
-    return found | {"data_parallel_shard_degree": degrees.shard}
 
 
 def build_checkpoints(recipe: Recipe, job: Job, *, engine: Engine, rows: RowLoader, state: TrainState) -> RunCheckpoints | None:
@@ -142,7 +114,7 @@ def build_plan(recipe: Recipe) -> Plan:
     training = recipe.training
     assert training.global_batch_size != "auto"
     return Plan(
-        steps=training.steps,
+        steps=steps_of(recipe),
         rows_per_pass=training.local_batch_size,
         tokens_per_step=training.global_batch_size * training.seq_len,
         vocab_size=decided(recipe.model.vocab_size),
@@ -151,23 +123,22 @@ def build_plan(recipe: Recipe) -> Plan:
     )
 
 
-def introduce(recipe: Recipe, job: Job, device: torch.device, precision: Precision) -> None:
+def introduce(recipe: Recipe, job: Job, device: torch.device, precision: Precision, *, rows: int) -> None:
     """Says what is about to train, and what will make it slow."""
+    if recipe.description:
+        log.info("%s", recipe.description)
     if recipe.debug.print_config:
         log.info("%s", job.text.rstrip())
     if precision.compute == torch.bfloat16 and emulates_bfloat16(device):
         field = compute_field(precision)
         log.warning("this CPU has no bf16 arithmetic and emulates it, many times slower: set %s: float32", field)
-    training, count = recipe.training, parameter_count(recipe.model)
     log.info(
-        "%s: %s parameters in %s on %s; %s steps of %s rows of %s tokens",
+        "%s: %s parameters in %s on %s; %s",
         f"{recipe.model.name} {recipe.model.flavor or ''}".rstrip(),
-        f"{count:,}",
-        training.dtype,
+        f"{parameter_count(recipe.model):,}",
+        recipe.training.dtype,
         device_name(device),
-        f"{training.steps:,}",
-        training.global_batch_size,
-        f"{training.seq_len:,}",
+        length_words(recipe, rows=rows),
     )
 
 

@@ -1,7 +1,6 @@
 """Where a run's numbers go: metrics.jsonl, the console, the log file, and the recipe's trackers."""
 
 import sys
-from pathlib import Path
 
 import torch
 
@@ -14,20 +13,23 @@ from titanrun.distributed.device import device_name
 from titanrun.distributed.mesh import Meshes
 from titanrun.models.shared.counting import flops_per_token
 from titanrun.recipe.recipe import Recipe
+from titanrun.worker.job import Job
+from titanrun.worker.length import steps_of
 from titanrun.worker.talk import StepLines
 
 METRICS_FILE = "metrics.jsonl"
 
 
-def build_metric_log(recipe: Recipe, run_dir: Path, *, first_step: int, is_first: bool) -> MetricLog:
+def build_metric_log(recipe: Recipe, job: Job, *, first_step: int) -> MetricLog:
     """What every logged step is passed to: on the first rank all there is, on the others their log file. Close it at the end."""
     trackers: dict[str, Tracker] = {"log file": StepLines()}
-    if not is_first:
+    if not job.place.is_first:
         return MetricLog(trackers=trackers)
+    run_dir = job.resolved.parent
     for config in recipe.metrics.trackers:
         trackers[config.name] = config.builder()(config, run_dir=run_dir)
     colors = not recipe.metrics.disable_color_printing
-    console = ConsoleLog(recipe.training.steps, sys.stderr, first_step=first_step, colors=colors)
+    console = ConsoleLog(steps_of(recipe), sys.stderr, first_step=first_step, colors=colors)
     return MetricLog(MetricsFile(run_dir / METRICS_FILE), console, trackers)
 
 

@@ -1,6 +1,11 @@
 """The profiling section."""
 
+from typing import Self
+
+from pydantic import model_validator
+
 from titanrun.config.base import Config
+from titanrun.config.conflict import conflict
 from titanrun.config.fields import bookkeeping
 from titanrun.config.types import NonNegativeInt, PositiveInt, RunPath
 
@@ -25,3 +30,14 @@ class ProfilingConfig(Config):
     """Whether snapshots of the device allocator are recorded, one a cycle and one where memory runs out."""
     save_memory_snapshot_folder: RunPath = bookkeeping("memory_snapshot", resume=True, not_built=SNAPSHOTS)
     """Folder of the snapshots inside the run directory."""
+
+    @model_validator(mode="after")
+    def holds_what_it_records(self) -> Self:
+        """A cycle is at least as long as its warmup and its recorded steps together."""
+        needed = self.profiler_warmup + self.profiler_active
+        if self.profile_freq < needed:
+            message = (
+                f"a cycle of {self.profile_freq} steps cannot hold {self.profiler_warmup} of warmup and {self.profiler_active} recorded"
+            )
+            raise conflict(message, "profile_freq", "profiler_warmup", "profiler_active", help=f"set profile_freq to {needed} or more")
+        return self

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from titanrun.config.problems import DataPath, Origin, Problem, Related
-from titanrun.config.render import shorten
+from titanrun.config.conflict import place_together
+from titanrun.config.problems import DataPath, Problem
 from titanrun.config.signature import check_signature
-from titanrun.config.tree import Node, find, nearest, path_text, plain
+from titanrun.config.tree import Node, find, plain
 from titanrun.recipe.expected import Expected
 from titanrun.recipe.recipe import Recipe
 
@@ -97,45 +97,14 @@ def is_wish(tree: Node, path: DataPath) -> bool:
 
 def to_problem(id: str, finding: Finding, tree: Node) -> Problem:
     """A finding with origins: what the user wrote last is shown, the other places are related."""
-    places = [(path, origin_of(tree, path)) for path in finding.paths]
-    shown_path, shown = min(places, key=lambda place: distance_from_user(place[1]))
-    others = [(path, origin) for path, origin in places if path != shown_path and origin not in (None, shown)]
-    related = tuple(Related(origin, value_text(tree, path), path) for path, origin in others)
+    place = place_together(tree, finding.paths)
     return Problem(
         finding.code,
         finding.message,
-        shown_path,
-        shown or nearest_key(tree, shown_path),
+        place.path,
+        place.origin,
         severity=finding.severity,
         help=finding.help,
         rule=id if finding.named else None,
-        related=related,
+        related=place.related,
     )
-
-
-def value_text(tree: Node, path: DataPath) -> str:
-    """`training.steps is 10`."""
-    node = find(tree, path)
-    plain_value = node is not None and not isinstance(node.value, dict | list)
-    return f"{path_text(path)} is {shorten(node.value)}" if node is not None and plain_value else path_text(path)
-
-
-def origin_of(tree: Node, path: DataPath) -> Origin | None:
-    """Where a value was written, or None where it is a default."""
-    node = find(tree, path)
-    return None if node is None else node.origin
-
-
-def nearest_key(tree: Node, path: DataPath) -> Origin:
-    """The place of the section that a default belongs to."""
-    node, _ = nearest(tree, path)
-    return node.key or node.origin
-
-
-def distance_from_user(origin: Origin | None) -> int:
-    """0 for an override, 1 for the given file, 2 for a file it extends, 3 for a default."""
-    if origin is None:
-        return 3
-    if origin.source.kind == "override":
-        return 0
-    return 1 if origin.source.included_from is None else 2
