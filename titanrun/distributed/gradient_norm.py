@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from titanrun.distributed.device import is_accelerator
 from titanrun.distributed.shards import own_part, split_over
 
 # what torch adds to the norm before it divides by it
@@ -37,8 +38,13 @@ def gradient_norm(gradients: Sequence[Tensor], *, device: torch.device | None = 
 
 
 def norm_of(tensors: Sequence[Tensor]) -> Tensor:
-    """L2 norm over tensors of this rank."""
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(tensors), 2.0, dtype=torch.float32)))
+    """L2 norm over tensors of this rank, in fp32.
+
+    On a CPU it is summed in fp64: torch adds up there one number after the other, and in fp32 the norm of a large matrix would be
+    off in its fifth digit, otherwise for each way to split the matrix over ranks.
+    """
+    dtype = torch.float32 if is_accelerator(tensors[0].device) else torch.float64
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(tensors), 2.0, dtype=dtype))).float()
 
 
 def summed(value: Tensor, groups: Sequence[ProcessGroup]) -> Tensor:
