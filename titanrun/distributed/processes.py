@@ -54,6 +54,15 @@ def first_alone(store: dist.Store | None, place: Place, key: str) -> Iterator[No
         store.set(key, "done")
 
 
+def first_decides(claim: bool) -> bool:
+    """What the first rank claims, on every rank; a rank alone decides for itself."""
+    if not is_open():
+        return claim
+    told = torch.tensor([claim])
+    dist.broadcast(told, src=0)
+    return bool(told)
+
+
 @contextmanager
 def process_group(store: dist.Store, place: Place, *, device: torch.device, comm: CommConfig) -> Iterator[None]:
     """Within the block the ranks communicate: nccl (or what fits the accelerator) on devices, gloo on CPUs.

@@ -12,7 +12,7 @@ from titanrun.components.metrics.recorder import Recorder
 from titanrun.components.validation.validator import Validator
 from titanrun.distributed.device import device_name, emulates_bfloat16, find_device
 from titanrun.distributed.precision import Precision, precision_named
-from titanrun.distributed.processes import first_alone, set_timeout
+from titanrun.distributed.processes import first_alone, first_decides, set_timeout
 from titanrun.distributed.seeds import seed_everything, use_deterministic_kernels
 from titanrun.models.shared.config import decided
 from titanrun.models.shared.counting import parameter_count
@@ -22,6 +22,7 @@ from titanrun.training.agreed_signals import AgreedSignals
 from titanrun.training.engine import Engine
 from titanrun.training.garbage import GarbageCollection
 from titanrun.training.run_checkpoints import RunCheckpoints
+from titanrun.training.save_times import SaveTimes
 from titanrun.training.signals import SignalRequests
 from titanrun.training.state import TrainState
 from titanrun.training.trainer import Plan, Trainer
@@ -78,6 +79,7 @@ def assembled(
                 recorder=Recorder(device),
                 throughput=build_throughput(recipe, device, meshes),
                 garbage=GarbageCollection(recipe.training),
+                save_times=SaveTimes(recipe.checkpoint.interval, agreed=first_decides),
                 signals=signals if meshes is None else AgreedSignals(signals, device),
                 validator=validator,
                 checkpoints=checkpoints,
@@ -119,7 +121,6 @@ def build_plan(recipe: Recipe) -> Plan:
         tokens_per_step=training.global_batch_size * training.seq_len,
         vocab_size=decided(recipe.model.vocab_size),
         log_every=recipe.metrics.log_freq,
-        save_every=recipe.checkpoint.interval,
     )
 
 

@@ -11,15 +11,14 @@ from torch import nn
 
 from titanrun.config.problems import DataPath, Problem, ProblemsFound, SourceText
 from titanrun.config.source import read_text
-from titanrun.distributed.environment import Place
 from titanrun.distributed.precision import precision_named
 from titanrun.recipe import menu
 from titanrun.recipe.decide import with_steps
 from titanrun.recipe.length import DEFAULT_STEPS
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import check_tree
-from titanrun.worker.assemble import refuse_company
 from titanrun.worker.build_model import build_model
+from titanrun.worker.company import degrees_for
 
 # the rule under which a component's own refusal is shown
 RULE = "can-be-built"
@@ -42,7 +41,7 @@ def main() -> int:
 def build(recipe: Recipe, *, world_size: int) -> None:
     """Builds, in the order of worker/assemble.py, all that needs no data and no memory. Raises ProblemsFound."""
     with refusing_at(("parallelism",)):
-        refuse_company(Place(rank=0, local_rank=0, world_size=world_size))
+        degrees_for(recipe, world_size)
     precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
     with refusing_at(("model",)):
         model = build_model(recipe, precision)

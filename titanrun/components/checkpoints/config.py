@@ -4,7 +4,8 @@ from typing import Literal
 
 from titanrun.config.base import Config
 from titanrun.config.fields import bookkeeping, numerics, performance
-from titanrun.config.types import NonNegativeInt, PositiveInt, RunPath, Text
+from titanrun.config.types import NonNegativeInt, RunPath, Text
+from titanrun.config.units import StepsOrDuration
 
 
 class CheckpointConfig(Config):
@@ -14,8 +15,8 @@ class CheckpointConfig(Config):
     """Whether checkpoints are written, and a run that was stopped goes on from its last one."""
     folder: RunPath = bookkeeping("checkpoint")
     """Folder of the checkpoints inside the run directory."""
-    interval: PositiveInt = bookkeeping(500, unit="steps", resume=True)
-    """Steps between checkpoints."""
+    interval: StepsOrDuration = bookkeeping(500, unit="steps", resume=True)
+    """Steps between checkpoints, or the time between them, such as 10m; a time is looked at after each step."""
     keep_latest_k: NonNegativeInt = bookkeeping(10)
     """How many checkpoints stay; 0 keeps all."""
     initial_load_path: Text | None = numerics(None, examples=["runs/first/checkpoint/step-1000"])
