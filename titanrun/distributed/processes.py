@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from titanrun.config.problems import fail
 from titanrun.distributed.config import CommConfig
 from titanrun.distributed.device import is_accelerator
 from titanrun.distributed.environment import Place
@@ -20,10 +21,17 @@ GLOO = ("gloo", "Connection closed by peer")
 
 
 def meet(place: Place, *, timeout_seconds: int) -> dist.Store:
-    """The store in which the ranks find each other: at the socket that our launcher opened, or at the address that torchrun set."""
+    """The store in which the ranks find each other: at the socket that our launcher opened, or at the address that torchrun set.
+
+    Raises ProblemsFound where they do not.
+    """
     timeout = timedelta(seconds=timeout_seconds)
     if place.store_socket is None:
-        store, _, _ = next(dist.rendezvous("env://", place.rank, place.world_size, timeout=timeout))
+        try:
+            store, _, _ = next(dist.rendezvous("env://", place.rank, place.world_size, timeout=timeout))
+        except (ValueError, dist.DistError) as error:
+            message = f"rank {place.rank} of {place.world_size} cannot meet the others: {str(error).splitlines()[0]}"
+            raise fail("usage", message, help="start the ranks by titanrun train --nproc, torchrun or srun") from error
         store.set_timeout(timeout)
         return cast(dist.Store, store)
     return dist.TCPStore(
