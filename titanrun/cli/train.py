@@ -8,9 +8,10 @@ from titanrun.cli.guard import print_problems
 from titanrun.launch.environment import environment, joined_environment, ranks_around
 from titanrun.launch.local import become_worker
 from titanrun.launch.machine import accelerators
+from titanrun.recipe.drift import change_text
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import Resolved, resolve
-from titanrun.recipe.run_dir import RESOLVED, RunDirectory, change_text, find_run_directory, write_run
+from titanrun.recipe.run_dir import RESOLVED, RunDirectory, find_run_directory, write_run
 
 EXAMPLES = """  titanrun train recipes/llama3_debug.yaml
   titanrun train recipes/llama3_debug.yaml training.steps=50 optimizer.lr=1e-3
@@ -64,7 +65,7 @@ def opened(resolved: Resolved, arguments: list[str]) -> RunDirectory:
         return directory
     write_run(directory, resolved, ["titanrun", "train", *arguments], now)
     print(announcement(directory), file=sys.stderr)
-    for change in directory.changes:
+    for change in directory.drift.reported:
         print(f"  changed: {change_text(change)}", file=sys.stderr)
     return directory
 

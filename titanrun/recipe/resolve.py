@@ -16,7 +16,7 @@ from titanrun.recipe.decide import decide
 from titanrun.recipe.reading import Reading, read_tree
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import apply_rules
-from titanrun.recipe.synonyms import SYNONYMS
+from titanrun.recipe.synonyms import SAME_MEANING, SYNONYMS
 
 REQUIRED: tuple[DataPath, ...] = (("model",), ("model", "name"), ("training",), ("training", "dataset"), ("training", "dataset", "name"))
 FLAVOR: DataPath = ("model", "flavor")
@@ -162,7 +162,7 @@ def check_tree(tree: Node) -> Recipe:
     listed = find(tree, ("plugins",))
     names = [item.value for item in listed.value if isinstance(item.value, str)] if listed and isinstance(listed.value, list) else []
     problems = [placed(problem, tree) for problem in menu.load_plugins(names)]
-    checked = check(Recipe, tree, synonyms=SYNONYMS)
+    checked = check(Recipe, tree, synonyms=SYNONYMS, same_meaning=SAME_MEANING)
     if checked.config is None or problems:
         raise ProblemsFound([*problems, *checked.problems])
     return checked.config

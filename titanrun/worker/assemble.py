@@ -6,10 +6,12 @@ from contextlib import closing, contextmanager
 
 import torch
 
-from titanrun.components.checkpoints.store import CheckpointStore
+from titanrun.components.checkpoints.store import CheckpointStore, Retention
 from titanrun.components.data.loader import RowLoader
 from titanrun.components.metrics.recorder import Recorder
 from titanrun.components.validation.validator import Validator
+from titanrun.config.base import dump
+from titanrun.distributed.agreement import current_ranks
 from titanrun.distributed.device import device_name, emulates_bfloat16, find_device
 from titanrun.distributed.precision import Precision, precision_named
 from titanrun.distributed.processes import first_alone, first_decides, set_timeout
@@ -101,13 +103,15 @@ def build_checkpoints(recipe: Recipe, job: Job, *, engine: Engine, rows: RowLoad
     config = recipe.checkpoint
     if not config.enable:
         return None
+    store = CheckpointStore(folder=job.resolved.parent / config.folder, retention=Retention(config.keep_latest_k), ranks=current_ranks())
     return RunCheckpoints(
-        store=CheckpointStore(job.resolved.parent / config.folder, config.keep_latest_k),
+        config=config,
+        store=store,
         engine=engine,
         rows=rows,
         state=state,
         resolved=job.text,
-        last_is_model_only=config.last_save_model_only,
+        parallelism=dump(recipe.parallelism),
     )
 
 

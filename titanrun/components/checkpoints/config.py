@@ -46,6 +46,14 @@ class CheckpointConfig(Config):
     """Whether the end of the run also writes a folder `hf` that transformers opens."""
     export_dtype: Literal["float32", "bfloat16", "float16"] = bookkeeping("float32")
     """Storage type of the weights in that folder."""
+    verify: Literal["always", "sampled", "off"] = bookkeeping("always")
+    """How much of a checkpoint is compared with its digests before it is loaded: every byte, a sample, or sizes only."""
+    allow_change: tuple[Text, ...] = bookkeeping((), examples=[["optimizer.lr", "training.dataset"]])
+    """Fields or sections that may differ from those of the run that is resumed, though they move the loss curve."""
+    allow_extra: bool = bookkeeping(False)
+    """Whether tensors of a checkpoint that the model does not have are passed over; else they are an error."""
+    allow_cast: bool = bookkeeping(False)
+    """Whether tensors saved in another dtype are converted when a run is resumed; else they are an error."""
     async_mode: Literal["disabled", "async", "async_with_pinned_mem"] = performance("disabled", not_built="asynchronous checkpoints")
     """Whether training goes on while a checkpoint is written."""
     enable_ft_dataloader_checkpoints: bool = bookkeeping(True, not_built="torchft replica groups")

@@ -1,7 +1,11 @@
 """Rules about checkpoints, and what a run starts from."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from titanrun.config.base import dump
+from titanrun.config.problems import DataPath
+from titanrun.config.suggest import closest
+from titanrun.config.tree import path_text
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rank_rule, rule
 from titanrun.recipe.rules.ranks import where_asked
@@ -89,3 +93,22 @@ def seed_checkpoint_on_one_rank(run: Recipe, ranks: int | None) -> Iterator[Find
     if ranks is not None and ranks > 1:
         message = f"a seed checkpoint is made by one process, and there are {ranks}"
         yield Finding(message, (seed, *where_asked(run, ranks)), help="set launch.nproc_per_node: 1")
+
+
+@rule("allowed-changes-are-fields")
+def allowed_changes_are_fields(run: Recipe) -> Iterator[Finding]:
+    """checkpoint.allow_change names fields or sections of the recipe, such as optimizer.lr; correct the one that is neither."""
+    known = known_paths(dump(run))
+    for index, name in enumerate(run.checkpoint.allow_change):
+        if name not in known:
+            meant = closest(name, known)
+            help = f"did you mean '{meant}'?" if meant else "name a field or a section, as optimizer.lr"
+            yield Finding(f"'{name}' is no field of this recipe", (("checkpoint", "allow_change", index),), help=help)
+
+
+def known_paths(data: object, path: DataPath = ()) -> set[str]:
+    """The path of everything in a recipe, lists as a whole."""
+    if not isinstance(data, Mapping):
+        return {path_text(path)}
+    below = {found for key, value in data.items() for found in known_paths(value, (*path, str(key)))}
+    return below | ({path_text(path)} if path else set())
