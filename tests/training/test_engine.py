@@ -81,7 +81,7 @@ def test_a_step_is_that_of_a_bare_loop_bit_for_bit() -> None:
         logits = model(given.tokens)
         loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), given.labels.flatten(), reduction="sum") / given.labels.numel()
         loss.backward()
-        norm = nn.utils.get_total_norm([parameter.grad.double() for parameter in model.parameters()]).float()
+        norm = nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()], foreach=True)
         nn.utils.clip_grads_with_norm_(model.parameters(), 1.0, norm, foreach=True)
         optimizer.param_groups[0]["lr"] = 1e-2 * ours.schedule.factor(step)
         optimizer.step()

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.recipe.resolve import resolve
 from titanrun.worker.main import main
 
 Run = Callable[..., Path]
@@ -180,8 +181,9 @@ def test_a_rank_that_nobody_can_meet_is_a_problem(run: Run, capsys: pytest.Captu
 
 
 def test_degrees_that_do_not_fill_the_ranks_are_a_problem(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = run().parent.parent / "recipe.yaml"
     resolved = run()
-    resolved.write_text(resolved.read_text().replace("data_parallel_shard_degree: auto", "data_parallel_shard_degree: 2"))
+    resolved.write_text(resolve(str(recipe), ["parallelism.data_parallel_shard_degree=2"], environment={}, ranks=2).text)
     assert main([str(resolved)]) == 2
     assert "1 process was started, which the degrees of parallelism do not fill" in capsys.readouterr().err
 

@@ -8,10 +8,12 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from titanrun.distributed.device import is_accelerator
-from titanrun.distributed.shards import own_part, split_over
+from titanrun.distributed.shards import gathered, is_split, own_part, split_over
 
 # what torch adds to the norm before it divides by it
 EPSILON = 1e-6
+# elements of a gradient from which the rounding of its norm shows beside all others': below 2e-6 of its own norm for smaller ones
+COARSE_FROM = 2**18
 
 
 def gradient_norm(gradients: Sequence[Tensor], *, device: torch.device | None = None, pipeline: ProcessGroup | None = None) -> Tensor:
@@ -27,24 +29,29 @@ def gradient_norm(gradients: Sequence[Tensor], *, device: torch.device | None = 
     parts: dict[tuple[str, ...], list[Tensor]] = {}
     groups: dict[tuple[str, ...], list[ProcessGroup]] = {}
     for gradient in gradients:
-        split = split_over(gradient)
+        whole = gathered(gradient) if is_summed_coarsely(gradient, device) else gradient
+        split = split_over(whole)
         names = tuple(group.group_name for group in split)
         groups[names] = split
-        parts.setdefault(names, []).append(own_part(gradient))
+        parts.setdefault(names, []).append(own_part(whole))
     if pipeline is None and list(parts) == [()]:
         return norm_of(parts[()])
     squares = [summed(norm_of(tensors).square().to(device), groups[names]) for names, tensors in parts.items()]
     return summed(torch.stack(squares).sum(), [] if pipeline is None else [pipeline]).sqrt()
 
 
-def norm_of(tensors: Sequence[Tensor]) -> Tensor:
-    """L2 norm over tensors of this rank, in fp32.
+def is_summed_coarsely(gradient: Tensor, device: torch.device | None) -> bool:
+    """Whether the norm of a split gradient is taken of the whole.
 
-    On a CPU it is summed in fp64: torch adds up there one number after the other, and in fp32 the norm of a large matrix would be
-    off in its fifth digit, otherwise for each way to split the matrix over ranks.
+    On a CPU torch adds the squares of a matrix up one after the other in fp32: the norm of a large one is off in its fifth digit, and
+    otherwise for each way to split it. One process prints what torch computes, as recorded runs do; several must print the same.
     """
-    dtype = torch.float32 if is_accelerator(tensors[0].device) else torch.float64
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(tensors), 2.0, dtype=dtype))).float()
+    return device is not None and not is_accelerator(device) and is_split(gradient) and gradient.numel() >= COARSE_FROM
+
+
+def norm_of(tensors: Sequence[Tensor]) -> Tensor:
+    """L2 norm over tensors of this rank, in fp32."""
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(tensors), 2.0, dtype=torch.float32)))
 
 
 def summed(value: Tensor, groups: Sequence[ProcessGroup]) -> Tensor:

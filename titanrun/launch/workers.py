@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,7 +115,7 @@ class Watch:
             worker.process.send_signal(number)
 
 
-def run_workers(resolved: Path, count: int) -> int:
+def run_workers(resolved: Path, count: int, command: Sequence[str] = (sys.executable, "-m", WORKER)) -> int:
     """Trains the run in `resolved` with `count` workers. Returns the exit code of the first that failed, else that of the first rank."""
     signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
     # a signal that is ignored by default would not wait on every system
@@ -126,7 +126,7 @@ def run_workers(resolved: Path, count: int) -> int:
         try:
             with meeting_place() as meeting:
                 for rank in range(count):
-                    workers.append(start_worker(resolved, rank, count, meeting, Path(folder)))
+                    workers.append(start_worker([*command, str(resolved)], rank, count, meeting, Path(folder)))
             # only now: workers inherit what is blocked
             signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
             watch.until_the_end()
@@ -143,17 +143,17 @@ def meeting_place() -> Iterator[socket.socket]:
         yield server
 
 
-def start_worker(resolved: Path, rank: int, count: int, meeting: socket.socket, folder: Path) -> Worker:
+def start_worker(command: Sequence[str], rank: int, count: int, meeting: socket.socket, folder: Path) -> Worker:
     """One rank. The first has the console; what the others print goes to their log."""
     failure_file = folder / f"rank-{rank}.json"
-    log = resolved.parent / "logs" / f"rank-{rank}.log"
+    log = Path(command[-1]).parent / "logs" / f"rank-{rank}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     variables = worker_environment(rank, count, port=meeting.getsockname()[1], failure_file=failure_file)
     if rank == 0:
         variables["TITANRUN_STORE_SOCKET"] = str(meeting.fileno())
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", WORKER, str(resolved)],
+            command,
             env=variables,
             stdin=subprocess.DEVNULL,
             stdout=None if rank == 0 else output,
