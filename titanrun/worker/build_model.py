@@ -81,7 +81,8 @@ def build_engine(recipe: Recipe, model: nn.Module, *, device: torch.device, prec
     optimizer = recipe.optimizer.builder()(recipe.optimizer, parameters=list(model.named_parameters()))
     layers = moe_layers(model)
     if layers:
-        ExpertBalance(layers).watch(optimizer, record)
+        over_ranks = {} if meshes is None else {"reduce": lambda counts_LE: meshes.sum_(counts_LE, "loss")}
+        ExpertBalance(layers, **over_ranks).watch(optimizer, record)
     schedule = recipe.lr_scheduler.builder()(recipe.lr_scheduler)
     loss = recipe.loss.builder()(recipe.loss)
     max_norm = recipe.training.max_norm
