@@ -1,5 +1,6 @@
 """How a field is declared: its default, its unit, what a change of it means, and whether a resume allows that change."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -8,6 +9,8 @@ from pydantic import Field
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+# all that a secret field takes
+SECRET = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 Change = Literal["numerics", "performance", "bookkeeping"]
 
 
@@ -29,6 +32,12 @@ def setting_of(field: FieldInfo) -> Setting | None:
         return None
     known: Any = {name: extra[f"x-{name}"] for name in ("change", "unit", "resume", "not_built", "secret") if f"x-{name}" in extra}
     return Setting(**known)
+
+
+def is_secret(field: FieldInfo) -> bool:
+    """Whether a field holds a secret."""
+    extra = field.json_schema_extra
+    return isinstance(extra, dict) and bool(extra.get("x-secret"))
 
 
 def numerics(default: Any = PydanticUndefined, **options: Any) -> Any:
@@ -58,7 +67,8 @@ def declare(
 ) -> Any:
     """A pydantic field that carries its `Setting`. No default: the field is required. A callable default is a factory.
 
-    `not_built` names the capability whose absence makes every value but the default an error.
+    `not_built` names the capability whose absence makes every value but the default an error. A `secret` field takes `${env:NAME}`
+    only, and its component gets the variable's value when the worker builds it.
     """
     extra: dict[str, Any] = {"x-change": change}
     options = {"x-unit": unit, "x-resume": resume, "x-not_built": not_built, "x-secret": secret}

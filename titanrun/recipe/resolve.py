@@ -3,17 +3,22 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
 
 from titanrun.config.base import dump
 from titanrun.config.check import check
 from titanrun.config.interpolate import escaped
 from titanrun.config.problems import DataPath, Problem, ProblemsFound, SourceText, fail
+from titanrun.config.secrets import secrets, unset_secrets
 from titanrun.config.signature import check_signature, signed
 from titanrun.config.source import read_source, read_text
-from titanrun.config.tree import Node, find, nearest, without
+from titanrun.config.tree import Node, find, nearest, path_text, without
+from titanrun.config.wording import word_value_error
 from titanrun.recipe import menu
 from titanrun.recipe.decide import decide
-from titanrun.recipe.reading import Reading, read_tree
+from titanrun.recipe.reading import Reading, load_listed_plugins, read_back, read_tree
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import apply_rules
 from titanrun.recipe.synonyms import SAME_MEANING, SYNONYMS
@@ -56,7 +61,13 @@ class Resolved:
     @property
     def text(self) -> str:
         """The bytes of resolved.yaml."""
-        return signed(escaped(dump(self.run)))
+        return signed(written(self.run, dump(self.run)))
+
+
+def written(run: Recipe, data: dict[str, Any]) -> dict[str, Any]:
+    """Plain data of a run, or of a shorter recipe for it, as it stands in a file: texts escaped, secrets as references."""
+    escaped_data: dict[str, Any] = escaped(data, {path for path, _ in secrets(run)})
+    return escaped_data
 
 
 def resolve(
@@ -83,6 +94,8 @@ def resolve(
     except ProblemsFound as error:
         raise ProblemsFound([*problems, *error.problems, *further_problems(tree, error.problems, set(), case)]) from None
     problems += found
+    if check_inputs:
+        problems += [placed(problem, tree) for problem in unset_secrets(run, environment)]
     if any(problem.severity == "error" for problem in problems):
         raise ProblemsFound(problems)
     return Resolved(recipe, run, tree, tuple(problems), case.ranks_of(recipe))
@@ -159,9 +172,7 @@ def is_follow_up(problem: Problem, touched: set[DataPath]) -> bool:
 def check_tree(tree: Node) -> Recipe:
     """The recipe as a config. Raises ProblemsFound."""
     check_version(tree)
-    listed = find(tree, ("plugins",))
-    names = [item.value for item in listed.value if isinstance(item.value, str)] if listed and isinstance(listed.value, list) else []
-    problems = [placed(problem, tree) for problem in menu.load_plugins(names)]
+    problems = [placed(problem, tree) for problem in load_listed_plugins(tree)]
     checked = check(Recipe, tree, synonyms=SYNONYMS, same_meaning=SAME_MEANING)
     if checked.config is None or problems:
         raise ProblemsFound([*problems, *checked.problems])
@@ -182,7 +193,18 @@ def decided(recipe: Recipe, tree: Node, file: str, ranks: int | None) -> Recipe:
     try:
         return Recipe.model_validate(decide(recipe, file=file, ranks=ranks))
     except ProblemsFound as error:
-        raise ProblemsFound([placed(problem, tree) for problem in error.problems]) from None
+        problems = list(error.problems)
+    except ValidationError as error:
+        problems = [beyond_range(item) for item in error.errors(include_url=False)]
+    raise ProblemsFound([placed(problem, tree) for problem in problems])
+
+
+def beyond_range(error: Any) -> Problem:
+    """The problem of a value that nobody wrote: it follows from others, and its own field does not take it."""
+    path: DataPath = tuple(error["loc"])
+    wording = word_value_error(error["type"], error.get("ctx") or {}, error["input"])
+    message = f"{path_text(path)} follows from other values, but {wording.message}"
+    return Problem("out-of-range", message, path, help=f"write {path_text(path)}, or change what it follows from", got=error["input"])
 
 
 def placed(problem: Problem, tree: Node) -> Problem:
@@ -204,11 +226,9 @@ def edited_by_hand(file: str, tree: Node) -> list[Problem]:
 
 def read_resolved(path: Path) -> Recipe:
     """The run in a resolved.yaml. Raises ProblemsFound."""
-    menu.open_menu()
-    return check_tree(read_source(str(path)))
+    return check_tree(read_back(read_source(str(path))))
 
 
-def read_resolved_text(path: Path, text: str) -> Recipe:
-    """The run in the text of the resolved.yaml at `path`. Raises ProblemsFound."""
-    menu.open_menu()
-    return check_tree(read_text(SourceText(str(path), text), "yaml"))
+def read_resolved_text(text: str) -> Recipe:
+    """The run in the text of a resolved.yaml. Raises ProblemsFound."""
+    return check_tree(read_back(read_text(SourceText("resolved.yaml", text), "yaml")))

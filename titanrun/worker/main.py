@@ -11,7 +11,8 @@ from pathlib import Path
 from titanrun.components.checkpoints.whole_folder import remove_whole
 from titanrun.config.problems import ProblemsFound
 from titanrun.config.render import render_text
-from titanrun.distributed.environment import Place, read_place
+from titanrun.config.secrets import revealed, secrets
+from titanrun.distributed.environment import Place, read_place, variables
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved_text
 from titanrun.recipe.run_dir import STATUS, read_json, write_json
@@ -23,7 +24,7 @@ from titanrun.worker.job import JOIN, Job, meet_others
 from titanrun.worker.origins import with_origins
 from titanrun.worker.run_lock import run_lock
 from titanrun.worker.status import StatusFile
-from titanrun.worker.talk import FAILURES, talking
+from titanrun.worker.talk import FAILURES, Hidden, talking
 from titanrun.worker.weights import export_huggingface
 
 EXIT_OF_STATE = {"finished": 0, "preempted": 75}
@@ -64,16 +65,17 @@ def run(job: Job, signals: SignalRequests) -> int:
     """Trains what `job` describes, in its folder, and notes in status.json how it goes. Returns the exit code."""
     run_dir, place = job.resolved.parent, job.place
     status = StatusFile(run_dir / STATUS, is_first=place.is_first)
-    with talking(run_dir / "logs" / f"rank-{place.rank}.log", place):
+    hidden = Hidden()
+    with talking(run_dir / "logs" / f"rank-{place.rank}.log", hidden, place):
         status.change("starting")
         try:
-            outcome = train(job, signals, status)
+            outcome = train(job, signals, status, hidden)
         except (Exception, KeyboardInterrupt) as error:
             failure = failure_of(with_origins(error, run_dir))
             # what another rank did wrong, it has written itself
             if not failure.is_of_another or read_json(run_dir / STATUS).get("state") != "failed":
                 status.change("failed", exit_code=failure.exit_code)
-            report(failure, error, run_dir, place)
+            report(failure, error, job, hidden)
             return failure.exit_code
         exit_code = EXIT_OF_STATE[outcome.state] if outcome.exit_code is None else outcome.exit_code
         log.info("%s", outcome.message)
@@ -81,9 +83,9 @@ def run(job: Job, signals: SignalRequests) -> int:
         return exit_code
 
 
-def train(job: Job, signals: SignalRequests, status: StatusFile) -> Outcome:
+def train(job: Job, signals: SignalRequests, status: StatusFile, hidden: Hidden) -> Outcome:
     """Builds the run, trains it to its end, and writes what its end asks for."""
-    recipe = read_resolved_text(job.resolved, job.text)
+    recipe = with_secrets(read_resolved_text(job.text), hidden)
     # of several ranks none may leave alone: they agree before the first step
     if signals.stop and job.store is None:
         return Outcome("preempted", status.step, f"stopped by {signals.stop_signal} before the first step")
@@ -93,6 +95,13 @@ def train(job: Job, signals: SignalRequests, status: StatusFile) -> Outcome:
         if outcome.state == "finished" and recipe.checkpoint.last_save_in_hf:
             export(recipe, trainer, job.resolved.parent / EXPORT_FOLDER, job.place)
     return outcome
+
+
+def with_secrets(recipe: Recipe, hidden: Hidden) -> Recipe:
+    """The run with the values of its secrets, which no line shows from here on."""
+    environment = variables()
+    hidden.values = frozenset(environment[name] for _, name in secrets(recipe) if environment.get(name))
+    return revealed(recipe, environment)
 
 
 def export(recipe: Recipe, trainer: Trainer, folder: Path, place: Place) -> None:
@@ -115,15 +124,15 @@ def export(recipe: Recipe, trainer: Trainer, folder: Path, place: Place) -> None
         write_json(folder / EXPORT_RECORD, {"step": trainer.state.step})
 
 
-def report(failure: Failure, error: BaseException, run_dir: Path, place: Place) -> None:
+def report(failure: Failure, error: BaseException, job: Job, hidden: Hidden) -> None:
     """Says why this rank failed; the traceback of an internal fault goes to a file of its own."""
     text = failure.text
     if failure.is_internal:
-        path = run_dir / INTERNAL_ERROR
-        path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+        path = job.resolved.parent / INTERNAL_ERROR
+        path.write_text(hidden.masked("".join(traceback.format_exception(error))), encoding="utf-8")
         text = f"{text} (traceback: {path})"
-    if place.failure_file is not None:
-        told = {"time": time.time(), "is_of_another": failure.is_of_another, "text": text}
-        write_json(place.failure_file, told)
+    if job.place.failure_file is not None:
+        told = {"time": time.time(), "is_of_another": failure.is_of_another, "text": hidden.masked(text)}
+        write_json(job.place.failure_file, told)
     # nobody wants to read of every rank that it lost the one that failed
     logging.getLogger(FAILURES).log(logging.INFO if failure.is_of_another else logging.ERROR, "%s", text)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from titanrun.components.metrics.readings import readings
+from titanrun.config.secrets import masked
 from titanrun.distributed.environment import Place
 
 LINE = "%(asctime)s %(levelname)s %(message)s"
@@ -16,11 +17,35 @@ STEPS = "titanrun.steps"
 FAILURES = "titanrun.failures"
 
 
+class Hidden:
+    """The values of secrets, which no line shows. Empty until the run is read."""
+
+    def __init__(self) -> None:
+        self.values: frozenset[str] = frozenset()
+
+    def masked(self, text: str) -> str:
+        """The text without them."""
+        return masked(text, self.values)
+
+
+class Masking(logging.Formatter):
+    """Formats a message, or an exception, and masks what is hidden in it."""
+
+    def __init__(self, line: str, hidden: Hidden) -> None:
+        super().__init__(line)
+        self.hidden = hidden
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of one record."""
+        return self.hidden.masked(super().format(record))
+
+
 class CurrentStderr(logging.StreamHandler[TextIO]):
     """Writes to sys.stderr as it is at that moment: a live line on the terminal replaces it while it is shown."""
 
-    def __init__(self, *, silent: Collection[str]) -> None:
+    def __init__(self, hidden: Hidden, *, silent: Collection[str]) -> None:
         logging.Handler.__init__(self)
+        self.setFormatter(Masking("%(message)s", hidden))
         self.addFilter(lambda record: record.name not in silent)
 
     @property
@@ -40,16 +65,16 @@ class StepLines:
 
 
 @contextmanager
-def talking(log_file: Path, place: Place) -> Iterator[None]:
-    """Within the block titanrun's messages and Python's warnings go to `log_file`, appended, and on the first rank to stderr.
+def talking(log_file: Path, hidden: Hidden, place: Place) -> Iterator[None]:
+    """Within the block titanrun's messages and Python's warnings, less what is `hidden`, go to `log_file`, and on the first rank to stderr.
 
     Other ranks say on stderr only why they failed, and none does where a launcher says it for all.
     """
     log_file.parent.mkdir(parents=True, exist_ok=True)
     to_file = logging.FileHandler(log_file, encoding="utf-8")
-    to_file.setFormatter(logging.Formatter(LINE))
+    to_file.setFormatter(Masking(LINE, hidden))
     # the console shows the steps in its own way
-    to_stderr = CurrentStderr(silent={STEPS} if place.failure_file is None else {STEPS, FAILURES})
+    to_stderr = CurrentStderr(hidden, silent={STEPS} if place.failure_file is None else {STEPS, FAILURES})
     if not place.is_first:
         to_stderr.addFilter(lambda record: record.name == FAILURES)
     handlers = (to_stderr, to_file)
