@@ -25,7 +25,7 @@ KEYWORDS = {
     "loss": set(),
     "activation_checkpoint": {"model"},
     "trackers": {"run_dir"},
-    "launch": {"resolved"},
+    "launch": {"resolved", "processes"},
     "converters": set(),
 }
 
