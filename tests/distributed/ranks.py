@@ -6,12 +6,13 @@ A layout is one line of test_layouts.py: its name, its ranks, and overrides on t
 import multiprocessing
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 from traceback import format_exc
+from typing import Any
 
 import pytest
 import torch
@@ -27,18 +28,21 @@ from titanrun.worker.assemble import assembled
 from titanrun.worker.job import meet_others
 
 ROOT = Path(__file__).parents[2]
-TEXT = f"extends: [{ROOT}/recipes/llama3_debug.yaml, {ROOT}/recipes/parts/cpu.yaml]\nversion: 1\n"
 # a smaller model, several passes a step on one rank, every number logged
-SMALL = (
-    "model.n_layers=4",
-    "training.global_batch_size=8",
-    "checkpoint={enable: false}",
-    "validation={enable: true, freq: 5, steps: 3}",
-)
+TEXT = f"""
+extends: [{ROOT}/recipes/llama3_debug.yaml, {ROOT}/recipes/parts/cpu.yaml]
+version: 1
+model: {{n_layers: 4}}
+training: {{global_batch_size: 8}}
+checkpoint: {{enable: false}}
+validation: {{enable: true, freq: 5, steps: 3}}
+"""
 # what a rank imports before it is forked: seconds, once for all of them
 PRELOADED = ["torch._dynamo", "titanrun.distributed.fsdp", "titanrun.worker.main", "tests.distributed.ranks"]
 NUMBERS = ("loss", "grad_norm", "validation/loss")
 PATIENCE_SECONDS = 300
+
+Look = Callable[[Trainer], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +57,21 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a run logged, by step, and the whole gradients of its first step by name, from each rank that holds them."""
+    """What a run logged, by step, the whole gradients of its first step by name, and what `look` saw, both from each rank."""
 
     folder: Path
     numbers: list[dict[str, float]]
     gradients: list[dict[str, Tensor]]
+    seen: list[Any]
 
 
 def case(name: str, *, nproc: int, overrides: Sequence[str] = (), base: Sequence[str] = (), slow: bool = False) -> object:
     """One layout for `pytest.mark.parametrize`."""
     return pytest.param(Case(name, nproc, tuple(overrides), tuple(base)), id=name, marks=[pytest.mark.slow] if slow else [])
+
+
+def nothing(trainer: Trainer) -> None:
+    """Looks at nothing."""
 
 
 @cache
@@ -71,18 +80,25 @@ def alone(base: tuple[str, ...]) -> Trained:
     return train(1, base)
 
 
-def train(nproc: int, overrides: Sequence[str], folder: Path | None = None) -> Trained:
-    """Trains on `nproc` ranks, in a new folder unless one is given. Fails the test where a rank fails."""
+def train(nproc: int, overrides: Sequence[str], *, folder: Path | None = None, look: Look = nothing) -> Trained:
+    """Trains on `nproc` ranks. Fails the test where a rank fails.
+
+    Args:
+        nproc: how many.
+        overrides: on the recipe.
+        folder: the run directory; a new one unless one is given.
+        look: a function of a module, which each rank calls with its trainer after the last step.
+    """
     folder = folder or Path(mkdtemp(prefix="titanrun-ranks-"))
     recipe, resolved = folder / "recipe.yaml", folder / "resolved.yaml"
     recipe.write_text(TEXT)
-    resolved.write_text(resolve(str(recipe), [*SMALL, *overrides], environment={}, ranks=nproc).text)
+    resolved.write_text(resolve(str(recipe), overrides, environment={}, ranks=nproc).text)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     with socket.create_server(("127.0.0.1", 0)) as meeting:
         port = meeting.getsockname()[1]
         places = [Place(rank=rank, local_rank=rank, world_size=nproc, store_port=port) for rank in range(nproc)]
-        ranks = [context.Process(target=run_rank, args=(resolved, place, meeting if place.is_first else None)) for place in places]
+        ranks = [context.Process(target=run_rank, args=(resolved, place, meeting if place.is_first else None, look)) for place in places]
         for process in ranks:
             process.start()
     for process in ranks:
@@ -94,10 +110,13 @@ def train(nproc: int, overrides: Sequence[str], folder: Path | None = None) -> T
     assert not silent and not errors, f"ranks {silent} hang; errors: {''.join(errors)}"
     assert [process.exitcode for process in ranks] == [0] * nproc
     lines = [{name: line[name] for name in NUMBERS if name in line} for line in read_metrics(folder / "metrics.jsonl")]
-    return Trained(folder, lines, [torch.load(path) for path in sorted(folder.glob("gradients-*.pt"))])
+    gradients, seen = (
+        [torch.load(path, weights_only=False) for path in sorted(folder.glob(f"{what}-*.pt"))] for what in ("gradients", "seen")
+    )
+    return Trained(folder, lines, gradients, seen)
 
 
-def run_rank(resolved: Path, place: Place, meeting: socket.socket | None) -> None:
+def run_rank(resolved: Path, place: Place, meeting: socket.socket | None, look: Look) -> None:
     """In a process of its own: trains as this rank, by the worker's own parts."""
     torch.set_num_threads(1)
     if meeting is not None:
@@ -107,6 +126,7 @@ def run_rank(resolved: Path, place: Place, meeting: socket.socket | None) -> Non
         with SignalRequests() as signals, assembled(read_resolved(resolved), meet_others(resolved, place), signals=signals) as trainer:
             keep_gradients(trainer, resolved.parent / f"gradients-{place.rank}.pt")
             trainer.fit()
+            torch.save(look(trainer), resolved.parent / f"seen-{place.rank}.pt")
     except Exception:
         (resolved.parent / f"error-{place.rank}.txt").write_text(f"rank {place.rank}: {format_exc()}")
         os._exit(1)
