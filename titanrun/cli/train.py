@@ -1,10 +1,11 @@
 """`titanrun train`: resolve a recipe, open its run directory, hand over to the worker."""
 
-import sys
+from argparse import Namespace
 from datetime import datetime
 
-from titanrun.cli.arguments import OVERRIDE_HELP, Parser, split_overrides
+from titanrun.cli.arguments import Parser, split_overrides
 from titanrun.cli.guard import print_problems
+from titanrun.cli.voice import detail_files, note
 from titanrun.launch.environment import environment, joined_environment, ranks_around
 from titanrun.launch.local import become_worker
 from titanrun.launch.machine import accelerators
@@ -25,9 +26,8 @@ def run(arguments: list[str]) -> int:
     overrides, others = split_overrides(arguments)
     parser = Parser("train", "Train a recipe. Everything wrong with it is said before anything is written.", EXAMPLES)
     parser.add_argument("recipe", help="a recipe (.yaml or .toml), or the resolved.yaml of a run")
-    parser.usage = "titanrun train [-h] [--nproc N] recipe [path=value ...]"
-    parser.epilog = f"{OVERRIDE_HELP}\n\n{parser.epilog}"
     parser.add_argument("--nproc", type=int, metavar="N", help="worker processes, short for launch.nproc_per_node=N")
+    parser.takes_overrides()
     options = parser.parse_args(others)
     changes = [*overrides, *([f"launch.nproc_per_node={options.nproc}"] if options.nproc is not None else [])]
     around = joined_environment()
@@ -44,9 +44,10 @@ def run(arguments: list[str]) -> int:
         ranks=ranks if ranks > 1 else None,
         machine_ranks=machine_ranks,
     )
-    if resolved.warnings:
+    detail_files(options, resolved.tree)
+    if resolved.warnings and not options.quiet:
         print_problems(resolved.warnings)
-    directory = opened(resolved, arguments)
+    directory = opened(resolved, arguments, options)
     if directory.state == "finished" and ranks == 1:
         return 0
     if ranks > 1:
@@ -56,17 +57,17 @@ def run(arguments: list[str]) -> int:
     return code
 
 
-def opened(resolved: Resolved, arguments: list[str]) -> RunDirectory:
+def opened(resolved: Resolved, arguments: list[str], options: Namespace) -> RunDirectory:
     """The run's directory, with the files that say what runs; one that is finished is left as it is."""
     now = datetime.now().astimezone()
     directory = find_run_directory(resolved, now)
     if directory.state == "finished":
-        print(f"nothing to do: {done_text(directory, resolved.run)} in {directory.path}", file=sys.stderr)
+        note(options, f"nothing to do: {done_text(directory, resolved.run)} in {directory.path}")
         return directory
     write_run(directory, resolved, ["titanrun", "train", *arguments], now)
-    print(announcement(directory), file=sys.stderr)
+    note(options, announcement(directory))
     for change in directory.drift.reported:
-        print(f"  changed: {change_text(change)}", file=sys.stderr)
+        note(options, f"  changed: {change_text(change)}")
     return directory
 
 
