@@ -1,0 +1,160 @@
+"""How values of torchtitan become values of a recipe, where they do not stay as they are."""
+
+from typing import Any
+
+from titanrun.recipe.migrate.keys import Converted, Key, Needs, Values
+
+OPTIMIZERS = {"AdamW": "adamw", "Adam": "adam"}
+CONVERTERS = {
+    "quantize.linear.float8": "float8_linear",
+    "quantize.grouped_mm.float8": "float8_grouped_mm",
+    "quantize.linear.mx": "mxfp8_linear",
+    "quantize.grouped_mm.mx": "mxfp8_grouped_mm",
+}
+OLD_CONVERTERS = {"float8": "quantize.linear.float8", "mx": "quantize.linear.mx"}
+DECAYING = Needs("lr_scheduler.decay_ratio", lambda value: value != 0, 0.5, "with a decay: lr_scheduler.decay_ratio is not 0")
+NEW_MODULES = {"lm_head": "output"}
+OWN_MODULES = ("torchtitan.models.", "torchtitan.experiments.")
+REPLICATED = "llama3 with the fault_tolerance section"
+COMPILED = "the same model; parallelism comes from the parallelism section, not from compiler passes"
+FAMILIES: dict[str, tuple[str, str]] = {
+    "llama3_ft": ("llama3", REPLICATED),
+    "simple_fsdp.llama3": ("llama3", COMPILED),
+    "simple_fsdp.deepseek_v3": ("deepseek_v3", COMPILED),
+    "compiler_toolkit.llama3": ("llama3", COMPILED),
+    "compiler_toolkit.deepseek_v3": ("deepseek_v3", COMPILED),
+    "autoparallel.llama3": ("llama3", COMPILED),
+    "autoparallel.deepseek_v3": ("deepseek_v3", COMPILED),
+    "autoparallel.local_map_deepseek_v3": ("deepseek_v3", COMPILED),
+    "transformers_modeling_backend": ("transformers", "the component that trains a causal model of the transformers package"),
+}
+
+
+def to(key: Key, value: Any, **words: str) -> Converted:
+    """The value at the key's own target."""
+    assert key.target is not None
+    return Converted({key.target: value}, **words)
+
+
+def looked_up(value: Any, table: dict[str, str]) -> Any:
+    """What the table has for a word; everything else as it is."""
+    return table.get(value, value) if isinstance(value, str) else value
+
+
+def negative_is_auto(key: Key, value: Any, _: Values) -> Converted:
+    """-1 was torchtitan's word for auto."""
+    return to(key, "auto" if isinstance(value, int) and value < 0 else value)
+
+
+def minus_one_is_null(key: Key, value: Any, _: Values) -> Converted:
+    """-1 was torchtitan's word for all, or the latest."""
+    return to(key, None if value == -1 else value)
+
+
+def empty_is_null(key: Key, value: Any, _: Values) -> Converted:
+    """Empty text and 0 were torchtitan's words for nothing."""
+    return to(key, value or None)
+
+
+def empty_is_refused(key: Key, value: Any, _: Values) -> Converted:
+    """Empty is how torchtitan said that nothing is asked for; everything else has no place."""
+    return Converted({}) if not value else Converted({}, refused=key.how)
+
+
+def optimizer_name(key: Key, value: Any, _: Values) -> Converted:
+    """Names of components are lower case."""
+    return to(key, looked_up(value, OPTIMIZERS))
+
+
+def lower_case(key: Key, value: Any, _: Values) -> Converted:
+    """torchtitan ignored the case of this name."""
+    return to(key, value.lower() if isinstance(value, str) else value)
+
+
+def family(key: Key, value: Any, _: Values) -> Converted:
+    """The model family; torchtitan's experiments bring models that other families, or sections, stand for."""
+    name, how = FAMILIES.get(str(value), (value, ""))
+    if value == "vlm":
+        return Converted({}, refused="a vision-language model is none of titanrun's families")
+    return to(key, name, how=how)
+
+
+def assets(key: Key, value: Any, values: Values) -> Converted:
+    """The folder with the tokenizer; the older spelling won where both were written."""
+    return Converted({}) if values.get("model.tokenizer_path") else to(key, value)
+
+
+def tokenizer_path(key: Key, value: Any, _: Values) -> Converted:
+    """The older spelling of model.hf_assets_path, which took a single file once."""
+    if isinstance(value, str) and value.endswith("tokenizer.model"):
+        return Converted({}, refused="torchtitan 0.2.2 refuses a tokenizer.model too: name a folder with tokenizer.json")
+    return to(key, value) if value else Converted({})
+
+
+def converters(key: Key, value: Any, _: Values) -> Converted:
+    """Registered names become names of components, in the same order."""
+    names = value if isinstance(value, list) else [value]
+    known = [looked_up(looked_up(name, OLD_CONVERTERS), CONVERTERS) for name in names]
+    return Converted({f"converters[{name}].name": name for name in known})
+
+
+def module_names(key: Key, value: Any, _: Values) -> Converted:
+    """Parts of module names, in which later versions of torchtitan call the output head lm_head."""
+    if not isinstance(value, list):
+        return word_list(key, value, _)
+    names = [looked_up(name, NEW_MODULES) for name in value]
+    return to(key, names, how="" if names == value else "lm_head is called output, as in torchtitan 0.2.2")
+
+
+def word_list(key: Key, value: Any, _: Values) -> Converted:
+    """A list, which torchtitan also took as text with commas."""
+    return to(key, [word for word in value.split(",") if word] if isinstance(value, str) else value)
+
+
+def switch(key: Key, value: Any, _: Values) -> Converted:
+    """A switch; what it changes in meaning matters only while it is on."""
+    return to(key, value, how=key.how if value else "")
+
+
+def degree(key: Key, value: Any, _: Values) -> Converted:
+    """A degree; what it changes in meaning matters only above 1."""
+    return to(key, value, how=key.how if isinstance(value, int) and value > 1 else "")
+
+
+def tensorboard(_: Key, value: Any, __: Values) -> Converted:
+    """A switch becomes a tracker."""
+    return Converted({"metrics.trackers[tensorboard].name": "tensorboard"} if value else {})
+
+
+def wandb(_: Key, value: Any, __: Values) -> Converted:
+    """A switch becomes a tracker."""
+    return Converted({"metrics.trackers[wandb].name": "wandb"} if value else {})
+
+
+def warmup(key: Key, value: Any, values: Values) -> Converted:
+    """torchtitan cut a warmup that is longer than the schedule."""
+    longest = values.get("lr_scheduler.total_steps") or values.get("training.steps")
+    if isinstance(value, int) and isinstance(longest, int) and value > longest:
+        return to(key, longest, how=f"cut to the {longest} steps of the schedule, as torchtitan did with a warning; a longer one is an error here")
+    return to(key, value)
+
+
+def export_dtype(key: Key, value: Any, values: Values) -> Converted:
+    """The type of the last save: here that of the exported folder only."""
+    if values.get("checkpoint.last_save_in_hf"):
+        return to(key, value, how=key.how if value != key.default else "")
+    if value == key.default:
+        return Converted({})
+    return Converted({}, refused="checkpoints keep the type of training; last_save_in_hf = true exports a folder in another type")
+
+
+def seed(key: Key, value: Any, _: Values) -> Converted:
+    """There is no unseeded run."""
+    return to(key, 0, how="torchtitan's run is unseeded and differs each time; here it is seed 0") if value is None else to(key, value)
+
+
+def custom_module(key: Key, value: Any, _: Values) -> Converted:
+    """A module that adds keys: not needed for those of torchtitan's own extensions."""
+    if not value or str(value).startswith(OWN_MODULES):
+        return Converted({})
+    return Converted({}, refused="recipes import nothing: an installed plug-in, listed under plugins, can add a section")
