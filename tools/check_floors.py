@@ -28,6 +28,8 @@ FLOORS = [
 # torch-free modules beside their implementations that the description wing reads
 DESCRIPTION_BESIDE_EXECUTION = {
     "titanrun.components.tokenizers.vocabulary",
+    "titanrun.distributed.degrees",
+    "titanrun.distributed.stages",
     "titanrun.models.shared.counting",
     "titanrun.models.shared.family",
     "titanrun.models.shared.flavors",

@@ -44,6 +44,16 @@ def test_strict_makes_warnings_fail(tmp_path: Path) -> None:
     assert titanrun("validate", DEBUG, *overrides, "--strict", cwd=tmp_path).returncode == 1
 
 
+def test_validate_asks_whether_the_degrees_fit_a_number_of_processes(tmp_path: Path) -> None:
+    shards = "parallelism.data_parallel_shard_degree=4"
+    for ranks, said in (("6", "dp_shard 4 takes 4 of 6 ranks: 2 are left over"), ("2", "dp_shard 4 takes 4 ranks, and there are 2")):
+        assert said in titanrun("validate", DEBUG, shards, "--world-size", ranks, cwd=tmp_path).stderr
+    assert "degrees-fill-ranks" not in titanrun("validate", DEBUG, shards, "--world-size", "4", cwd=tmp_path).stderr
+    assert "degrees-fill-ranks" not in titanrun("validate", DEBUG, shards, cwd=tmp_path).stderr
+    assert titanrun("validate", DEBUG, "--world-size", "8", cwd=tmp_path).returncode == 0
+    assert "counts processes, and 0 is none" in titanrun("validate", DEBUG, "--world-size", "0", cwd=tmp_path).stderr
+
+
 def test_diff_config_exits_as_diff_does(tmp_path: Path) -> None:
     same = titanrun("diff-config", DEBUG, DEBUG.replace(".yaml", ".toml"), cwd=tmp_path)
     assert (same.returncode, same.stdout) == (0, "")
@@ -66,7 +76,7 @@ def test_show_prints_a_section_a_value_and_sources(tmp_path: Path) -> None:
     assert titanrun("show", DEBUG, "training.seq_len", cwd=tmp_path).stdout == "256\n"
     assert titanrun("show", DEBUG, "tokenizer", cwd=tmp_path).stdout == 'name: "tiny"\n'
     sources = titanrun("show", DEBUG, "optimizer.lr", "--sources", "optimizer.lr=3", cwd=tmp_path).stdout
-    assert sources.split() == ["optimizer.lr", "3.0", "<override", "1>", "(over", f"{DEBUG}:19:7)"]
+    assert sources.split() == ["optimizer.lr", "3.0", "<override", "1>", "(over", f"{DEBUG}:17:7)"]
     wrong = titanrun("show", DEBUG, "optimizer.lrr", cwd=tmp_path)
     assert wrong.returncode == 2
     assert "did you mean 'optimizer.lr'?" in wrong.stderr
@@ -94,7 +104,9 @@ def test_ls_lists_names_and_flavors(tmp_path: Path) -> None:
 
 def test_cp_keeps_comments_and_never_overwrites(tmp_path: Path) -> None:
     assert titanrun("cp", "llama3_debug", "mine.yaml", cwd=tmp_path).returncode == 0
-    assert (tmp_path / "mine.yaml").read_text(encoding="utf-8") == Path(DEBUG).read_text(encoding="utf-8")
+    comments = [line for line in Path(DEBUG).read_text(encoding="utf-8").splitlines()[1:] if line.startswith("#")]
+    assert comments == [line for line in (tmp_path / "mine.yaml").read_text(encoding="utf-8").splitlines()[1:] if line.startswith("#")]
+    assert titanrun("validate", "mine.yaml", cwd=tmp_path).returncode == 0
     again = titanrun("cp", "llama3_debug", "mine.yaml", cwd=tmp_path)
     assert again.returncode == 2
     assert "exists already" in again.stderr

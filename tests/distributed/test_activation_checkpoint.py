@@ -1,8 +1,11 @@
 from contextlib import AbstractContextManager
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import CheckpointError
 
 from titanrun.distributed.activation_checkpoint import keep_all, recompute_all
 from titanrun.distributed.config import FullActivationCheckpointConfig, NoActivationCheckpointConfig
@@ -34,11 +37,11 @@ class Layers(nn.Module):
         return x
 
 
-def built(*, recompute: bool) -> Layers:
+def built(*, recompute: bool, **settings: Any) -> Layers:
     torch.manual_seed(0)
     model = Layers()
     if recompute:
-        recompute_all(FullActivationCheckpointConfig(), model=model)
+        recompute_all(FullActivationCheckpointConfig(**settings), model=model)
     else:
         keep_all(NoActivationCheckpointConfig(), model=model)
     return model
@@ -87,3 +90,61 @@ def test_a_recomputed_layer_keeps_its_input_only() -> None:
 
 def test_names_stay_as_they_are() -> None:
     assert list(built(recompute=True).state_dict()) == list(built(recompute=False).state_dict())
+
+
+def test_without_the_random_state_the_second_pass_draws_other_numbers() -> None:
+    _, kept_gradients = trained(built(recompute=False), steps=1)
+    _, gradients = trained(built(recompute=True, preserve_rng_state=False), steps=1)
+    assert not all(torch.equal(one, other) for one, other in zip(gradients, kept_gradients, strict=True))
+
+
+@pytest.mark.parametrize(("early_stop", "calls"), [(True, 4), (False, 8)])
+def test_the_second_pass_stops_early_unless_told_otherwise(early_stop: bool, calls: int) -> None:
+    model = built(recompute=True, early_stop=early_stop)
+    ended = []
+    for layer in model.layers.values():
+        # what the last matrix product gives is not needed again
+        layer.narrow.register_forward_hook(lambda *_: ended.append(1))
+    trained(model, steps=1)
+    assert len(ended) == calls
+
+
+class Fickle(nn.Module):
+    """A layer that computes in another type the second time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleDict({"0": Turncoat()})
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers["0"](x)
+
+
+class Turncoat(nn.Module):
+    passes = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        return (x if self.passes == 1 else x.double()).sin().float()
+
+
+def fickle_gradient(**settings: Any) -> Tensor | None:
+    model = Fickle()
+    recompute_all(FullActivationCheckpointConfig(**settings), model=model)
+    x = torch.ones(2, requires_grad=True)
+    model(x).sum().backward()
+    return x.grad
+
+
+def test_a_second_pass_that_computes_something_else_is_an_error_unless_unchecked() -> None:
+    with pytest.raises(CheckpointError, match="different metadata"):
+        fickle_gradient()
+    assert fickle_gradient(determinism_check="none") is not None
+
+
+def test_debug_lists_the_operations_of_both_passes() -> None:
+    with pytest.raises(CheckpointError, match=r"aten[.:]+sin"):
+        fickle_gradient(debug=True)
+    with pytest.raises(CheckpointError) as plain:
+        fickle_gradient()
+    assert "sin" not in str(plain.value)

@@ -13,7 +13,7 @@ from titanrun.recipe.sources import data_leaves
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted(path for path in (ROOT / "recipes").iterdir() if path.suffix in (".yaml", ".toml"))
-CUSTOM = ["model={name: llama3, vocab_size: 4096, dim: 64, n_layers: 2, n_heads: 4, feed_forward: {multiple_of: 8}}"]
+CUSTOM = ["model={name: llama3, vocab_size: 4096, dim: 64, n_layers: 2, n_heads: 4, feed_forward: {multiple_of: 8}}", "tokenizer=tiny"]
 CHANGES: list[list[str]] = [
     [],
     ["description=costs $${5}, twice", "lr_scheduler.warmup_steps=12", "training.steps=1000"],

@@ -83,3 +83,10 @@ def test_settings_that_nothing_reads_are_judged_by_what_was_written(tmp_path: Pa
 def test_a_resolved_recipe_is_not_warned_about_what_it_wrote_itself(tmp_path: Path) -> None:
     resolved = resolve(written(tmp_path, YAML.replace("enable: true, ", "")), environment={})
     assert resolve(written(tmp_path, resolved.text, "resolved.yaml"), environment={}).warnings == ()
+
+
+def test_the_global_batch_follows_the_ranks_that_are_known(tmp_path: Path) -> None:
+    file = written(tmp_path, YAML)
+    assert resolve(file, environment={}).run.training.global_batch_size == 8
+    assert resolve(file, environment={}, ranks=4).run.training.global_batch_size == 32
+    assert resolve(file, environment={}, ranks=4).run.parallelism.data_parallel_shard_degree == "auto"

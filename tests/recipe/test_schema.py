@@ -39,3 +39,11 @@ def test_an_editor_sees_the_mistakes_that_validate_sees(name: str, monkeypatch: 
     for error in VALIDATOR.iter_errors(plain(read_source("recipe.yaml"))):
         theirs |= {error.absolute_path[0]} if error.absolute_path else set(error.message.split("'")[1::2])
     assert ours <= theirs
+
+
+def test_a_recipe_that_extends_another_may_leave_out_what_that_one_says() -> None:
+    partial = {"version": 1, "extends": "base.yaml", "model": {"n_layers": 2}, "training": {"steps": 5}}
+    assert [error.message for error in VALIDATOR.iter_errors(partial)] == []
+    del partial["extends"]
+    missing = {error.message for error in VALIDATOR.iter_errors(partial)}
+    assert missing == {"'name' is a required property", "'dataset' is a required property"}

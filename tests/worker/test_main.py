@@ -212,3 +212,29 @@ def test_a_problem_of_a_worker_stands_at_its_line(run: Run, tmp_path: Path, caps
     assert f"--> {tmp_path / 'recipe.yaml'}:12:33  (training.dataset" in error
     assert "12 |   dataset: {name: tokens, path: " in error
     assert " ^ help: set model.vocab_size" in error
+
+
+def test_the_log_begins_with_the_recipe_where_that_is_wanted(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(run("plain", "training.steps=2"))]) == 0
+    assert "version: 1" not in capsys.readouterr().err
+    resolved = run("printed", "training.steps=2", "debug.print_config=true")
+    assert main([str(resolved)]) == 0
+    assert resolved.read_text() in capsys.readouterr().err
+    assert resolved.read_text() in (resolved.parent / "logs" / "rank-0.log").read_text()
+
+
+def test_the_log_shows_the_modules_where_that_is_wanted(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(run("plain", "training.steps=2"))]) == 0
+    assert "(wq): Linear(" not in capsys.readouterr().err
+    assert main([str(run("printed", "training.steps=2", "model.print_after_conversion=true"))]) == 0
+    assert "(wq): Linear(" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("default:Error detected in")
+def test_an_anomaly_is_found_in_the_operation_that_gave_it(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    resolved = run("run", "optimizer.lr=1e38", "debug.detect_anomaly=true")
+    assert main([str(resolved)]) == 5
+    error = capsys.readouterr().err
+    assert "error[non-finite]: Function '" in error
+    assert "Traceback of forward call that caused the error" in error
+    assert not torch.is_anomaly_enabled()

@@ -23,6 +23,9 @@ class Parser(ArgumentParser):
             formatter_class=RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        loudness = self.add_mutually_exclusive_group()
+        loudness.add_argument("-q", "--quiet", action="store_true", help="say nothing beside the answer and errors")
+        loudness.add_argument("-v", "--verbose", action="store_true", help="say on stderr what was read, and from where")
 
     def error(self, message: str) -> NoReturn:
         """A mistake in the command line."""

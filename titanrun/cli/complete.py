@@ -38,7 +38,12 @@ COMMAND_LINES: dict[str, Takes] = {
     "train": Takes((("files",), ("overrides",)), {"--nproc": None}),
     "validate": Takes(
         (("files",), ("files", "overrides")),
-        {"--level": ("rules", "environment"), "--format": FORMATS, **flags("--strict", "--quiet")},
+        {
+            "--level": ("syntax", "schema", "rules", "environment", "build"),
+            "--format": FORMATS,
+            "--world-size": None,
+            **flags("--strict", "--json"),
+        },
     ),
     "diff-config": Takes((("files",), ("files",), ("overrides",)), {"--format": ("text", "json"), **flags("--written", "--effective")}),
     "show": Takes((("files",), ("paths",)), flags("--sources", "--minimal")),
@@ -79,7 +84,7 @@ def after_command(takes: Takes, before: list[str], current: str) -> Iterator[str
         yield from values_of_option(options[before[-1]], current)
         return
     if current.startswith("-"):
-        yield from (*options, "--help")
+        yield from (*options, "--quiet", "--verbose", "--help")
         if any("overrides" in kinds for kinds in takes.words):
             yield from (f"--{word}" for word in of_kind("overrides", current.lstrip("-")) if "." in word)
         return

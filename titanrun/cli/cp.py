@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from titanrun.cli.arguments import Parser
-from titanrun.cli.new_file import write_new
+from titanrun.cli.new_file import schema_for, write_new
 from titanrun.config.problems import fail
 from titanrun.recipe import catalogue
+from titanrun.recipe.movable import movable_text
 
 EXAMPLES = "  titanrun cp llama3_debug my.yaml"
 
@@ -22,6 +23,6 @@ def run(arguments: list[str]) -> int:
         target = target / entry.path.name
     if target.suffix != entry.path.suffix:
         raise fail("usage", f"'{target}' does not end in {entry.path.suffix}, as {entry.name} does")
-    write_new(target, entry.path.read_text(encoding="utf-8"))
+    write_new(target, movable_text(entry, schema=schema_for(target)))
     print(target)
     return 0

@@ -1,12 +1,10 @@
 """`titanrun init`: a commented recipe to begin with."""
 
-import os
 from pathlib import Path
 
 from titanrun.cli.arguments import Parser
-from titanrun.cli.new_file import write_new
+from titanrun.cli.new_file import schema_for, write_new
 from titanrun.config.problems import fail
-from titanrun.recipe import catalogue
 from titanrun.recipe.starter import starter
 
 EXAMPLES = """  titanrun init                            writes recipe.yaml
@@ -25,10 +23,3 @@ def run(arguments: list[str]) -> int:
     write_new(target, starter(options.model, file=str(target), schema=schema_for(target)))
     print(target)
     return 0
-
-
-def schema_for(target: Path) -> str:
-    """The shipped schema as an editor finds it from the new file: relative within one clone, else absolute."""
-    schema, folder = catalogue.schema_file().resolve(), target.resolve().parent
-    within_clone = schema.parents[1] in (folder, *folder.parents)
-    return os.path.relpath(schema, folder) if within_clone else str(schema)

@@ -1,8 +1,10 @@
 """Files that a command gives to the user: always new, nothing is overwritten."""
 
+import os
 from pathlib import Path
 
 from titanrun.config.problems import fail
+from titanrun.recipe import catalogue
 
 
 def write_new(target: Path, text: str) -> None:
@@ -14,3 +16,10 @@ def write_new(target: Path, text: str) -> None:
         raise fail("file", f"'{target}' exists already", help="name a new file") from None
     except OSError as error:
         raise fail("file", f"cannot write '{target}': {error.strerror}") from None
+
+
+def schema_for(target: Path) -> str:
+    """The shipped schema as an editor finds it from the new file: relative within one clone, else absolute."""
+    schema, folder = catalogue.schema_file().resolve(), target.resolve().parent
+    within_clone = schema.parents[1] in (folder, *folder.parents)
+    return os.path.relpath(schema, folder) if within_clone else str(schema)

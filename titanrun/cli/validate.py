@@ -1,17 +1,27 @@
 """`titanrun validate`: everything that is wrong with recipes, without torch, network or writes."""
 
 import sys
+from functools import partial
 
 from titanrun.cli.arguments import OVERRIDE_HELP, Parser, split_overrides
-from titanrun.config.problems import Problem, ProblemsFound
-from titanrun.config.render import in_file_order, render
+from titanrun.cli.voice import detail, detail_files
+from titanrun.config.problems import Problem
+from titanrun.config.render import render
 from titanrun.launch.environment import colour_wanted, environment
-from titanrun.recipe.resolve import resolve
+from titanrun.launch.try_build import try_build
+from titanrun.recipe.levels import LEVELS, Examined, Level, built, examine_file
 
 EXAMPLES = """  titanrun validate recipes/*.yaml
   titanrun validate my.yaml training.steps=50
+  titanrun validate my.yaml --world-size 64          whether the degrees of parallelism fit 64 processes
   titanrun validate my.yaml --level environment      paths, tokenizer and packages too
+  titanrun validate my.yaml --level build            builds the model too, without memory
   titanrun validate my.yaml --format github          annotations in a pull request"""
+LEVEL_HELP = (
+    "how far to go, each level after the ones before it: syntax (reads and composes), schema (keys and values), "
+    "rules (the default: what does not go together), environment (paths, data, tokenizers, packages), "
+    "build (the model, in a process with torch)"
+)
 
 
 def run(arguments: list[str]) -> int:
@@ -19,29 +29,32 @@ def run(arguments: list[str]) -> int:
     overrides, others = split_overrides(arguments)
     parser = Parser("validate", "Find everything that is wrong with recipes. Needs no GPU, no torch, no network; writes nothing.", EXAMPLES)
     parser.add_argument("recipes", nargs="+", metavar="RECIPE", help="recipes (.yaml or .toml), and " + OVERRIDE_HELP)
-    parser.add_argument("--level", choices=("rules", "environment"), default="rules", help="environment: also paths, tokenizers, packages")
+    parser.add_argument("--level", choices=LEVELS, default="rules", help=LEVEL_HELP)
+    parser.add_argument("--world-size", type=int, metavar="N", help="check the recipe for N processes, on all nodes together")
     parser.add_argument("--strict", action="store_true", help="warnings fail too (exit 1)")
     parser.add_argument("--format", choices=("text", "json", "github", "sarif"), default="text", help="all but text go to stdout")
-    parser.add_argument("-q", "--quiet", action="store_true", help="say nothing about recipes that are fine")
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help="short for --format json")
     options = parser.parse_intermixed_args(others)
-    code, found = 0, []
+    if options.world_size is not None and options.world_size < 1:
+        parser.error(f"--world-size counts processes, and {options.world_size} is none")
+    code = 0
+    found: list[Problem] = []
     for file in options.recipes:
-        problems, failed = problems_of(file, overrides, check_inputs=options.level == "environment")
-        found += problems
-        code = code or failed
-        if not problems and not options.quiet and options.format == "text":
+        detail(options, f"{file}: level {options.level}")
+        examined = examine(file, overrides, options.level, options.world_size)
+        detail_files(options, examined.tree)
+        found += examined.problems
+        code = code or examined.exit_code
+        if not examined.problems and not options.quiet and options.format == "text":
             print(f"{file}: ok", file=sys.stderr)
     show(found, options.format)
     return code or (1 if options.strict and found else 0)
 
 
-def problems_of(file: str, overrides: list[str], *, check_inputs: bool) -> tuple[list[Problem], int]:
-    """Errors and warnings of one recipe, in file order, and its exit code."""
-    try:
-        resolved = resolve(file, overrides, environment=environment(), check_inputs=check_inputs)
-    except ProblemsFound as error:
-        return in_file_order(error.problems), error.exit_code
-    return in_file_order(resolved.warnings), 0
+def examine(file: str, overrides: list[str], level: Level, ranks: int | None) -> Examined:
+    """One recipe, examined in this process, and built in another where that is asked for."""
+    examined = examine_file(file, overrides, level=level, environment=environment(), ranks=ranks)
+    return built(examined, partial(try_build, ranks=ranks)) if level == "build" else examined
 
 
 def show(problems: list[Problem], format: str) -> None:

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from titanrun.config import registry
 from titanrun.config.base import Config
+from titanrun.config.conflict import CONFLICT, place_together
 from titanrun.config.fields import setting_of
 from titanrun.config.problems import DataPath, Origin, Problem
 from titanrun.config.shape import annotation_at, bare, chosen, config_at, field_at, is_slot, item_type
@@ -61,6 +62,8 @@ class Checker:
             return self.unknown_key(path)
         if error["type"] == "missing":
             return self.missing_key(path)
+        if error["type"] == CONFLICT:
+            return self.conflict(path, error["ctx"])
         return self.bad_value(path, error)
 
     def unknown_key(self, path: DataPath) -> Problem:
@@ -89,10 +92,9 @@ class Checker:
             name = node.value.get("name")
             origin = name.origin if name is not None else first_key(node)
             path = (*path, "name")
-        field = field_at(self.model, self.data, path)
-        setting = setting_of(field) if field is not None else None
-        if setting is not None and setting.not_built is not None and not empty:
-            message = f"{path_text(path)} asks for {setting.not_built}, which this version does not have"
+        capability = self.not_built(path)
+        if capability is not None and not empty:
+            message = f"{path_text(path)} asks for {capability}, which this version does not have"
             return Problem("not-built", message, path, origin, help="leave it out", got=error["input"])
         wording = word_value_error(error["type"], error.get("ctx") or {}, NO_VALUE if empty else error["input"])
         got = None if empty else error["input"]
@@ -107,6 +109,21 @@ class Checker:
             got=got,
             expected=wording.expected,
         )
+
+    def conflict(self, path: DataPath, context: Mapping[str, Any]) -> Problem:
+        """Fields of one mapping that contradict each other, unless the one to change asks for what is not built."""
+        place = place_together(self.root, [(*path, name) for name in context["fields"]])
+        capability = self.not_built(place.path)
+        if capability is not None:
+            message = f"{path_text(place.path)} asks for {capability}, which this version does not have"
+            return Problem("not-built", message, place.path, place.origin, help="leave it out")
+        return Problem("conflict", context["message"], place.path, place.origin, help=context["help"], related=place.related)
+
+    def not_built(self, path: DataPath) -> str | None:
+        """The capability that the field at `path` is missing, if it is."""
+        field = field_at(self.model, self.data, path)
+        setting = setting_of(field) if field is not None else None
+        return None if setting is None else setting.not_built
 
     def place(self, path: DataPath) -> str:
         """A mapping as messages call it: `section 'training'`, `converter 'lora'`, `the recipe`."""

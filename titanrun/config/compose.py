@@ -1,6 +1,6 @@
 """Joins a recipe with the files it extends: later files win, the recipe itself wins over all of them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from os.path import normpath
 from pathlib import Path
@@ -16,14 +16,16 @@ LONGEST_CHAIN = 64
 AUTO = "auto"
 
 
-def compose(path: str) -> Node:
+def compose(path: str, shelves: Mapping[str, Path] | None = None) -> Node:
     """The recipe at `path` merged over the files it extends; `extends` and `x-*` keys of the top level are gone.
+
+    A base is named relative to the file that extends it, or as `shelf:path` in one of the folders `shelves`.
 
     Mappings merge key by key, lists and scalars replace, and a changed `name` replaces the whole component. A replaced value is
     remembered in `shadowed`, nearest first. Raises ProblemsFound with the problems of all files, the recipe's own first; ReadInPart
     where all of them belong to single values.
     """
-    composer = Composer()
+    composer = Composer(shelves or {})
     root = composer.compose(path, ())
     if composer.problems and (root is None or len(composer.problems) > composer.harmless):
         raise ProblemsFound(composer.problems)
@@ -49,6 +51,7 @@ class Composer:
     `harmless` counts those that belong to single values, `broken` holds the origins of these.
     """
 
+    shelves: Mapping[str, Path]
     problems: list[Problem] = field(default_factory=list)
     composed: dict[Path, Node | None] = field(default_factory=dict)
     broken: set[Origin] = field(default_factory=set)
@@ -92,7 +95,7 @@ class Composer:
         """The file's own tree merged over what it extends."""
         bases = []
         for base, named_at in self.bases(own):
-            file = beside(path, base)
+            file = on_shelf(base, self.shelves) or beside(path, base)
             looped = self.cycle(file, named_at, ring)
             bases.append(None if looped else self.compose(file, ring, named_at))
         kept = {key: child for key, child in entries(own).items() if key != EXTENDS and not key.startswith(ANCHOR_PREFIX)}
@@ -131,6 +134,14 @@ class Composer:
         help = "remove one of these extends"
         self.problems.append(Problem("cycle", f"files extend one another: {names}", (EXTENDS,), named_at, help=help, related=related))
         return True
+
+
+def on_shelf(base: str, shelves: Mapping[str, Path]) -> str | None:
+    """The file that `shelf:path` names; None where `base` names no shelf, or a path that leaves it."""
+    shelf, _, path = base.partition(":")
+    if shelf not in shelves or not path or ".." in Path(path).parts or Path(path).is_absolute():
+        return None
+    return str(shelves[shelf] / path)
 
 
 def beside(path: str, base: str) -> str:

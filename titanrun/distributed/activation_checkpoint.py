@@ -16,4 +16,12 @@ def recompute_all(config: FullActivationCheckpointConfig, *, model: nn.Module) -
     """Makes each of `model.layers` keep its input only. Names of parameters and hooks on the layers stay as they are."""
     for layer in model.get_submodule("layers").children():
         # an instance attribute, not a wrapper module: a wrapper would put its name into every parameter's name
-        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=config.preserve_rng_state)
+        layer.forward = partial(
+            checkpoint,
+            layer.forward,
+            use_reentrant=False,
+            preserve_rng_state=config.preserve_rng_state,
+            determinism_check=config.determinism_check,
+            debug=config.debug,
+            early_stop=config.early_stop,
+        )

@@ -1,31 +1,72 @@
 """Sections about how one model is laid out over devices: parallelism, activation checkpointing, compile, comm, debug."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
+
+from pydantic import model_validator
 
 from titanrun.config.base import ComponentConfig, Config
+from titanrun.config.conflict import conflict
 from titanrun.config.fields import bookkeeping, numerics, performance
-from titanrun.config.types import NonNegativeInt, OrAuto, PositiveInt, Text
+from titanrun.config.types import Fraction, NonNegativeInt, OrAuto, PositiveInt, RunPath, Text
 
 PARALLEL = "training on more than one process"
+TENSOR = "tensor parallelism"
+PIPELINE = "pipeline parallelism"
+CONTEXT = "context parallelism"
+EXPERT = "expert parallelism"
+FLIGHT_RECORDER = "the flight recorder of collectives"
+REPLICAS = "torchft replica groups"
 
 
 class ParallelismConfig(Config):
-    """Degrees of parallelism; their product is the number of ranks."""
+    """Degrees of parallelism, whose product is the number of ranks, and how each of them works."""
 
     data_parallel_replicate_degree: PositiveInt = performance(1, unit="ranks", not_built=PARALLEL)
     """Copies of the model (DDP), or groups of shards (HSDP)."""
     data_parallel_shard_degree: OrAuto[PositiveInt] = performance("auto", unit="ranks", examples=[1])
     """Ranks that share one copy of the weights (FSDP2); `auto`: all that the other degrees leave."""
-    tensor_parallel_degree: PositiveInt = performance(1, unit="ranks", not_built="tensor parallelism")
+    fsdp_reshard_after_forward: Literal["default", "always", "never"] = performance("default", not_built=PARALLEL)
+    """Whether gathered weights are dropped after the forward pass and gathered again; default: always, but never in a pipeline."""
+    tensor_parallel_degree: PositiveInt = performance(1, unit="ranks", not_built=TENSOR)
     """Ranks that split each matrix."""
-    pipeline_parallel_degree: PositiveInt = performance(1, unit="ranks", not_built="pipeline parallelism")
+    enable_sequence_parallel: bool = performance(True, not_built=TENSOR)
+    """Whether tensor-parallel ranks also split the rows between the matrices, where norms work."""
+    disable_loss_parallel: bool = performance(False, not_built=TENSOR)
+    """Whether every tensor-parallel rank holds the whole logits, instead of its part of the vocabulary."""
+    enable_async_tensor_parallel: bool = performance(False, not_built=TENSOR)
+    """Whether the compiler overlaps tensor-parallel communication with matrix products."""
+    pipeline_parallel_degree: PositiveInt = performance(1, unit="ranks", not_built=PIPELINE)
     """Ranks that split the layers."""
-    context_parallel_degree: PositiveInt = performance(1, unit="ranks", not_built="context parallelism")
+    pipeline_parallel_schedule: Literal[
+        "1F1B", "GPipe", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"
+    ] = performance("1F1B", not_built=PIPELINE)
+    """Order of the forward and backward passes; 1F1B and GPipe have one stage a rank, the others several."""
+    pipeline_parallel_schedule_csv: Text | None = performance(None, not_built=PIPELINE)
+    """File with a schedule of one's own in PyTorch's CSV format, instead of a named one."""
+    pipeline_parallel_microbatch_size: PositiveInt = performance(1, unit="rows", not_built=PIPELINE)
+    """Rows that go through the pipeline together; training.local_batch_size is a multiple of it."""
+    pipeline_parallel_layers_per_stage: PositiveInt | None = performance(None, unit="layers", not_built=PIPELINE)
+    """Layers of a stage, which sets the number of stages; null: as few stages as the schedule needs."""
+    pipeline_parallel_first_stage_less_layers: NonNegativeInt = performance(1, unit="layers", not_built=PIPELINE)
+    """What the embedding counts as when the layers are split into stages of equal work."""
+    pipeline_parallel_last_stage_less_layers: NonNegativeInt = performance(1, unit="layers", not_built=PIPELINE)
+    """What the last norm and the output head count as."""
+    module_fqns_per_model_part: tuple[tuple[Text, ...], ...] | None = performance(None, not_built=PIPELINE)
+    """The modules of each stage by name; null: split by the counts above."""
+    pipeline_parallel_expert_parallel_overlap: bool = performance(True, not_built=PIPELINE)
+    """Whether DualPipeV runs one pass's communication between experts during another pass's computation."""
+    context_parallel_degree: PositiveInt = performance(1, unit="ranks", not_built=CONTEXT)
     """Ranks that split each sequence."""
-    expert_parallel_degree: PositiveInt = performance(1, unit="ranks", not_built="expert parallelism")
+    context_parallel_load_balancer: Literal["headtail", "ptrr"] | None = performance("headtail", not_built=CONTEXT)
+    """How tokens are dealt so that causal attention costs every rank the same; ptrr needs flex attention; null: in order."""
+    context_parallel_rotate_method: Literal["allgather", "alltoall"] = performance("allgather", not_built=CONTEXT)
+    """How keys and values get to the other ranks: all at once, or in turns."""
+    expert_parallel_degree: PositiveInt = performance(1, unit="ranks", not_built=EXPERT)
     """Ranks that split the experts."""
-    expert_tensor_parallel_degree: PositiveInt = performance(1, unit="ranks", not_built="expert parallelism")
-    """Ranks that split each expert's matrices."""
+    expert_tensor_parallel_degree: PositiveInt = performance(1, unit="ranks", not_built=EXPERT)
+    """Ranks that split each expert's matrices; 1, or the same as tensor_parallel_degree."""
+    expert_parallel_comm_backend: Literal["standard", "deepep"] = performance("standard", not_built=EXPERT)
+    """What carries tokens to their experts: collectives of PyTorch, or DeepEP."""
 
 
 class ActivationCheckpointConfig(ComponentConfig):
@@ -48,8 +89,23 @@ class FullActivationCheckpointConfig(ActivationCheckpointConfig):
 
     name: Literal["full"] = performance("full")
     builds: ClassVar = "titanrun.distributed.activation_checkpoint:recompute_all"
-    preserve_rng_state: bool = performance(True)
-    """Whether random draws of the first pass are repeated in the second."""
+    preserve_rng_state: bool = numerics(True)
+    """Whether random draws of the first pass are repeated in the second; false is wrong for a model with dropout."""
+    determinism_check: Literal["default", "none"] = performance("default")
+    """default: an error where the second pass computes other shapes, types or devices than the first."""
+    debug: bool = performance(False)
+    """Whether such an error lists the operations of both passes; slow, and it needs determinism_check: default."""
+    # torchtitan 0.2.2 recomputes each layer to its end; stopping early gives the same gradients for less work
+    early_stop: bool = performance(True)
+    """Whether the second pass ends as soon as it has computed the last activation that was not kept."""
+
+    @model_validator(mode="after")
+    def debugs_what_it_checks(self) -> Self:
+        """Operations are listed where the check finds a difference, and only there."""
+        if self.debug and self.determinism_check == "none":
+            message = "debug lists what the determinism check finds, and determinism_check is none"
+            raise conflict(message, "determinism_check", "debug", help="use determinism_check: default, or debug: false")
+        return self
 
 
 class CompileConfig(Config):
@@ -66,22 +122,55 @@ class CompileConfig(Config):
 class CommConfig(Config):
     """Collective communication."""
 
-    init_timeout_seconds: PositiveInt = bookkeeping(300, unit="seconds", not_built=PARALLEL)
+    init_timeout_seconds: PositiveInt = bookkeeping(300, unit="seconds", resume=True, not_built=PARALLEL)
     """How long ranks wait for each other at the start."""
-    train_timeout_seconds: PositiveInt = bookkeeping(100, unit="seconds", not_built=PARALLEL)
+    train_timeout_seconds: PositiveInt = bookkeeping(100, unit="seconds", resume=True, not_built=PARALLEL)
     """How long a collective may take after the first step."""
+    trace_buf_size: NonNegativeInt = bookkeeping(20000, unit="collectives", resume=True, not_built=FLIGHT_RECORDER)
+    """Collectives that the flight recorder remembers, to be written where one times out; 0 switches it off."""
+    save_traces_folder: RunPath = bookkeeping("comm_traces", resume=True, not_built=FLIGHT_RECORDER)
+    """Folder of the flight recorder's files inside the run directory."""
+    save_traces_file_prefix: Text = bookkeeping("rank_", resume=True, not_built=FLIGHT_RECORDER)
+    """How the names of these files begin; the rank follows."""
+    mode: Literal["default", "fake_backend", "local_tensor"] = numerics("default", not_built="communication in simulation")
+    """default: real communication; the others simulate many ranks in one process: without results, or on local tensors."""
 
 
 class FaultToleranceConfig(Config):
-    """Replica groups that survive each other (torchft)."""
+    """Replica groups that survive each other (torchft), and how they keep in step."""
 
-    enable: bool = bookkeeping(False, not_built="torchft replica groups")
+    enable: bool = bookkeeping(False, not_built=REPLICAS)
     """Whether replica groups are used."""
+    process_group: Literal["gloo", "nccl"] = performance("gloo", not_built=REPLICAS)
+    """What connects the groups."""
+    process_group_timeout_ms: PositiveInt = bookkeeping(10000, unit="milliseconds", resume=True, not_built=REPLICAS)
+    """How long a collective between groups may take."""
+    replica_id: NonNegativeInt = bookkeeping(0, not_built=REPLICAS)
+    """Which of the groups this is, from 0."""
+    group_size: PositiveInt | None = numerics(None, unit="groups", not_built=REPLICAS)
+    """How many groups share the data; null only while they are not used."""
+    min_replica_size: PositiveInt = bookkeeping(1, unit="groups", not_built=REPLICAS)
+    """How many groups must be there for training to go on."""
+    semi_sync_method: Literal["local_sgd", "diloco"] | None = numerics(None, not_built=REPLICAS)
+    """How groups that do not meet at every step are averaged; null: they meet at every step."""
+    sync_steps: PositiveInt = numerics(5, unit="steps", not_built=REPLICAS)
+    """Steps between two meetings."""
+    should_quantize: bool = numerics(False, not_built=REPLICAS)
+    """Whether what the groups exchange is quantised."""
+    num_fragments: PositiveInt = numerics(1, not_built=REPLICAS)
+    """Parts of the model that are exchanged one after the other."""
+    module_fqns_per_model_fragment: tuple[tuple[Text, ...], ...] = numerics((), not_built=REPLICAS)
+    """The modules of each part by name; empty: split evenly."""
+    fragment_sync_delay: NonNegativeInt = numerics(0, unit="steps", not_built=REPLICAS)
+    """Steps between sending a part and using what came back."""
+    fragment_update_alpha: Fraction = numerics(0.0, not_built=REPLICAS)
+    """Weight of the group's own parameters where they are mixed with the exchanged ones."""
 
 
 class DebugConfig(Config):
-    """Seed and determinism."""
+    """Seed, determinism, and what helps to find a mistake."""
 
+    # torchtitan 0.2.2 may run unseeded; here every run can be repeated
     seed: NonNegativeInt = numerics(0)
     """Seed of weights, data order and every generator."""
     deterministic: bool = numerics(False)
@@ -90,3 +179,7 @@ class DebugConfig(Config):
     """Whether such an operation warns instead."""
     moe_force_load_balance: bool = numerics(False, not_built="mixture of experts")
     """Whether tokens are dealt to experts in turn instead of by the router."""
+    detect_anomaly: bool = performance(False, resume=True)
+    """Whether the backward pass stops at the operation that first gave NaN, and says where it was called; slow."""
+    print_config: bool = bookkeeping(False, resume=True)
+    """Whether the log begins with the resolved recipe, which resolved.yaml holds in any case."""

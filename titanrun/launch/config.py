@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from titanrun.config.base import ComponentConfig
 from titanrun.config.fields import bookkeeping
-from titanrun.config.types import OrAuto, PositiveInt
+from titanrun.config.types import AUTO, OrAuto, PositiveInt
 
 
 class LaunchConfig(ComponentConfig):
@@ -14,6 +14,11 @@ class LaunchConfig(ComponentConfig):
     is_slot: ClassVar = True
     default_name: ClassVar = "local"
 
+    @property
+    def ranks(self) -> int | None:
+        """How many processes the recipe asks for; None where it leaves that to the machine."""
+        return None
+
 
 class LocalLaunchConfig(LaunchConfig):
     """Processes on this machine."""
@@ -22,3 +27,8 @@ class LocalLaunchConfig(LaunchConfig):
     builds: ClassVar = "titanrun.launch.local:start"
     nproc_per_node: OrAuto[PositiveInt] = bookkeeping("auto", unit="processes", examples=[1])
     """Worker processes; `auto` is the number of accelerators, else 1."""
+
+    @property
+    def ranks(self) -> int | None:
+        """The worker processes, where the recipe names a number."""
+        return None if self.nproc_per_node == AUTO else int(self.nproc_per_node)

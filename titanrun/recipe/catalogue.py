@@ -8,6 +8,7 @@ from pathlib import Path
 from titanrun.config.problems import fail
 from titanrun.config.suggest import closest, listing
 
+SHIPPED = "shipped"
 PACKAGE = Path(__file__).parents[1]
 HEADER_KEYS = ("purpose", "model", "method", "devices", "memory")
 WORD = re.compile(r"[\w.+-]+")
@@ -31,6 +32,11 @@ def folder() -> Path:
     """Where the shipped recipes are."""
     installed = PACKAGE / "shipped" / "recipes"
     return installed if installed.is_dir() else PACKAGE.parent / "recipes"
+
+
+def shelves() -> dict[str, Path]:
+    """`extends: shipped:parts/fp32.yaml` names a file that ships, wherever titanrun is installed."""
+    return {SHIPPED: folder()}
 
 
 def shipped() -> list[Entry]:

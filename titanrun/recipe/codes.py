@@ -161,6 +161,10 @@ RUN_MEANINGS: dict[str, Meaning] = {
         "another process is training in this run directory, and two would overwrite each other's files",
         "wait for it, stop it, or name another dump_folder",
     ),
+    "can-be-built": Meaning(
+        "the model, the optimizer or another part refused these settings when it was built",
+        "the message is the part's own; change the section that is shown",
+    ),
     "non-finite": Meaning(
         "the loss or the gradient norm became nan or infinite, and every later step would be lost",
         "lower optimizer.lr, warm up longer, or go on from an earlier checkpoint with other data",

@@ -6,6 +6,7 @@ from typing import Any
 from titanrun.components.data.config import TinyDatasetConfig
 from titanrun.config.base import dump
 from titanrun.config.types import AUTO
+from titanrun.distributed.degrees import degrees_of
 from titanrun.models.shared.flavors import spell_out
 from titanrun.recipe.recipe import Recipe
 
@@ -13,8 +14,8 @@ LONGEST_WARMUP = 200
 WARMUP_SHARE = 10
 
 
-def decide(recipe: Recipe, *, file: str) -> dict[str, Any]:
-    """The whole recipe as plain data, every `auto` decided but the three that need the machine.
+def decide(recipe: Recipe, *, file: str, ranks: int | None = None) -> dict[str, Any]:
+    """The whole recipe as plain data, every `auto` decided but the three that need the machine; `ranks` is None where they are unknown.
 
     Raises ProblemsFound where a size cannot be decided.
     """
@@ -23,7 +24,7 @@ def decide(recipe: Recipe, *, file: str) -> dict[str, Any]:
     data["dump_folder"] = None
     data["model"] = spell_out(recipe.model)
     data["tokenizer"] = decided_tokenizer(recipe, data["tokenizer"])
-    data["training"] |= decided_batch(recipe)
+    data["training"] |= decided_batch(recipe, ranks)
     data["lr_scheduler"] |= decided_schedule(recipe)
     data["validation"] |= decided_validation(recipe)
     return data
@@ -40,13 +41,13 @@ def decided_tokenizer(recipe: Recipe, written: Any) -> Any:
     return {"name": "tiny"} if isinstance(recipe.training.dataset, TinyDatasetConfig) else None
 
 
-def decided_batch(recipe: Recipe) -> dict[str, Any]:
-    """One forward pass a rank and step, unless written otherwise."""
+def decided_batch(recipe: Recipe, ranks: int | None) -> dict[str, Any]:
+    """One forward pass a rank and step, unless written otherwise; ranks that nobody named count as one shard."""
     if recipe.training.global_batch_size != AUTO:
         return {}
-    shards = recipe.parallelism.data_parallel_shard_degree
-    ranks = recipe.parallelism.data_parallel_replicate_degree * (1 if shards == AUTO else int(shards))
-    return {"global_batch_size": recipe.training.local_batch_size * ranks}
+    degrees = degrees_of(recipe.parallelism, ranks)
+    readers = degrees.batch if degrees else recipe.parallelism.data_parallel_replicate_degree
+    return {"global_batch_size": recipe.training.local_batch_size * readers}
 
 
 def decided_schedule(recipe: Recipe) -> dict[str, Any]:

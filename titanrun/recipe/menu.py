@@ -11,7 +11,10 @@ from titanrun.config.suggest import closest, listing
 MODEL_FAMILIES = {"llama3": "titanrun.models.llama3.config"}
 RULE_MODULES = (
     "titanrun.recipe.rules.not_built",
-    "titanrun.recipe.rules.batches",
+    "titanrun.recipe.rules.ranks",
+    "titanrun.recipe.rules.rows",
+    "titanrun.recipe.rules.tensor_parallel",
+    "titanrun.recipe.rules.experts",
     "titanrun.recipe.rules.model",
     "titanrun.recipe.rules.data",
     "titanrun.recipe.rules.schedule",

@@ -9,7 +9,7 @@ from titanrun.config.interpolate import interpolate
 from titanrun.config.override import apply_overrides
 from titanrun.config.problems import DataPath, Origin, Problem, ProblemsFound
 from titanrun.config.tree import Node, ReadInPart, broken_paths, plain
-from titanrun.recipe import menu
+from titanrun.recipe import catalogue, menu
 from titanrun.recipe.expected import Expected
 
 
@@ -28,7 +28,7 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
     problems: tuple[Problem, ...] = ()
     broken: frozenset[Origin] = frozenset()
     try:
-        composed = compose(file)
+        composed = compose(file, catalogue.shelves())
     except ReadInPart as part:
         composed, problems, broken = part.root, part.problems, part.broken
     try:

@@ -1,7 +1,7 @@
 """From a file and overrides to a run: read, compose, override, interpolate, check, decide, apply the rules."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from titanrun.config.base import dump
@@ -24,6 +24,19 @@ RECIPE_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
+class Case:
+    """What a recipe is resolved for: the file it is named after, whether its inputs are looked at, the ranks it is to run on."""
+
+    file: str
+    check_inputs: bool = False
+    ranks: int | None = None
+
+    def ranks_of(self, recipe: Recipe) -> int | None:
+        """The ranks: as asked for, else as the recipe says; None where the machine decides."""
+        return recipe.launch.ranks if self.ranks is None else self.ranks
+
+
+@dataclass(frozen=True, slots=True)
 class Resolved:
     """A run: the recipe as written, the same with every `auto` decided, the tree with the origins, and warnings."""
 
@@ -38,45 +51,50 @@ class Resolved:
         return signed(escaped(dump(self.run)))
 
 
-def resolve(file: str, overrides: Sequence[str] = (), *, environment: Mapping[str, str], check_inputs: bool = False) -> Resolved:
+def resolve(
+    file: str, overrides: Sequence[str] = (), *, environment: Mapping[str, str], check_inputs: bool = False, ranks: int | None = None
+) -> Resolved:
     """The run that `file` with `overrides` describes. Raises ProblemsFound with everything that is wrong.
 
-    `check_inputs` adds the rules of level environment: paths, tokenizers, installed packages.
+    `check_inputs` adds the rules of level environment: paths, tokenizers, installed packages. `ranks` are the processes it is to
+    run on, whatever the recipe says.
     """
+    case = Case(file, check_inputs, ranks)
     reading = read_tree(file, overrides, environment)
     tree, problems = reading.tree, edited_by_hand(file, reading.tree)
     if reading.problems:
-        raise ProblemsFound([*problems, *reading.problems, *problems_beside(reading, file, check_inputs)])
+        raise ProblemsFound([*problems, *reading.problems, *problems_beside(reading, case)])
     try:
-        recipe, run, found = examine(tree, tree, file, check_inputs=check_inputs)
+        recipe, run, found = examine(tree, tree, case)
     except ProblemsFound as error:
-        raise ProblemsFound([*problems, *error.problems, *further_problems(tree, error.problems, set(), file, check_inputs)]) from None
+        raise ProblemsFound([*problems, *error.problems, *further_problems(tree, error.problems, set(), case)]) from None
     problems += found
     if any(problem.severity == "error" for problem in problems):
         raise ProblemsFound(problems)
     return Resolved(recipe, run, tree, tuple(problems))
 
 
-def examine(tree: Node, written: Node, file: str, *, check_inputs: bool) -> tuple[Recipe, Recipe, list[Problem]]:
+def examine(tree: Node, written: Node, case: Case) -> tuple[Recipe, Recipe, list[Problem]]:
     """The recipe, the run, and what the rules find. `written` is the whole tree, of which `tree` may be the sound part."""
     recipe = check_tree(tree)
-    run = decided(recipe, tree, file)
+    ranks = case.ranks_of(recipe)
+    run = decided(recipe, tree, case.file, ranks)
     menu.load_rules()
-    found = apply_rules(run, written, "rules")
-    return recipe, run, found + (apply_rules(run, written, "environment") if check_inputs else [])
+    found = apply_rules(run, written, "rules", ranks=ranks)
+    return recipe, run, found + (apply_rules(run, written, "environment") if case.check_inputs else [])
 
 
-def problems_beside(reading: Reading, file: str, check_inputs: bool) -> list[Problem]:
+def problems_beside(reading: Reading, case: Case) -> list[Problem]:
     """What else is wrong with a recipe in which some values could not be read."""
     found: list[Problem] = []
     try:
         check_tree(reading.tree)
     except ProblemsFound as error:
         found = [problem for problem in error.problems if not is_follow_up(problem, reading.broken)]
-    return found + further_problems(reading.tree, [*reading.problems, *found], reading.broken, file, check_inputs)
+    return found + further_problems(reading.tree, [*reading.problems, *found], reading.broken, case)
 
 
-def further_problems(tree: Node, known: Sequence[Problem], broken: set[DataPath], file: str, check_inputs: bool) -> list[Problem]:
+def further_problems(tree: Node, known: Sequence[Problem], broken: set[DataPath], case: Case) -> list[Problem]:
     """What the rules find in the sound part of a recipe that has errors; nothing that the errors, or what is `broken`, may have
     caused."""
     further: list[Problem] = []
@@ -85,7 +103,7 @@ def further_problems(tree: Node, known: Sequence[Problem], broken: set[DataPath]
     while fresh and not any(is_fatal(problem) for problem in fresh):
         touched |= {path for problem in fresh for path in touched_by(problem)}
         try:
-            _, _, found = examine(without(tree, touched), tree, file, check_inputs=check_inputs)
+            _, _, found = examine(without(tree, touched), tree, case)
         except ProblemsFound as error:
             fresh = [problem for problem in error.problems if not is_follow_up(problem, touched)]
             further += fresh
@@ -136,10 +154,10 @@ def check_version(tree: Node) -> None:
         raise fail("version", message, path=("version",), origin=node.origin, help=help)
 
 
-def decided(recipe: Recipe, tree: Node, file: str) -> Recipe:
+def decided(recipe: Recipe, tree: Node, file: str, ranks: int | None) -> Recipe:
     """The recipe with every `auto` decided."""
     try:
-        return Recipe.model_validate(decide(recipe, file=file))
+        return Recipe.model_validate(decide(recipe, file=file, ranks=ranks))
     except ProblemsFound as error:
         raise ProblemsFound([placed(problem, tree) for problem in error.problems]) from None
 
@@ -150,16 +168,7 @@ def placed(problem: Problem, tree: Node) -> Problem:
         return problem
     node, found = nearest(tree, problem.path)
     origin = node.origin if found == problem.path else node.key or node.origin
-    return Problem(
-        problem.code,
-        problem.message,
-        problem.path,
-        origin,
-        help=problem.help,
-        suggestion=problem.suggestion,
-        got=problem.got,
-        expected=problem.expected,
-    )
+    return replace(problem, origin=origin)
 
 
 def edited_by_hand(file: str, tree: Node) -> list[Problem]:

@@ -27,7 +27,25 @@ def recipe_schema() -> Schema:
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
     }
     root["patternProperties"] = {"^x-": {"description": WRITTEN_ONLY["x-*"]}}
+    root |= {"required": ["version"], "if": {"required": ["extends"]}, "else": whole(Recipe)}
     return {"$schema": DIALECT, "title": "titanrun recipe", **root, "$defs": dict(sorted(linker.definitions.items()))}
+
+
+def whole(config: type[Config]) -> Schema:
+    """What a section must hold where no other file can bring it: its required keys, and the names of components without a default."""
+    demands: Schema = {"required": [name for name, field in config.model_fields.items() if field.is_required()]}
+    inner = {name: bare(field.annotation) for name, field in config.model_fields.items()}
+    below = {name: demands_of(holder) for name, holder in inner.items() if isinstance(holder, type) and issubclass(holder, Config)}
+    demands["properties"] = {name: schema for name, schema in below.items() if schema}
+    return {key: value for key, value in demands.items() if value}
+
+
+def demands_of(holder: type[Config]) -> Schema:
+    """The same for what one field holds, a slot or a section."""
+    if not is_slot(holder):
+        return whole(holder)
+    assert issubclass(holder, ComponentConfig)
+    return {"if": {"type": "object"}, "then": {"required": ["name"]}} if holder.default_name is None else {}
 
 
 class SlotsLeftOpen(GenerateJsonSchema):
@@ -57,7 +75,7 @@ class Linker:
         if class_doc(config):
             schema["description"] = class_doc(config)
         required = [name for name, field in config.model_fields.items() if field.is_required()]
-        return {**schema, "required": required} if required else schema
+        return {**schema, "required": required} if required and issubclass(config, ComponentConfig) else schema
 
     def linked(self, annotation: Any, drawn: Schema) -> Schema:
         """The schema pydantic drew for one field, nested configs and slots replaced by references."""
@@ -65,7 +83,10 @@ class Linker:
         holder = item if item is not None else inner
         if not (isinstance(holder, type) and issubclass(holder, Config)):
             return drawn
-        reference = {"$ref": f"#/$defs/{self.define(holder)}"}
+        reference: Schema = {"$ref": f"#/$defs/{self.define(holder)}"}
+        if item is not None and is_slot(item):
+            # items of a list never merge with those of another file
+            reference |= demands_of(item)
         options: list[Schema] = [{"type": "array", "items": reference} if item is not None else reference]
         if accepts_auto(annotation):
             options.append({"const": "auto"})
@@ -100,8 +121,6 @@ class Linker:
             "if": {"type": "object"},
             "then": {"properties": {"name": {"enum": list(choices)}}, "allOf": cases},
         }
-        if slot.default_name is None:
-            by_name["then"]["required"] = ["name"]
         shapes = [{"enum": bare_names}, {"type": "object"}] if bare_names else [{"type": "object"}]
         self.definitions[slot.slot] = {"description": class_doc(slot), "anyOf": shapes, **by_name}
         return slot.slot

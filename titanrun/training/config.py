@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from titanrun.components.data.config import DatasetConfig
+from titanrun.components.data.config import DataLoaderConfig, DatasetConfig
 from titanrun.config.base import Config
-from titanrun.config.fields import component, numerics, performance
+from titanrun.config.fields import component, numerics, performance, section
 from titanrun.config.types import DtypeName, OrAuto, PositiveFloat, PositiveInt
 
 
@@ -35,3 +35,4 @@ class TrainingConfig(Config):
     """Steps between Python garbage collections; the automatic ones are off so that all ranks pause together."""
     gc_debug: bool = performance(False)
     """Whether every step collects everything and cycles that hold tensors are reported."""
+    dataloader: DataLoaderConfig = section(DataLoaderConfig)

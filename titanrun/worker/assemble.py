@@ -63,9 +63,10 @@ def assembled(
     checkpoints = build_checkpoints(recipe, resolved, engine=engine, rows=rows, state=state)
     if checkpoints is None or not checkpoints.resume(steps=recipe.training.steps):
         load_initial_weights(recipe.checkpoint, model_config=recipe.model, engine=engine)
-    introduce(recipe, device, precision)
+    introduce(recipe, resolved, device, precision)
     record_decisions(run_dir, {"device": str(device), "device_name": device_name(device), "ranks": place.world_size})
-    with closing(build_metric_log(recipe, run_dir, first_step=state.step)) as metrics:
+    finding_nan = torch.autograd.set_detect_anomaly(recipe.debug.detect_anomaly)
+    with finding_nan, closing(build_metric_log(recipe, run_dir, first_step=state.step)) as metrics:
         yield Trainer(
             engine=engine,
             rows=rows,
@@ -118,8 +119,10 @@ def build_plan(recipe: Recipe) -> Plan:
     )
 
 
-def introduce(recipe: Recipe, device: torch.device, precision: Precision) -> None:
+def introduce(recipe: Recipe, resolved: Path, device: torch.device, precision: Precision) -> None:
     """Says what is about to train, and what will make it slow."""
+    if recipe.debug.print_config:
+        log.info("%s", resolved.read_text(encoding="utf-8").rstrip())
     if precision.compute == torch.bfloat16 and emulates_bfloat16(device):
         field = compute_field(precision)
         log.warning("this CPU has no bf16 arithmetic and emulates it, many times slower: set %s: float32", field)

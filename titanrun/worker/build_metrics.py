@@ -23,7 +23,8 @@ def build_metric_log(recipe: Recipe, run_dir: Path, *, first_step: int) -> Metri
     trackers: dict[str, Tracker] = {"log file": StepLines()}
     for config in recipe.metrics.trackers:
         trackers[config.name] = config.builder()(config, run_dir=run_dir)
-    console = ConsoleLog(recipe.training.steps, sys.stderr, first_step=first_step)
+    colors = not recipe.metrics.disable_color_printing
+    console = ConsoleLog(recipe.training.steps, sys.stderr, first_step=first_step, colors=colors)
     return MetricLog(MetricsFile(run_dir / METRICS_FILE), console, trackers)
 
 

@@ -1,5 +1,7 @@
 """The model of a run, allocated on its device with its first weights, and the engine that trains it."""
 
+import logging
+
 import torch
 from torch import nn
 
@@ -10,6 +12,8 @@ from titanrun.distributed.seeds import generator_for
 from titanrun.recipe.recipe import Recipe
 from titanrun.training.engine import Engine
 
+log = logging.getLogger(__name__)
+
 
 def build_model(recipe: Recipe, precision: Precision) -> nn.Module:
     """The model on the meta device, rewritten by the converters, its layers wrapped for recomputation if that is wanted."""
@@ -17,6 +21,8 @@ def build_model(recipe: Recipe, precision: Precision) -> nn.Module:
         model: nn.Module = recipe.model.builder()(recipe.model, seq_len=longest_row(recipe))
     for converter in recipe.converters:
         converter.builder()(converter, model=model)
+    if recipe.model.print_after_conversion:
+        log.info("%s", model)
     recipe.activation_checkpoint.builder()(recipe.activation_checkpoint, model=model)
     return model
 

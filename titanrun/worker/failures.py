@@ -7,7 +7,7 @@ import torch
 
 from titanrun.config.problems import ProblemsFound
 from titanrun.config.render import render_text
-from titanrun.training.finite import NonFinite
+from titanrun.training.finite import EXIT_NON_FINITE, NonFinite
 
 EXIT_OUT_OF_SPACE = 7
 EXIT_INTERNAL = 70
@@ -17,6 +17,9 @@ EXIT_INTERRUPTED = 130
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 # torch has no exception type of its own for the CPU's allocator
 CPU_ALLOCATOR = "can't allocate memory"
+# nor for what debug.detect_anomaly stops at; its traceback of the forward call is a warning, and in the log
+ANOMALY = "returned nan values in its"
+HELP_NON_FINITE = "lower optimizer.lr, or go on from an earlier checkpoint with other data"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +36,10 @@ def failure_of(error: BaseException) -> Failure:
     if isinstance(error, ProblemsFound):
         return Failure(error.exit_code, render_text(error.problems))
     if isinstance(error, NonFinite):
+        return Failure(error.exit_code, f"error[non-finite]: {error}\n  = help: {HELP_NON_FINITE}")
+    if isinstance(error, RuntimeError) and ANOMALY in str(error):
         return Failure(
-            error.exit_code,
-            f"error[non-finite]: {error}\n  = help: lower optimizer.lr, or go on from an earlier checkpoint with other data",
+            EXIT_NON_FINITE, f"error[non-finite]: {error}\n  = help: the warning above says where it was called in the forward pass"
         )
     if isinstance(error, KeyboardInterrupt):
         return Failure(EXIT_INTERRUPTED, "stopped at once; steps since the last checkpoint are lost")

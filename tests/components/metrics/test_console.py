@@ -1,4 +1,5 @@
 import io
+import re
 import subprocess
 import sys
 
@@ -112,3 +113,20 @@ def test_the_curve_covers_the_whole_run_in_a_fixed_width() -> None:
     for _ in range(5):
         flat.add(2.0)
     assert str(flat) == "▁▁▁"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("colors", [True, False])
+def test_a_terminal_is_colourful_unless_colours_are_off(colors: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    stream = Terminal()
+    console = ConsoleLog(100, stream, colors=colors)
+    console.log(1, VALUES)
+    console.close()
+    assert "4.12346" in stream.getvalue()
+    assert bool(re.search(r"\x1b\[[0-9;]*3[0-7]m", stream.getvalue())) == colors

@@ -20,8 +20,25 @@ class CheckpointConfig(Config):
     """How many checkpoints stay; 0 keeps all."""
     initial_load_path: Text | None = numerics(None, examples=["runs/first/checkpoint/step-1000"])
     """Where a new run takes its weights from: a checkpoint of titanrun, or a Hugging Face folder with initial_load_in_hf."""
+    initial_load_model_only: bool = numerics(True, not_built="a new run from another run's whole state")
+    """Whether only the weights come from there; false: optimizer, schedule, data position and step too."""
     initial_load_in_hf: bool = numerics(False)
     """Whether initial_load_path is a Hugging Face folder; without a path, model.hf_assets_path."""
+    initial_load_in_hf_quantized: bool = numerics(False, not_built="loading quantised weights")
+    """Whether the weights in that folder are quantised, and are expanded as they are loaded."""
+    load_step: NonNegativeInt | None = numerics(None, unit="steps", not_built="going on from a chosen checkpoint")
+    """The checkpoint that a run goes on from; null: the latest."""
+    exclude_from_loading: tuple[Literal["optimizer", "lr_scheduler", "dataloader", "train_state"], ...] = numerics(
+        (), not_built="loading parts of a checkpoint"
+    )
+    """What begins anew when a run goes on; the weights are always loaded."""
+    load_only: bool = bookkeeping(False, resume=True, not_built="loading without saving")
+    """Whether the run goes on from its checkpoints, but writes none."""
+    enable_first_step_checkpoint: bool = bookkeeping(False, resume=True, not_built="a checkpoint after the first step")
+    """Whether there is a checkpoint after the first step too, to see early that saving works."""
+    create_seed_checkpoint: bool = bookkeeping(False, not_built="seed checkpoints")
+    """Whether the run ends before its first step, with a checkpoint of its first weights that runs on any number of ranks load."""
+    # torchtitan 0.2.2 saves the weights only at the end; here a run can always go on with more steps
     last_save_model_only: bool = bookkeeping(False)
     """Whether the last checkpoint holds the weights only; such a run cannot go on."""
     last_save_in_hf: bool = bookkeeping(False)
@@ -30,3 +47,5 @@ class CheckpointConfig(Config):
     """Storage type of the weights in that folder."""
     async_mode: Literal["disabled", "async", "async_with_pinned_mem"] = performance("disabled", not_built="asynchronous checkpoints")
     """Whether training goes on while a checkpoint is written."""
+    enable_ft_dataloader_checkpoints: bool = bookkeeping(True, not_built="torchft replica groups")
+    """Whether each replica group of fault_tolerance keeps its own data position at every step."""

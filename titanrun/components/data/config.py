@@ -2,9 +2,11 @@
 
 from typing import ClassVar, Literal
 
-from titanrun.config.base import ComponentConfig
-from titanrun.config.fields import numerics
-from titanrun.config.types import Text
+from titanrun.config.base import ComponentConfig, Config
+from titanrun.config.fields import numerics, performance
+from titanrun.config.types import NonNegativeInt, PositiveInt, Text
+
+LOADER_PROCESSES = "data loading in processes of its own"
 
 
 class DatasetConfig(ComponentConfig):
@@ -51,3 +53,16 @@ class TokensDatasetConfig(DatasetConfig):
     """The .npy file, of an integer type."""
     shuffle: bool = numerics(False)
     """Whether the rows are dealt in a seeded random order; false: in the given order."""
+
+
+class DataLoaderConfig(Config):
+    """How rows get from the data to the device; which rows, and in which order, does not depend on it."""
+
+    num_workers: NonNegativeInt = performance(0, unit="processes", resume=True, not_built=LOADER_PROCESSES)
+    """Processes on each rank that prepare rows; 0: the rank does it between its steps."""
+    persistent_workers: bool = performance(False, resume=True, not_built=LOADER_PROCESSES)
+    """Whether these processes stay when the data starts again."""
+    prefetch_factor: PositiveInt | None = performance(None, unit="batches", resume=True, not_built=LOADER_PROCESSES)
+    """Batches that each process prepares ahead; null: PyTorch's default of 2."""
+    pin_memory: bool = performance(False, resume=True, not_built="pinned memory for batches")
+    """Whether batches wait in page-locked memory, from which they are copied while the device computes."""

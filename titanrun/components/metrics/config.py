@@ -29,5 +29,9 @@ class MetricsConfig(Config):
 
     log_freq: PositiveInt = bookkeeping(10, unit="steps", resume=True)
     """Steps between logged lines; the first step is always logged."""
+    disable_color_printing: bool = bookkeeping(False, resume=True)
+    """Whether the console shows no colours; NO_COLOR does the same for one shell."""
+    save_for_all_ranks: bool = bookkeeping(False, resume=True, not_built="training on more than one process")
+    """Whether every rank writes its metrics, instead of one that has the loss."""
     trackers: tuple[TrackerConfig, ...] = component(())
     """Further receivers of the metrics; metrics.jsonl is always written."""

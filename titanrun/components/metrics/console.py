@@ -55,12 +55,13 @@ class ConsoleLog:
         total_steps: where the run ends.
         stream: where to show it; None is stderr.
         first_step: steps that were done before this process began.
+        colors: whether a terminal is shown colours, unless NO_COLOR is set.
     """
 
-    def __init__(self, total_steps: int, stream: TextIO | None = None, *, first_step: int = 0) -> None:
+    def __init__(self, total_steps: int, stream: TextIO | None = None, *, first_step: int = 0, colors: bool = True) -> None:
         self.progress = Progress(total_steps, first_step)
         target = sys.stderr if stream is None else stream
-        self._view: View = live_display(target) if target.isatty() else PlainLines(target)
+        self._view: View = live_display(target, colors=colors) if target.isatty() else PlainLines(target)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Show the metrics of one step."""
@@ -91,7 +92,7 @@ class PlainLines:
         """Nothing is held open."""
 
 
-def live_display(stream: TextIO) -> View:
+def live_display(stream: TextIO, *, colors: bool) -> View:
     """The display for terminals, imported only where there is one."""
-    display: View = import_module("titanrun.components.metrics.live_display").open_display(stream)
+    display: View = import_module("titanrun.components.metrics.live_display").open_display(stream, colors=colors)
     return display

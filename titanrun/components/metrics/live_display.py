@@ -20,9 +20,10 @@ CURVE_WIDTH = 16
 GAP = "   "
 
 
-def open_display(stream: TextIO) -> View:
+def open_display(stream: TextIO, *, colors: bool = True) -> View:
     """A live display, or plain lines on a terminal that cannot move its cursor."""
-    console = Console(file=stream)
+    # rich looks for NO_COLOR itself where it is not told
+    console = Console(file=stream, no_color=None if colors else True)
     return PlainLines(stream) if console.is_dumb_terminal or not console.is_terminal else LiveDisplay(console)
 
 

@@ -1,8 +1,8 @@
 """The validation section."""
 
-from titanrun.components.data.config import DatasetConfig
+from titanrun.components.data.config import DataLoaderConfig, DatasetConfig
 from titanrun.config.base import Config
-from titanrun.config.fields import bookkeeping, component
+from titanrun.config.fields import bookkeeping, component, section
 from titanrun.config.types import OrAuto, PositiveInt
 
 
@@ -21,3 +21,4 @@ class ValidationConfig(Config):
     """Steps between validations; the first and the last step are always validated."""
     steps: PositiveInt | None = bookkeeping(None, examples=[100])
     """Batches per validation, always the same ones; null: the whole set, once."""
+    dataloader: DataLoaderConfig = section(DataLoaderConfig)

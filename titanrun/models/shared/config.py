@@ -9,6 +9,9 @@ from titanrun.config.types import AUTO, OrAuto, PositiveFloat, PositiveInt, Text
 
 T = TypeVar("T")
 Sizes: TypeAlias = dict[str, Any]
+Feature: TypeAlias = Literal[
+    "tensor parallelism", "pipeline parallelism", "context parallelism", "expert parallelism", "gradient accumulation", "validation"
+]
 
 
 class ModelConfig(ComponentConfig):
@@ -22,6 +25,8 @@ class ModelConfig(ComponentConfig):
     is_slot: ClassVar = True
     follows: ClassVar[frozenset[DataPath]] = frozenset()
     """Sizes that `derived` decides once all others are known."""
+    lacks: ClassVar[frozenset[Feature]] = frozenset()
+    """What the rest of titanrun can do and this family cannot; a rule refuses recipes that ask for it."""
 
     name: str = bookkeeping()
     flavor: Text | None = bookkeeping(None, examples=["8B"])
@@ -32,6 +37,8 @@ class ModelConfig(ComponentConfig):
     """Rows of the embedding and of the output head."""
     max_seq_len: OrAuto[PositiveInt] = bookkeeping("auto", unit="tokens", examples=[131072])
     """Longest context the architecture is meant for; training.seq_len may not exceed it."""
+    print_after_conversion: bool = bookkeeping(False, resume=True)
+    """Whether the log shows the tree of modules once the converters are through with it."""
 
     @classmethod
     def sizes_from_huggingface(cls, written: dict[str, Any]) -> Sizes:
@@ -58,6 +65,18 @@ class ModelConfig(ComponentConfig):
     def attention_width(self) -> int:
         """Width of a query head's key plus width of its value, summed over query heads and layers."""
         raise NotImplementedError
+
+    def heads(self) -> dict[str, int]:
+        """Attention heads, which tensor-parallel ranks hold whole, by the field that names their number."""
+        return {name: decided(getattr(self, name)) for name in ("n_heads", "n_kv_heads") if name in type(self).model_fields}
+
+    def layer_count(self) -> int:
+        """Layers that pipeline stages can hold."""
+        return int(decided(getattr(self, "n_layers", 1)))
+
+    def routed_experts(self) -> int:
+        """Experts of a layer that a router chooses from; 0 for a dense model."""
+        return int(decided(getattr(getattr(self, "moe", None), "num_experts", 0)))
 
 
 def decided(value: T | Literal["auto"]) -> T:

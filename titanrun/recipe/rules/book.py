@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from titanrun.config.problems import DataPath, Origin, Problem, Related
-from titanrun.config.render import shorten
+from titanrun.config.conflict import place_together
+from titanrun.config.problems import DataPath, Problem
 from titanrun.config.signature import check_signature
-from titanrun.config.tree import Node, find, nearest, path_text, plain
+from titanrun.config.tree import Node, find, plain
 from titanrun.recipe.expected import Expected
 from titanrun.recipe.recipe import Recipe
 
@@ -31,20 +31,17 @@ class Finding:
 
 
 Check = Callable[[Recipe], Iterator[Finding]]
+RankCheck = Callable[[Recipe, int | None], Iterator[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A check with its id, the level of `validate` it belongs to, and its docstring as documentation."""
+    """A check with its id, the level of `validate` it belongs to, and its docstring as documentation: cause and fix."""
 
     id: str
-    check: Check
+    check: RankCheck
     level: Level
-
-    @property
-    def documentation(self) -> str:
-        """Cause and fix, for `explain`."""
-        return self.check.__doc__ or ""
+    documentation: str
 
 
 RULES: dict[str, Rule] = {}
@@ -54,19 +51,34 @@ def rule(id: str, *, level: Level = "rules") -> Callable[[Check], Check]:
     """Register a function as the rule `id`."""
 
     def register(check: Check) -> Check:
-        assert id not in RULES, f"two rules are called {id}"
-        RULES[id] = Rule(id, check, level)
+        add_rule(Rule(id, lambda run, _: check(run), level, check.__doc__ or ""))
         return check
 
     return register
 
 
-def apply_rules(run: Recipe, tree: Node, level: Level) -> list[Problem]:
+def rank_rule(id: str) -> Callable[[RankCheck], RankCheck]:
+    """Register a function as the rule `id` that also takes the number of ranks, None where nobody said it."""
+
+    def register(check: RankCheck) -> RankCheck:
+        add_rule(Rule(id, check, "rules", check.__doc__ or ""))
+        return check
+
+    return register
+
+
+def add_rule(entry: Rule) -> None:
+    """Put a rule into the book."""
+    assert entry.id not in RULES, f"two rules are called {entry.id}"
+    RULES[entry.id] = entry
+
+
+def apply_rules(run: Recipe, tree: Node, level: Level, *, ranks: int | None = None) -> list[Problem]:
     """The problems of all rules of one level, each shown at the place nearest the user."""
     found = []
     for entry in RULES.values():
         if entry.level == level:
-            findings = [finding for finding in entry.check(run) if not finding.if_written or is_wish(tree, finding.paths[0])]
+            findings = [finding for finding in entry.check(run, ranks) if not finding.if_written or is_wish(tree, finding.paths[0])]
             found += [to_problem(entry.id, finding, tree) for finding in findings]
     return found
 
@@ -85,45 +97,14 @@ def is_wish(tree: Node, path: DataPath) -> bool:
 
 def to_problem(id: str, finding: Finding, tree: Node) -> Problem:
     """A finding with origins: what the user wrote last is shown, the other places are related."""
-    places = [(path, origin_of(tree, path)) for path in finding.paths]
-    shown_path, shown = min(places, key=lambda place: distance_from_user(place[1]))
-    others = [(path, origin) for path, origin in places if path != shown_path and origin not in (None, shown)]
-    related = tuple(Related(origin, value_text(tree, path), path) for path, origin in others)
+    place = place_together(tree, finding.paths)
     return Problem(
         finding.code,
         finding.message,
-        shown_path,
-        shown or nearest_key(tree, shown_path),
+        place.path,
+        place.origin,
         severity=finding.severity,
         help=finding.help,
         rule=id if finding.named else None,
-        related=related,
+        related=place.related,
     )
-
-
-def value_text(tree: Node, path: DataPath) -> str:
-    """`training.steps is 10`."""
-    node = find(tree, path)
-    plain_value = node is not None and not isinstance(node.value, dict | list)
-    return f"{path_text(path)} is {shorten(node.value)}" if node is not None and plain_value else path_text(path)
-
-
-def origin_of(tree: Node, path: DataPath) -> Origin | None:
-    """Where a value was written, or None where it is a default."""
-    node = find(tree, path)
-    return None if node is None else node.origin
-
-
-def nearest_key(tree: Node, path: DataPath) -> Origin:
-    """The place of the section that a default belongs to."""
-    node, _ = nearest(tree, path)
-    return node.key or node.origin
-
-
-def distance_from_user(origin: Origin | None) -> int:
-    """0 for an override, 1 for the given file, 2 for a file it extends, 3 for a default."""
-    if origin is None:
-        return 3
-    if origin.source.kind == "override":
-        return 0
-    return 1 if origin.source.included_from is None else 2

@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 from typing import Literal
 
-from titanrun.models.shared.config import AttentionConfig, refused_attention
+from titanrun.config.problems import DataPath
+from titanrun.distributed.degrees import degrees_of
+from titanrun.models.shared.config import AttentionConfig, Feature, refused_attention
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.rules.book import Finding, rule
+from titanrun.recipe.rules.book import Finding, rank_rule, rule
 
 
 @rule("attention-runs")
@@ -16,3 +18,31 @@ def attention_runs(run: Recipe) -> Iterator[Finding]:
     if problem is not None:
         code: Literal["not-built", "conflict"] = "not-built" if problem.code == "not-built" else "conflict"
         yield Finding(problem.message, (problem.path, ("model", "flavor")), help=problem.help, code=code)
+
+
+@rank_rule("family-has-feature")
+def family_has_feature(run: Recipe, ranks: int | None) -> Iterator[Finding]:
+    """A model family may lack what the others can do, such as pipeline parallelism: the recipe asks for it all the same. Leave the
+    setting at its default, or take another family."""
+    for feature, path in features_asked_for(run, ranks).items():
+        if feature in run.model.lacks:
+            yield Finding(f"{run.model.name} does not have {feature}", (path, ("model", "name")), help="leave it at its default")
+
+
+def features_asked_for(run: Recipe, ranks: int | None) -> dict[Feature, DataPath]:
+    """What a recipe asks of its model beyond a plain step, with the setting that does."""
+    degrees: dict[Feature, str] = {
+        "tensor parallelism": "tensor_parallel_degree",
+        "pipeline parallelism": "pipeline_parallel_degree",
+        "context parallelism": "context_parallel_degree",
+        "expert parallelism": "expert_parallel_degree",
+    }
+    asked: dict[Feature, DataPath] = {
+        feature: ("parallelism", name) for feature, name in degrees.items() if getattr(run.parallelism, name) > 1
+    }
+    laid_out = degrees_of(run.parallelism, ranks)
+    if laid_out is not None and int(run.training.global_batch_size) > run.training.local_batch_size * laid_out.batch:
+        asked["gradient accumulation"] = ("training", "global_batch_size")
+    if run.validation.enable:
+        asked["validation"] = ("validation", "enable")
+    return asked

@@ -1,24 +1,9 @@
-"""Rules about batch sizes and lengths."""
+"""Rules about lengths of rows."""
 
 from collections.abc import Iterator
 
-from titanrun.config.suggest import listing
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rule
-
-
-@rule("batch-sizes-divide")
-def batch_sizes_divide(run: Recipe) -> Iterator[Finding]:
-    """One optimizer step takes a whole number of forward passes: global_batch_size must be a multiple of local_batch_size
-    times the data-parallel ranks. Change either of them."""
-    local, total = run.training.local_batch_size, int(run.training.global_batch_size)
-    if total % local:
-        divisors = [str(size) for size in range(1, total + 1) if total % size == 0] if total <= 4096 else []
-        yield Finding(
-            f"a global batch of {total} rows cannot be split into passes of {local}",
-            (("training", "global_batch_size"), ("training", "local_batch_size")),
-            help=f"use a local_batch_size of {listing(divisors)}" if divisors else "make global_batch_size a multiple",
-        )
 
 
 @rule("rows-fit-context")

@@ -1,0 +1,71 @@
+"""`titanrun validate` through the installed script: levels, loudness, formats."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DEBUG = str(ROOT / "recipes" / "llama3_debug.yaml")
+Run = Callable[..., subprocess.CompletedProcess[str]]
+SOUND = "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntokenizer: tiny\ntraining: {dataset: tiny, steps: 4}\n"
+PICKY = '''
+from typing import ClassVar, Literal
+from titanrun.components.optimizers.config import OptimizerConfig
+from titanrun.config.fields import numerics
+
+
+class PickyConfig(OptimizerConfig):
+    """An optimizer that refuses every model."""
+
+    name: Literal["picky"] = "picky"
+    builds: ClassVar = "picky:build_picky"
+    lr: float = numerics(0.1)
+    """Learning rate."""
+
+
+def build_picky(config, *, parameters):
+    raise ValueError(f"{len(parameters)} parameters are too many\\nfor me")
+'''
+
+
+@pytest.fixture
+def picky(tmp_path: Path) -> dict[str, str]:
+    """An environment in which a plug-in with that optimizer is installed."""
+    (tmp_path / "picky.py").write_text(PICKY, encoding="utf-8")
+    info = tmp_path / "picky-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: picky\nVersion: 1\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text("[titanrun.plugins]\npicky = picky\n", encoding="utf-8")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+
+
+def test_build_reports_what_a_part_refuses_at_its_line(titanrun: Run, tmp_path: Path, picky: dict[str, str]) -> None:
+    text = f"{SOUND}optimizer:\n  name: picky\nplugins: [picky]\n"
+    (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
+    assert titanrun("validate", "mine.yaml", env=picky).returncode == 0
+    done = titanrun("validate", "mine.yaml", DEBUG, "--level", "build", "--json", env=picky)
+    (problem,) = [json.loads(line) for line in done.stdout.splitlines()]
+    line = text.splitlines().index("  name: picky") + 1
+    assert (problem["file"], problem["line"], problem["path"]) == ("mine.yaml", line, "optimizer")
+    assert problem["message"].endswith("parameters are too many")
+    assert (problem["code"], problem["rule"], done.returncode) == ("conflict", "can-be-built", 2)
+
+
+def test_verbose_names_the_files_and_quiet_says_nothing(titanrun: Run, tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(SOUND, encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text("extends: base.yaml\n", encoding="utf-8")
+    loud = titanrun("validate", "mine.yaml", "-v")
+    assert loud.stderr.splitlines() == [
+        "mine.yaml: level rules",
+        "read mine.yaml",
+        "read base.yaml (included from mine.yaml:1:10)",
+        "mine.yaml: ok",
+    ]
+    assert titanrun("validate", "mine.yaml", "-q").stderr == ""
+    both = titanrun("validate", "mine.yaml", "-q", "-v")
+    assert both.returncode == 2
+    assert "not allowed with argument" in both.stderr

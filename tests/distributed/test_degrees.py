@@ -1,0 +1,119 @@
+"""Mesh sizes and pipeline stages follow torchtitan's formulas, by worked cases and by counting."""
+
+from itertools import product
+
+import pytest
+
+from titanrun.distributed.config import ParallelismConfig
+from titanrun.distributed.degrees import Degrees, degrees_of
+from titanrun.distributed.stages import SCHEDULES, Weights, split_fault, split_layers, stages_for, stages_of_rank
+
+
+def degrees(
+    world: int, replicate: int, shard: int | str, context: int, tensor: int, pipeline: int, expert: int, expert_tensor: int
+) -> Degrees:
+    section = ParallelismConfig.model_validate(
+        {
+            "data_parallel_replicate_degree": replicate,
+            "data_parallel_shard_degree": shard,
+            "context_parallel_degree": context,
+            "tensor_parallel_degree": tensor,
+            "pipeline_parallel_degree": pipeline,
+            "expert_parallel_degree": expert,
+            "expert_tensor_parallel_degree": expert_tensor,
+        }
+    )
+    found = degrees_of(section, world)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("written", "shard", "batch", "loss", "fsdp", "efsdp"),
+    [
+        ((8, 1, "auto", 1, 1, 1, 1, 1), 8, 8, 8, 8, 8),
+        ((8, 2, "auto", 2, 1, 1, 1, 1), 2, 4, 8, 4, 4),
+        ((8, 1, 4, 1, 2, 1, 4, 1), 4, 4, 4, 4, 2),
+        ((8, 1, 4, 1, 2, 1, 2, 2), 4, 4, 4, 4, 2),
+        ((8, 1, 2, 1, 2, 2, 4, 1), 2, 2, 2, 2, 1),
+        ((8, 1, 4, 1, 1, 2, 4, 1), 4, 4, 4, 4, 1),
+        ((4, 4, 1, 1, 1, 1, 1, 1), 1, 4, 4, 1, 1),
+    ],
+    ids=str,
+)
+def test_meshes_have_the_sizes_of_the_worked_cases(
+    written: tuple[int, int, int | str, int, int, int, int, int], shard: int, batch: int, loss: int, fsdp: int, efsdp: int
+) -> None:
+    found = degrees(*written)
+    assert found.ranks == written[0]
+    assert (found.shard, found.batch, found.loss, found.fsdp, found.efsdp) == (shard, batch, loss, fsdp, efsdp)
+
+
+def test_expert_ranks_that_do_not_fit_leave_no_mesh() -> None:
+    assert Degrees(shard=2, expert=4).efsdp is None
+    assert Degrees(shard=6, expert=4).efsdp is None
+    assert Degrees(shard=2, context=2, tensor=2, expert=8).efsdp == 1
+
+
+def test_shards_left_to_the_machine_are_unknown_without_its_ranks() -> None:
+    section = ParallelismConfig.model_validate({"tensor_parallel_degree": 3})
+    assert degrees_of(section, None) is None
+    assert degrees_of(section, 8) is None
+    assert degrees_of(section, 9) == Degrees(shard=3, tensor=3)
+
+
+@pytest.mark.parametrize(
+    ("stages", "layers", "weights", "first_layers", "empty"),
+    [
+        (2, 6, Weights(), [0, 3], 0),
+        (4, 6, Weights(), [0, 1, 3, 5], 0),
+        (8, 6, Weights(), [0, 0, 1, 2, 3, 4, 5, 6], 2),
+        (3, 27, Weights(), [0, 9, 19], 0),
+        (4, 16, Weights(), [0, 4, 9, 13], 0),
+        (4, 32, Weights(), [0, 8, 17, 25], 0),
+        (8, 32, Weights(), [0, 4, 9, 13, 17, 21, 25, 29], 0),
+        (2, 3, Weights(2, 2), [0, 2], 0),
+        (4, 6, Weights(2, 2), [0, 1, 4, 6], 1),
+    ],
+    ids=str,
+)
+def test_layers_are_split_as_in_the_worked_cases(stages: int, layers: int, weights: Weights, first_layers: list[int], empty: int) -> None:
+    found = split_layers(stages, layers, weights)
+    assert [part.start for part in found] == first_layers
+    assert sum(len(part) == 0 for part in found) == empty
+
+
+def test_every_layer_has_one_stage_or_the_split_is_refused() -> None:
+    for stages, layers, first, last in product(range(1, 9), range(1, 9), range(3), range(3)):
+        weights = Weights(first, last)
+        if split_fault(stages, layers, weights) is None:
+            assert [layer for part in split_layers(stages, layers, weights) for layer in part] == list(range(layers))
+
+
+@pytest.mark.parametrize(
+    ("stages", "layers", "weights", "fault"),
+    [
+        (9, 6, Weights(), "9 pipeline stages need 9 layers, and there are 6 (embedding and head count as 2)"),
+        (4, 6, Weights(first=3), "the first of 4 stages takes 2 layers, and its own part counts as 3"),
+        (4, 6, Weights(last=4), "the last of 4 stages takes 2 layers, and its own part counts as 4"),
+    ],
+)
+def test_a_split_that_leaves_a_stage_empty_handed_is_put_into_words(stages: int, layers: int, weights: Weights, fault: str) -> None:
+    assert split_fault(stages, layers, weights) == fault
+
+
+def test_stages_are_placed_in_a_loop_or_in_a_v() -> None:
+    assert [stages_of_rank(rank, 2, 4, v_shaped=False) for rank in (0, 1)] == [(0, 2), (1, 3)]
+    assert [stages_of_rank(rank, 2, 4, v_shaped=True) for rank in (0, 1)] == [(0, 3), (1, 2)]
+
+
+def test_layers_per_stage_decide_how_many_stages_there_are() -> None:
+    assert stages_for(6, Weights(), layers_per_stage=2) == 4
+    assert stages_for(7, Weights(), layers_per_stage=2) == 5
+
+
+def test_schedules_take_as_many_stages_a_rank_as_torch_says() -> None:
+    schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
+    for name, shape in SCHEDULES.items():
+        base = schedules.PipelineScheduleSingle if shape.single else schedules.PipelineScheduleMulti
+        assert issubclass(schedules.get_schedule_class(name), base)

@@ -1,0 +1,92 @@
+"""The recipes that ship: what each resolves to is committed, and none repeats what its fragments say."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from titanrun.config.compose import compose
+from titanrun.config.problems import DataPath, ProblemsFound
+from titanrun.config.source import read_source
+from titanrun.config.tree import Node, find, plain
+from titanrun.recipe import catalogue
+from titanrun.recipe.movable import movable_text
+from titanrun.recipe.resolve import resolve
+
+RECIPES = catalogue.shipped()
+RESOLVED = Path(__file__).parent / "resolved"
+# TITANRUN_WRITE_GOLDEN=1 writes the resolved forms again; review the difference: it is what changes for users
+WRITE = os.environ.get("TITANRUN_WRITE_GOLDEN") == "1"
+
+
+@pytest.mark.parametrize("entry", RECIPES, ids=lambda entry: entry.name)
+def test_a_shipped_recipe_resolves_to_the_committed_form(entry: catalogue.Entry) -> None:
+    text = resolve(str(entry.path), environment={}).text
+    committed = RESOLVED / f"{entry.name}.resolved.yaml"
+    if WRITE:
+        committed.write_text(text, encoding="utf-8")
+    assert committed.read_text(encoding="utf-8") == text
+
+
+def test_no_resolved_form_outlives_its_recipe() -> None:
+    assert {path.name for path in RESOLVED.iterdir()} == {f"{entry.name}.resolved.yaml" for entry in RECIPES}
+
+
+@pytest.mark.parametrize("entry", RECIPES, ids=lambda entry: entry.name)
+def test_a_shipped_recipe_repeats_nothing_that_its_fragments_say(entry: catalogue.Entry, tmp_path: Path) -> None:
+    own = read_source(str(entry.path))
+    extends = find(own, ("extends",))
+    assert extends is not None, "fragments say what several recipes share"
+    bases = tmp_path / "bases.yaml"
+    bases.write_text(f"extends: {[str(catalogue.folder() / part) for part in plain(extends)]}")
+    below = compose(str(bases))
+    for path, value in leaves(own):
+        found = find(below, path)
+        assert found is None or found.value != value, f"{'.'.join(map(str, path))}: {value} is what a fragment says already"
+
+
+def test_every_fragment_says_what_it_is_for_and_is_needed() -> None:
+    parts = sorted((catalogue.folder() / "parts").iterdir())
+    texts = [path.read_text(encoding="utf-8") for path in (*(entry.path for entry in RECIPES), *parts)]
+    for part in parts:
+        first = part.read_text(encoding="utf-8").splitlines()[0]
+        assert first.startswith(("# hardware: ", "# data: ", "# precision: ", "# schedule: ")), part.name
+        assert part.name == "cpu.yaml" or any(part.name in text for text in texts), f"no recipe extends {part.name}"
+
+
+def test_a_fragment_that_ships_is_named_from_anywhere(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("version: 1\nextends: [shipped:llama3_debug.yaml, shipped:parts/cpu.yaml]\n")
+    run = resolve(str(recipe), environment={}).run
+    assert (run.device, run.training.steps, run.training.seq_len, run.optimizer.lr) == ("cpu", 5, 128, 2e-3)
+
+
+@pytest.mark.parametrize("suffix", [".yaml", ".toml"])
+def test_a_copy_resolves_to_the_same_run_in_any_folder(suffix: str, tmp_path: Path) -> None:
+    entry = catalogue.find("llama3_debug", suffix=suffix)
+    copy = tmp_path / entry.name
+    copy.write_text(movable_text(entry, schema="/somewhere/recipe.schema.json"))
+    assert resolve(str(copy), environment={}).text == resolve(str(entry.path), environment={}).text
+    lines, kept = copy.read_text().splitlines(), entry.path.read_text().splitlines()
+    assert lines[0].endswith("/somewhere/recipe.schema.json")
+    changed = [new for new, old in zip(lines, kept, strict=True) if new != old]
+    assert len(changed) == 2
+
+
+def test_a_shelf_cannot_be_left(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.yaml"
+    for path in ("shipped:../pyproject.toml", "shipped:/etc/passwd", "elsewhere:parts/fp32.yaml"):
+        recipe.write_text(f'version: 1\nextends: "{path}"\n')
+        with pytest.raises(ProblemsFound, match="there is no file") as found:
+            resolve(str(recipe), environment={})
+        assert str(tmp_path) in str(found.value)
+
+
+def leaves(node: Node, path: DataPath = ()) -> Iterator[tuple[DataPath, object]]:
+    """Every scalar of a recipe as written, with its path."""
+    if isinstance(node.value, dict):
+        for key, child in node.value.items():
+            yield from leaves(child, (*path, key))
+    elif not isinstance(node.value, list) and path[-1] != "name" and path[0] != "version":
+        yield path, node.value

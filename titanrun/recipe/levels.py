@@ -1,0 +1,66 @@
+"""How thoroughly a recipe is checked: each level includes the ones before it, the last one starts a process that builds the run."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from titanrun.config.arguments import parse_overrides
+from titanrun.config.compose import compose
+from titanrun.config.problems import Problem, ProblemsFound
+from titanrun.config.render import in_file_order
+from titanrun.config.tree import Node, ReadInPart
+from titanrun.recipe.reading import read_tree
+from titanrun.recipe.resolve import Resolved, check_tree, is_follow_up, placed, resolve
+
+Level = Literal["syntax", "schema", "rules", "environment", "build"]
+LEVELS: tuple[Level, ...] = get_args(Level)
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What one level found: problems in file order, the exit code they ask for, and as much of the recipe as could be read."""
+
+    problems: tuple[Problem, ...]
+    exit_code: int = 0
+    tree: Node | None = None
+    resolved: Resolved | None = None
+
+
+def examine_file(
+    file: str, overrides: Sequence[str], *, level: Level, environment: Mapping[str, str], ranks: int | None = None
+) -> Examined:
+    """The recipe in `file`, examined up to `level`; `build` is examined as `environment`, and `built` does the rest."""
+    try:
+        if level == "syntax":
+            parse_overrides(overrides)
+            return Examined((), tree=compose(file))
+        if level == "schema":
+            return against_schema(file, overrides, environment)
+        resolved = resolve(file, overrides, environment=environment, check_inputs=level in ("environment", "build"), ranks=ranks)
+    except ProblemsFound as found:
+        tree = found.root if isinstance(found, ReadInPart) else None
+        return Examined(tuple(in_file_order(found.problems)), found.exit_code, tree)
+    return Examined(tuple(in_file_order(resolved.warnings)), tree=resolved.tree, resolved=resolved)
+
+
+def against_schema(file: str, overrides: Sequence[str], environment: Mapping[str, str]) -> Examined:
+    """What is wrong with single keys and values. Raises ProblemsFound."""
+    reading = read_tree(file, overrides, environment)
+    found: list[Problem] = []
+    try:
+        check_tree(reading.tree)
+    except ProblemsFound as error:
+        found = [problem for problem in error.problems if not is_follow_up(problem, reading.broken)]
+    if reading.problems or found:
+        raise ProblemsFound([*reading.problems, *found])
+    return Examined((), tree=reading.tree)
+
+
+def built(examined: Examined, try_build: Callable[[Resolved], Sequence[Problem]]) -> Examined:
+    """The same with what `try_build` says about the run added, each problem at the place of its path; nothing is built with errors."""
+    if examined.resolved is None:
+        return examined
+    resolved = examined.resolved
+    found = [placed(problem, resolved.tree) for problem in try_build(resolved)]
+    code = next((problem.exit_code for problem in found if problem.severity == "error"), 0)
+    return replace(examined, problems=tuple(in_file_order([*examined.problems, *found])), exit_code=code)
