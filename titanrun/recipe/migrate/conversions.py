@@ -155,6 +155,8 @@ def seed(key: Key, value: Any, _: Values) -> Converted:
 
 def custom_module(key: Key, value: Any, _: Values) -> Converted:
     """A module that adds keys: not needed for those of torchtitan's own extensions."""
-    if not value or str(value).startswith(OWN_MODULES):
+    if not value:
         return Converted({})
+    if str(value).startswith(OWN_MODULES):
+        return Converted({}, how="left out: the keys of torchtitan's own extensions are known")
     return Converted({}, refused="recipes import nothing: an installed plug-in, listed under plugins, can add a section")

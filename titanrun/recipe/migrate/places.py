@@ -8,6 +8,7 @@ from titanrun.config.fields import setting_of
 from titanrun.config.problems import DataPath
 from titanrun.config.shape import annotation_at, chosen, field_at, is_slot, value_at
 from titanrun.config.tree import path_text
+from titanrun.config.wording import singular
 from titanrun.recipe.expected import Expected
 from titanrun.recipe.recipe import Recipe
 
@@ -65,7 +66,7 @@ def not_available(data: Any, target: Target, value: Any, extension: str) -> str:
         if is_slot(annotation):
             name = value_at(data, (*path[:length], "name"))
             if chosen(annotation, value_at(data, path[:length])) is None:
-                return f"{name}"
+                return f"{singular(annotation.slot)} {name}"
     field = field_at(Recipe, data, path)
     setting = setting_of(field) if field is not None else None
     if setting is not None and setting.not_built and not is_default(data, target, value):

@@ -29,6 +29,11 @@ class Item:
     entry: Entry | None = None
 
 
+SAME = "the same by default"
+AS_IT_IS = "left out: without it titanrun does the same"
+NOT_BUILT = "not built in this version"
+
+
 def plan(written: Written) -> list[Item]:
     """The fate of every key that was written, and of every default that differs from titanrun's, in the order of the table."""
     entries: dict[str, Entry] = {}
@@ -47,7 +52,8 @@ def plan(written: Written) -> list[Item]:
             items.append(fate_of(key, entries.get(path), values))
     items += [unknown(entry) for path, entry in entries.items() if path not in KEYS]
     items += implied(items)
-    return without_own_defaults(without_missing(items))
+    items = without_own_defaults(without_missing(items))
+    return without_repeated_defaults(items) if written.is_complete else items
 
 
 def fate_of(key: Key, entry: Entry | None, values: dict[str, Any]) -> Item:
@@ -62,14 +68,14 @@ def fate_of(key: Key, entry: Entry | None, values: dict[str, Any]) -> Item:
         return Item(key.path, value, "unread", targets if entry else {}, f"left out: {unread}", entry)
     if converted.refused or (key.outcome == "refused" and key.convert is None and value != key.default):
         return Item(key.path, value, "refused", words=converted.refused or key.how, entry=entry)
+    if value is None and key.default is None and key.convert is None:
+        targets = {}
     if not targets:
-        return Item(key.path, value, "changed" if key.outcome == "changed" else "unread", words=key.how or AS_IT_IS, entry=entry)
+        words = converted.how or (key.how if key.outcome == "changed" else AS_IT_IS)
+        return Item(key.path, value, "changed" if key.outcome == "changed" else "unread", words=words, entry=entry)
     how = converted.how or ("" if key.convert else key.how)
     how = "; ".join(filter(None, [how, entry.how if entry else ""]))
     return Item(key.path, value, "changed" if how else "mapped", targets, how, entry)
-
-
-AS_IT_IS = "left out: without it titanrun does the same"
 
 
 def unknown(entry: Entry) -> Item:
@@ -97,9 +103,9 @@ def implied(items: list[Item]) -> Iterator[Item]:
 
 
 def placements(items: Iterable[Item]) -> Iterator[tuple[Target, Any]]:
-    """The values that make the recipe."""
+    """The values that make the recipe; of a refused key those that the recipe cannot do without."""
     for item in items:
-        if item.fate in ("mapped", "changed"):
+        if item.fate != "unread":
             yield from item.targets.items()
 
 
@@ -116,7 +122,9 @@ def available(item: Item, data: dict[str, Any]) -> Item:
         missing = not_available(data, target, value, extension)
         if not missing:
             continue
-        words = f"{missing} is not built in this version"
+        words = f"{missing} is {NOT_BUILT}"
+        if item.entry is None and target[-1] != "name":
+            return replace(item, fate="unread", targets={})
         if not is_required(target):
             kept = {other: inside for other, inside in item.targets.items() if not not_available(data, other, inside, extension)}
             return replace(item, fate="refused", targets=kept, words=words)
@@ -127,12 +135,26 @@ def available(item: Item, data: dict[str, Any]) -> Item:
 
 def without_own_defaults(items: list[Item]) -> list[Item]:
     """The items without defaults of torchtitan that are titanrun's too, and without what torchtitan does not read by default."""
-    data = data_of((target, value) for item in items for target, value in item.targets.items() if item.fate != "unread")
+    data = data_of(placements(items))
     return [item for item in items if item.entry is not None or not is_silent(item, data)]
 
 
 def is_silent(item: Item, data: dict[str, Any]) -> bool:
     """Whether a default needs neither a line in the recipe nor one in the report."""
-    if item.fate == "unread" or not (item.targets or item.fate == "refused"):
+    if item.fate == "refused":
+        return False
+    if item.fate == "unread" or not item.targets:
         return True
+    told_anyway = item.fate == "changed" and KEYS[item.path].convert is not None
+    return not told_anyway and all(is_default(data, target, value) for target, value in item.targets.items())
+
+
+def without_repeated_defaults(items: list[Item]) -> list[Item]:
+    """The items of a dump, which holds every key: what is titanrun's default too need not be written."""
+    data = data_of(placements(items))
+    return [replace(item, targets={}, words=SAME) if repeats_default(item, data) else item for item in items]
+
+
+def repeats_default(item: Item, data: dict[str, Any]) -> bool:
+    """Whether a written key says what holds anyway."""
     return item.fate == "mapped" and all(is_default(data, target, value) for target, value in item.targets.items())

@@ -34,10 +34,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The entries of a file in its order, with the comments that belong to tables, or to the whole of it."""
+    """The entries of a file in its order, with the comments that belong to tables, or to the whole of it.
+
+    `is_complete` tells a dump, which holds every key, from a file that a person wrote.
+    """
 
     entries: tuple[Entry, ...]
     tables: dict[str, Comments]
+    is_complete: bool = False
 
 
 def read_torchtitan(file: str) -> Written:
@@ -98,7 +102,7 @@ def read_json_entries(file: str) -> Written:
     if not isinstance(data, dict):
         raise fail("wrong-type", f"{file} holds no mapping", origin=Origin(source, 1, 1, 1), help="name a config dump of torchtitan")
     root = read_text(SourceText(file, source.text), "yaml")
-    return Written(tuple(dump_entries(root)), {})
+    return Written(tuple(dump_entries(root)), {}, is_complete=True)
 
 
 def dump_entries(root: Node) -> Iterator[Entry]:
