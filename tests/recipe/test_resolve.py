@@ -69,8 +69,32 @@ def test_unreadable_values_and_a_bad_override_are_told_together(tmp_path: Path) 
     text = YAML + "metrics: {log_freq: 010}\n"
     assert labels(written(tmp_path, text), "training.steps.x=3!", "training.steps=") == [
         ("ambiguous-number", ("metrics", "log_freq")),
-        ("usage", ()),
+        ("usage", ("training", "steps")),
     ]
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("training.steps=010", ("ambiguous-number", ("training", "steps"))),
+        ("training.steps.x=1", ("usage", ("training", "steps", "x"))),
+        ("training.steps", ("usage", ())),
+        ("description=${env:NOT_SET}", ("interpolation", ("description",))),
+    ],
+)
+def test_an_override_that_cannot_be_applied_hides_neither_schema_nor_rules(
+    tmp_path: Path, override: str, problem: tuple[str, tuple[str, ...]]
+) -> None:
+    file = written(tmp_path, YAML.replace("seq_len: 256", "seq_len: 256, steps: 5, stepz: 5"))
+    found = labels(file, override, "training.global_batch_size=12")
+    assert sorted(found, key=str) == sorted(
+        [problem, ("unknown-key", ("training", "stepz")), ("conflict/batch-sizes-divide", ("training", "global_batch_size"))], key=str
+    )
+
+
+def test_nothing_is_said_about_a_value_that_an_unreadable_override_replaces(tmp_path: Path) -> None:
+    file = written(tmp_path, YAML + "lr_scheduler: {warmup_steps: 40}\n")
+    assert labels(file, "lr_scheduler.warmup_steps=010", "training.steps=5") == [("ambiguous-number", ("lr_scheduler", "warmup_steps"))]
 
 
 def test_settings_that_nothing_reads_are_judged_by_what_was_written(tmp_path: Path) -> None:

@@ -86,6 +86,25 @@ def test_a_finished_run_has_nothing_to_do_until_it_gets_more_steps() -> None:
     ]
 
 
+def test_a_finished_run_of_epochs_has_nothing_to_do_until_it_gets_more() -> None:
+    begin("dump_folder=out", "training.epochs=3", state="finished", step=20)
+    assert find_run_directory(resolved("dump_folder=out", "training.epochs=3"), NOW).state == "finished"
+    assert find_run_directory(resolved("dump_folder=out", "training.epochs=2"), NOW).state == "finished"
+    longer = find_run_directory(resolved("dump_folder=out", "training.epochs=4"), NOW)
+    assert (longer.state, [change_text(change) for change in longer.changes]) == ("unfinished", ["training.epochs 3 -> 4"])
+    # how many steps 3 epochs were is the worker's to say
+    assert find_run_directory(resolved("dump_folder=out", "training.steps=40"), NOW).state == "unfinished"
+
+
+def test_fewer_tokens_than_trained_are_refused_at_their_place() -> None:
+    begin("dump_folder=out", "training.tokens=10240")
+    with pytest.raises(ProblemsFound) as caught:
+        find_run_directory(resolved("dump_folder=out", "training.tokens=1K"), NOW)
+    (problem,) = caught.value.problems
+    assert problem.label == "conflict/steps-already-done"
+    assert [(str(item.origin), item.message) for item in problem.related] == [("<override 2>", "training.tokens is '1K'")]
+
+
 @pytest.mark.parametrize("allowed", ["metrics.log_freq=1", "checkpoint.interval=7", "metrics.trackers=[tensorboard]"])
 def test_a_resume_allows_bookkeeping(allowed: str) -> None:
     begin("dump_folder=out")

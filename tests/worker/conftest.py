@@ -1,12 +1,15 @@
 """A tiny run in a folder, resolved as `titanrun train` would, without a process of its own."""
 
 from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from titanrun.components.metrics.jsonl import read_metrics
 from titanrun.recipe.resolve import resolve
+from titanrun.worker.main import main
 
 RECIPE = """
 version: 1
@@ -33,12 +36,15 @@ checkpoint: {enable: true, interval: 100}
 @pytest.fixture
 def tokens(tmp_path: Path) -> Path:
     """30 rows of 17 token ids that a model can learn: each id leads to one of two others."""
+    return write_tokens(tmp_path / "tokens.npy")
+
+
+def write_tokens(path: Path) -> Path:
     generator = np.random.Generator(np.random.PCG64(0))
     ids = np.empty((30, 17), dtype=np.uint16)
     ids[:, 0] = generator.integers(64, size=30)
     for column in range(1, 17):
         ids[:, column] = (ids[:, column - 1] * 5 + generator.integers(2, size=30)) % 64
-    path = tmp_path / "tokens.npy"
     np.save(path, ids)
     return path
 
@@ -46,13 +52,28 @@ def tokens(tmp_path: Path) -> Path:
 @pytest.fixture
 def run(tmp_path: Path, tokens: Path) -> Callable[..., Path]:
     """Writes resolved.yaml of the tiny recipe with overrides into a run directory and gives its path."""
+    return partial(write_run, tmp_path, tokens)
 
-    def write(folder: str = "run", *overrides: str) -> Path:
-        recipe = tmp_path / "recipe.yaml"
-        recipe.write_text(RECIPE % tokens)
-        resolved = tmp_path / folder / "resolved.yaml"
-        resolved.parent.mkdir(exist_ok=True)
-        resolved.write_text(resolve(str(recipe), overrides, environment={}).text)
-        return resolved
 
-    return write
+def write_run(parent: Path, tokens: Path, folder: str = "run", *overrides: str) -> Path:
+    recipe = parent / "recipe.yaml"
+    recipe.write_text(RECIPE % tokens)
+    resolved = parent / folder / "resolved.yaml"
+    resolved.parent.mkdir(exist_ok=True)
+    resolved.write_text(resolve(str(recipe), overrides, environment={}).text)
+    return resolved
+
+
+@pytest.fixture(scope="module")
+def metrics(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[dict[str, float]]]:
+    """Trains the tiny recipe with overrides, without checkpoints, and gives its metrics; once for the same overrides."""
+    parent = tmp_path_factory.mktemp("runs")
+    tokens = write_tokens(parent / "tokens.npy")
+
+    @cache
+    def train(*overrides: str) -> list[dict[str, float]]:
+        resolved = write_run(parent, tokens, f"run-{len(list(parent.iterdir()))}", "checkpoint.enable=false", *overrides)
+        assert main([str(resolved)]) == 0
+        return read_metrics(resolved.parent / "metrics.jsonl")
+
+    return train

@@ -169,7 +169,7 @@ def test_the_run_record_says_what_the_machine_decided(run: Run) -> None:
     resolved = run()
     assert main([str(resolved)]) == 0
     decided = json.loads((resolved.parent / "run.json").read_text())["starts"][-1]["decided"]
-    assert decided == {"device": "cpu", "device_name": "cpu", "ranks": 1}
+    assert decided == {"device": "cpu", "device_name": "cpu", "ranks": 1, "steps": 10}
 
 
 def test_one_of_several_processes_is_refused(run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

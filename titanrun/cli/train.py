@@ -7,6 +7,7 @@ from titanrun.cli.arguments import OVERRIDE_HELP, Parser, split_overrides
 from titanrun.cli.guard import print_problems
 from titanrun.config.problems import fail
 from titanrun.launch.environment import environment, ranks_around
+from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import resolve
 from titanrun.recipe.run_dir import RESOLVED, RunDirectory, change_text, find_run_directory, write_run
 
@@ -35,7 +36,7 @@ def run(arguments: list[str]) -> int:
     now = datetime.now().astimezone()
     directory = find_run_directory(resolved, now)
     if directory.state == "finished":
-        print(f"nothing to do: step {directory.done} of {resolved.run.training.steps} in {directory.path}", file=sys.stderr)
+        print(f"nothing to do: {done_text(directory, resolved.run)} in {directory.path}", file=sys.stderr)
         return 0
     write_run(directory, resolved, ["titanrun", "train", *arguments], now)
     print(announcement(directory), file=sys.stderr)
@@ -43,6 +44,13 @@ def run(arguments: list[str]) -> int:
         print(f"  changed: {change_text(change)}", file=sys.stderr)
     resolved.run.launch.builder()(resolved.run.launch, resolved=directory.path / RESOLVED)
     return 0
+
+
+def done_text(directory: RunDirectory, run: Recipe) -> str:
+    """How far a finished run is: `step 20 of 20`, or `step 20, 3 epochs`."""
+    training = run.training
+    length = f" of {training.steps}" if training.epochs is None else f", {training.epochs} epoch{'s' if training.epochs > 1 else ''}"
+    return f"step {directory.done}{length}"
 
 
 def announcement(directory: RunDirectory) -> str:

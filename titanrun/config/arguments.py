@@ -43,11 +43,20 @@ class Override:
         return replace(self.marks[-1], column=self.marks[0].column)
 
 
+class OverridesInPart(ProblemsFound):
+    """Some arguments are no overrides; `overrides` are the others, `broken` the paths whose values cannot be read or are given twice."""
+
+    def __init__(self, problems: Sequence[Problem], overrides: Sequence[Override]) -> None:
+        self.overrides = list(overrides)
+        self.broken: set[DataPath] = {problem.path for problem in problems if problem.path}
+        super().__init__(problems)
+
+
 def parse_overrides(arguments: Sequence[str]) -> list[Override]:
     """The overrides that `arguments` spell, numbered from 1 in the order given.
 
     Takes `path=value` (the value is YAML), `path+=item`, `path-=item or index`, `path!`, and torchtitan's `--path value`,
-    `--path=value`, `--path` and `--section.no_key`; there dashes inside a key stand for underscores. Raises ProblemsFound with all
+    `--path=value`, `--path` and `--section.no_key`; there dashes inside a key stand for underscores. Raises OverridesInPart with all
     problems of all arguments.
     """
     overrides: list[Override] = []
@@ -59,7 +68,7 @@ def parse_overrides(arguments: Sequence[str]) -> list[Override]:
             problems += found.problems
     problems += clashes(overrides)
     if problems:
-        raise ProblemsFound(problems)
+        raise OverridesInPart(problems, overrides)
     return overrides
 
 
@@ -102,14 +111,14 @@ def parse_override(source: SourceText) -> Override:
     if dashed and end == len(text):
         return flag(path, source, marks)
     if dashed and text[end] == " ":
-        return Override(path, "set", source, marks, read_override_value(source, end + 1, marks[-1]))
+        return Override(path, "set", source, marks, value_at(path, source, end + 1, marks[-1]))
     operator = OPERATOR.match(text, end)
     if operator is None:
         raise usage(source, f"expected =, +=, -= or ! after '{text[start:end]}'", end)
     if not operator[0]:
         raise usage(source, f"'{text[start:end]}' has no value", start, end, help=f"write {text[start:end]}=VALUE")
     if operator[0] != "!":
-        return Override(path, OPERATORS[operator[0]], source, marks, read_override_value(source, operator.end(), marks[-1]))
+        return Override(path, OPERATORS[operator[0]], source, marks, value_at(path, source, operator.end(), marks[-1]))
     if operator.end() < len(text):
         raise usage(source, "nothing may follow !", operator.end(), len(text))
     return Override(path, "reset", source, marks)
@@ -127,6 +136,14 @@ def flag(path: DataPath, source: SourceText, marks: tuple[Origin, ...]) -> Overr
     if isinstance(key, str) and negated:
         key = key[negated.end() :]
     return Override((*holder, key), "set", source, marks, Node(not negated, marks[-1], key=marks[-1], via="override"))
+
+
+def value_at(path: DataPath, source: SourceText, start: int, key: Origin) -> Node:
+    """The value that an override gives to `path`; a value that cannot be read is a problem of that path."""
+    try:
+        return read_override_value(source, start, key)
+    except ProblemsFound as found:
+        raise ProblemsFound([replace(problem, path=(*path, *problem.path)) for problem in found.problems]) from None
 
 
 def read_override_value(source: SourceText, start: int, key: Origin) -> Node:

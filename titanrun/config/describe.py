@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import NoneType
-from typing import Annotated, Any, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from annotated_types import BaseMetadata, Ge, GroupedMetadata, Gt, Le, Lt, MinLen, MultipleOf
 from pydantic.fields import FieldInfo
@@ -16,6 +16,7 @@ from titanrun.config.fields import Setting, setting_of
 from titanrun.config.shape import accepts_auto, accepts_null, bare, is_slot, item_type, options
 from titanrun.config.suggest import listing
 from titanrun.config.types import AUTO
+from titanrun.config.units import UnitKind
 from titanrun.config.wording import a, number
 
 WORDS = {int: "whole number", float: "number", str: "text", NoneType: "null"}
@@ -69,7 +70,7 @@ def described_field(name: str, field: FieldInfo, text: str) -> Described:
     """One field in words."""
     return Described(
         name,
-        type_words(field.annotation),
+        type_words(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation),
         range_words(field),
         None if field.is_required() or is_section(field.annotation) else flow(short(default_of(field))),
         field.is_required(),
@@ -102,6 +103,9 @@ def type_words(annotation: Any) -> str:
 def alternatives(annotation: Any) -> list[str]:
     """The words for a type, `auto` and null aside."""
     inner, item = bare(annotation), item_type(annotation)
+    kind = unit_kind(annotation)
+    if kind is not None:
+        return ["whole number"] * kind.takes_number + [f"text such as {kind.example}"]
     if item is not None:
         return [f"list of {type_words(item)}"]
     if is_section(inner):
@@ -111,6 +115,14 @@ def alternatives(annotation: Any) -> list[str]:
     if inner is bool:
         return ["true", "false"]
     return [readable(option) for option in options(inner)] or [WORDS.get(inner, getattr(inner, "__name__", str(inner)))]
+
+
+def unit_kind(annotation: Any) -> UnitKind | None:
+    """How a type's values are written with a unit; None for a type without units, and for lists."""
+    if get_origin(annotation) is Annotated:
+        found = next((item for item in annotation.__metadata__ if isinstance(item, UnitKind)), None)
+        return found or unit_kind(get_args(annotation)[0])
+    return next(filter(None, map(unit_kind, get_args(annotation))), None) if get_origin(annotation) in (Union, UnionType) else None
 
 
 def range_words(field: FieldInfo) -> str:

@@ -7,10 +7,10 @@ from typing import Any
 
 from titanrun.config.emit import SURROGATE, plain_scalar
 from titanrun.config.names import KEY, PathMistake, parse_path
-from titanrun.config.problems import Code, DataPath, Origin, Problem, ProblemsFound, Related
+from titanrun.config.problems import Code, DataPath, Origin, Problem, Related
 from titanrun.config.scalars import Refusal, resolve
 from titanrun.config.suggest import closest
-from titanrun.config.tree import Node, Scalar, find, path_text, walk
+from titanrun.config.tree import Node, ReadInPart, Scalar, find, path_text, walk
 
 MARK = "${"
 ENVIRONMENT = "env:"
@@ -34,13 +34,15 @@ def interpolate(
     A reference that is the whole value keeps the type of what it refers to, which must be a scalar; inside longer text it becomes
     text. An environment variable that is the whole value is read as a YAML number, boolean or null where it looks like one and
     `is_text(path)` does not say that its field holds text. References see what the recipe writes; `default_of(path)` adds what it
-    leaves to defaults, and raises LookupError where there is nothing. Raises ProblemsFound with all problems.
+    leaves to defaults, and raises LookupError where there is nothing. Raises ReadInPart with all problems, and the tree in which only
+    the values with problems are left as they were.
     """
     resolver = Resolver(root, environment, default_of, is_text)
     result = resolver.tree(root, ())
     if resolver.problems:
         # an anchor's value is visited once for each of its aliases
-        raise ProblemsFound({(problem.origin, problem.message): problem for problem in reversed(resolver.problems)}.values())
+        found = {(problem.origin, problem.message): problem for problem in reversed(resolver.problems)}
+        raise ReadInPart(tuple(found.values()), result, frozenset(resolver.failed))
     return result
 
 
@@ -93,6 +95,7 @@ class Resolver:
     is_text: Callable[[DataPath], bool]
     problems: list[Problem] = field(default_factory=list)
     done: dict[DataPath, Node | None] = field(default_factory=dict)
+    failed: set[Origin] = field(default_factory=set)
     ring: list[Reference] = field(default_factory=list)
 
     def tree(self, node: Node, path: DataPath) -> Node:
@@ -116,6 +119,7 @@ class Resolver:
                 self.done[path] = self.replaced(node, path)
             except Unresolved as unresolved:
                 self.done[path] = None
+                self.failed.add(node.origin)
                 self.problems += [unresolved.problem] if unresolved.problem else []
         return self.done[path]
 

@@ -10,7 +10,7 @@ from titanrun.config.diff import compare
 from titanrun.config.problems import DataPath, Origin, Problem, ProblemsFound, Related
 from titanrun.config.render import shorten
 from titanrun.config.scalars import Refusal, resolve
-from titanrun.config.tree import Node, Scalar, find, path_text, plain
+from titanrun.config.tree import Node, ReadInPart, Scalar, find, path_text, plain
 
 __all__ = ["Override", "apply_overrides", "parse_overrides"]
 
@@ -44,8 +44,8 @@ def apply_overrides(
     `path=value` replaces what stands there, mappings too; another `name` drops the component's keys but those of earlier overrides.
     `is_list` says where a list belongs although the recipe has none, so that `a,b` becomes one; `is_component` where text is short
     for a mapping with that name; `default_of` gives the list that `+=` and `-=` begin with where the recipe has none, or raises
-    LookupError; `has_field` tells a reset of what the recipe does not write from a misspelt one. Raises ProblemsFound with the
-    problems of all overrides. All other paths that no field has are left to validation.
+    LookupError; `has_field` tells a reset of what the recipe does not write from a misspelt one. Raises ReadInPart with the
+    problems of all overrides, and the tree after those that could be applied. All other paths that no field has are left to validation.
     """
     types = Types(is_list, is_component, default_of, has_field)
     problems: list[Problem] = []
@@ -55,7 +55,7 @@ def apply_overrides(
         except ProblemsFound as found:
             problems += found.problems
     if problems:
-        raise ProblemsFound(problems)
+        raise ReadInPart(problems, root, frozenset())
     return root
 
 

@@ -44,6 +44,8 @@ class Wording:
 
 def word_value_error(kind: str, context: Mapping[str, Any], value: Any) -> Wording:
     """The wording of pydantic's error `kind` about `value`; `value` is NO_VALUE for a key with nothing behind it."""
+    if kind == "unit":
+        return word_unit(context, value)
     if kind == "or_auto":
         return word_auto_or(word_value_error(context["inner"], context["inner_ctx"], value), value)
     if value is NO_VALUE or value is None:
@@ -129,6 +131,16 @@ def word_text_for_number(expected: str, value: str, message: str) -> Wording:
     if not finite:  # nan, inf and infinity are text in YAML
         return Wording("out-of-range", f"{shorten(value)} is not a finite number", expected=expected)
     return Wording("wrong-type", f"{message} in quotes", f"write {value} without quotes", value, expected)
+
+
+def word_unit(context: Mapping[str, Any], value: Any) -> Wording:
+    """A value that has no unit, or one that does not fit, where a value with a unit belongs."""
+    words, meant = context["words"], context["meant"]
+    got = "nothing" if value is NO_VALUE else named(value)
+    if meant is None:
+        return Wording("wrong-type", f"expected {words}, got {got}", context["units"], expected=words)
+    help = f"write {meant} without quotes" if meant.isdigit() else f"did you mean '{meant}'?"
+    return Wording("wrong-type", f"expected {words}, got {got}", help, meant, words)
 
 
 def word_nothing(kind: str, context: Mapping[str, Any], value: Any) -> Wording:

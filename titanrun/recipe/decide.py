@@ -8,6 +8,7 @@ from titanrun.config.base import dump
 from titanrun.config.types import AUTO
 from titanrun.distributed.degrees import degrees_of
 from titanrun.models.shared.flavors import spell_out
+from titanrun.recipe.length import decided_length
 from titanrun.recipe.recipe import Recipe
 
 LONGEST_WARMUP = 200
@@ -25,7 +26,8 @@ def decide(recipe: Recipe, *, file: str, ranks: int | None = None) -> dict[str, 
     data["model"] = spell_out(recipe.model)
     data["tokenizer"] = decided_tokenizer(recipe, data["tokenizer"])
     data["training"] |= decided_batch(recipe, ranks)
-    data["lr_scheduler"] |= decided_schedule(recipe)
+    data["training"] |= decided_length(recipe, global_batch_size=data["training"]["global_batch_size"])
+    data["lr_scheduler"] |= decided_schedule(recipe, steps=data["training"]["steps"])
     data["validation"] |= decided_validation(recipe)
     return data
 
@@ -50,11 +52,26 @@ def decided_batch(recipe: Recipe, ranks: int | None) -> dict[str, Any]:
     return {"global_batch_size": recipe.training.local_batch_size * readers}
 
 
-def decided_schedule(recipe: Recipe) -> dict[str, Any]:
-    """A tenth of the run as warmup, 200 steps at most; the horizon is the run."""
-    steps = recipe.training.steps
-    defaults = {"warmup_steps": min(LONGEST_WARMUP, steps // WARMUP_SHARE), "total_steps": steps}
-    return {name: value for name, value in defaults.items() if getattr(recipe.lr_scheduler, name, None) == AUTO}
+def decided_schedule(recipe: Recipe, *, steps: int | None) -> dict[str, Any]:
+    """A tenth of the run as warmup, 200 steps at most; the horizon is the run. Both are null while the steps are."""
+    if steps is None and recipe.training.epochs is None:  # a mistake, which a rule tells
+        return {}
+    followed = following(steps) if steps is not None else {"warmup_steps": None, "total_steps": None}
+    return {name: value for name, value in followed.items() if getattr(recipe.lr_scheduler, name, None) == AUTO}
+
+
+def following(steps: int) -> dict[str, int]:
+    """What the length of the run decides about the schedule."""
+    return {"warmup_steps": min(LONGEST_WARMUP, steps // WARMUP_SHARE), "total_steps": steps}
+
+
+def with_steps(run: Recipe, steps: int) -> Recipe:
+    """The run with its steps, and what follows from them, in the place of null: for the worker, which knows how many rows an epoch has."""
+    data = dump(run)
+    data["training"]["steps"] = steps
+    schedule = data["lr_scheduler"]
+    schedule |= {name: value for name, value in following(steps).items() if name in schedule and schedule[name] is None}
+    return Recipe.model_validate(data)
 
 
 def decided_validation(recipe: Recipe) -> dict[str, Any]:

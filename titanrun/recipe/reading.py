@@ -1,9 +1,9 @@
 """Reads what the user wrote, files and overrides, into one tree; what has no meaning in it is told, and reading goes on."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from titanrun.config.arguments import parse_overrides
+from titanrun.config.arguments import Override, OverridesInPart, parse_overrides
 from titanrun.config.compose import compose
 from titanrun.config.interpolate import interpolate
 from titanrun.config.override import apply_overrides
@@ -11,6 +11,7 @@ from titanrun.config.problems import DataPath, Origin, Problem, ProblemsFound
 from titanrun.config.tree import Node, ReadInPart, broken_paths, plain
 from titanrun.recipe import catalogue, menu
 from titanrun.recipe.expected import Expected
+from titanrun.recipe.length import with_one_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,32 +23,55 @@ class Reading:
     broken: set[DataPath]
 
 
+@dataclass(slots=True)
+class Findings:
+    """The problems of each step of reading, and what has no meaning because of them; every step goes on with the rest."""
+
+    problems: list[Problem] = field(default_factory=list)
+    origins: set[Origin] = field(default_factory=set)
+    paths: set[DataPath] = field(default_factory=set)
+
+    def read(self, step: Callable[[], Node]) -> Node:
+        """The tree that a step gives, less what is broken in it. Raises ProblemsFound where nothing is left of it."""
+        try:
+            return step()
+        except ReadInPart as part:
+            self.problems += part.problems
+            self.origins |= part.broken
+            return part.root
+        except ProblemsFound as found:
+            raise ProblemsFound([*self.problems, *found.problems]) from None
+
+    def parsed(self, arguments: Sequence[str]) -> list[Override]:
+        """The overrides that can be read."""
+        try:
+            return parse_overrides(arguments)
+        except OverridesInPart as part:
+            self.problems += part.problems
+            self.paths |= part.broken
+            return part.overrides
+
+
 def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str]) -> Reading:
     """What was written, composed, overridden and interpolated. Raises ProblemsFound where that cannot be done to the end."""
     menu.open_menu()
-    problems: tuple[Problem, ...] = ()
-    broken: frozenset[Origin] = frozenset()
-    try:
-        composed = compose(file, catalogue.shelves())
-    except ReadInPart as part:
-        composed, problems, broken = part.root, part.problems, part.broken
-    try:
-        tree = changed(composed, overrides, environment)
-    except ProblemsFound as found:
-        raise ProblemsFound([*problems, *found.problems]) from None
-    return Reading(tree, problems, broken_paths(tree, broken))
+    findings = Findings()
+    composed = findings.read(lambda: compose(file, catalogue.shelves()))
+    parsed = findings.parsed(overrides)
+    overridden = with_one_length(findings.read(lambda: overridden_tree(composed, parsed)))
+    after = Expected(plain(overridden))
+    tree = findings.read(lambda: interpolate(overridden, environment, default_of=after.default_of, is_text=after.is_text))
+    return Reading(tree, tuple(findings.problems), broken_paths(tree, findings.origins) | findings.paths)
 
 
-def changed(composed: Node, overrides: Sequence[str], environment: Mapping[str, str]) -> Node:
-    """The tree with the overrides applied and its references replaced."""
+def overridden_tree(composed: Node, overrides: Sequence[Override]) -> Node:
+    """The tree with the overrides applied."""
     before = Expected(plain(composed))
-    overridden = apply_overrides(
+    return apply_overrides(
         composed,
-        parse_overrides(overrides),
+        overrides,
         is_list=before.is_list,
         is_component=before.is_component,
         default_of=before.default_of,
         has_field=before.has_field,
     )
-    after = Expected(plain(overridden))
-    return interpolate(overridden, environment, default_of=after.default_of, is_text=after.is_text)

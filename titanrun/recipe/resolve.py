@@ -114,12 +114,21 @@ def further_problems(tree: Node, known: Sequence[Problem], broken: set[DataPath]
 
 def is_fatal(problem: Problem) -> bool:
     """Whether nothing sound remains: a required section is missing or beyond reading."""
+    if is_misspelt_argument(problem):
+        return False
     return len(problem.path) == 0 or problem.path[0] in ("version", "plugins") or problem.path in REQUIRED
+
+
+def is_misspelt_argument(problem: Problem) -> bool:
+    """Whether a problem is that of an argument which names no path: the recipe is as sound without it."""
+    return problem.code == "usage" and not problem.path
 
 
 def touched_by(problem: Problem) -> list[DataPath]:
     """The path to leave out, and what it may have been meant for. A component without a name or a required key goes whole."""
     path = problem.path
+    if not path:
+        return []
     if path == FLAVOR:  # every size follows from it
         return [path[:-1]]
     if problem.code == "missing-key" or path[-1] == "name":

@@ -18,6 +18,7 @@ from titanrun.config.fields import setting_of
 from titanrun.config.problems import DataPath, Problem, ProblemsFound, Related, fail
 from titanrun.config.render import shorten
 from titanrun.config.tree import find, path_text
+from titanrun.recipe.length import FOLLOW_STEPS, written_lengths
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import Resolved, read_resolved
 from titanrun.recipe.sources import source_report, sources
@@ -29,8 +30,6 @@ STATUS = "status.json"
 METRICS = "metrics.jsonl"
 LOCK = ".lock"
 RUNS = "runs"
-# what training.steps decides when nobody writes it
-FOLLOW_STEPS = {("lr_scheduler", "warmup_steps"), ("lr_scheduler", "total_steps")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +88,19 @@ def existing_run(path: Path, resolved: Resolved) -> RunDirectory:
     if refused:
         raise ProblemsFound([another_recipe(path, refused, resolved)])
     steps = resolved.run.training.steps
-    if saved is not None and steps < saved:
+    if saved is not None and isinstance(steps, int) and steps < saved:
         raise ProblemsFound([fewer_steps_than_saved(path, steps, saved, resolved)])
     done = status.get("step") if status.get("state") == "finished" else None
-    if isinstance(done, int) and steps <= before.training.steps:
+    if isinstance(done, int) and is_no_longer(resolved.run, before):
         return RunDirectory(path, "finished", done=done)
     return RunDirectory(path, "unfinished", changes, done=saved)
+
+
+def is_no_longer(run: Recipe, before: Recipe) -> bool:
+    """Whether a run asks for no more than the one before it did; steps and epochs cannot be compared before the data is open."""
+    pairs = ((run.training.steps, before.training.steps), (run.training.epochs, before.training.epochs))
+    known = [now <= then for now, then in pairs if isinstance(now, int) and isinstance(then, int)]
+    return all(known) and bool(known)
 
 
 def refuse_if_in_use(path: Path, resolved: Resolved) -> None:
@@ -128,8 +134,9 @@ def at_dump_folder(rule: str, message: str, resolved: Resolved, *, help: str, re
 
 def fewer_steps_than_saved(path: Path, steps: int, saved: int, resolved: Resolved) -> Problem:
     """A run cannot be shortened below what is done."""
-    place = find(resolved.tree, ("training", "steps"))
-    related = (Related(place.origin, f"training.steps is {steps}", ("training", "steps")),) if place else ()
+    related = tuple(
+        Related(node.origin, f"{path_text(path)} is {shorten(node.value)}", path) for path, node in written_lengths(resolved.tree)
+    )
     message = f"'{path}' has trained {saved} steps already, more than the {steps} asked for"
     return at_dump_folder("steps-already-done", message, resolved, help=f"ask for {saved} or more, or name another folder", related=related)
 

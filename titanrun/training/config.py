@@ -6,6 +6,7 @@ from titanrun.components.data.config import DataLoaderConfig, DatasetConfig
 from titanrun.config.base import Config
 from titanrun.config.fields import component, numerics, performance, section
 from titanrun.config.types import DtypeName, OrAuto, PositiveFloat, PositiveInt
+from titanrun.config.units import TokenCount
 
 
 class TrainingConfig(Config):
@@ -19,8 +20,13 @@ class TrainingConfig(Config):
     """Rows of one optimizer step over all ranks; more than one pass holds means gradient accumulation. `auto`: one pass."""
     seq_len: PositiveInt = numerics(2048, unit="tokens")
     """Length of a row."""
-    steps: PositiveInt = numerics(10000, unit="steps", resume=True)
-    """Optimizer steps of the run."""
+    steps: OrAuto[PositiveInt] | None = numerics("auto", unit="steps", resume=True, examples=[10000])
+    """Optimizer steps of the run; `auto`: what tokens come to, else 10000. Null where epochs decide."""
+    tokens: TokenCount | None = numerics(None, unit="tokens", resume=True, examples=["10B"])
+    """Length of the run in tokens instead of steps, rounded up to whole steps; the resolved recipe holds the steps."""
+    epochs: PositiveInt | None = numerics(None, unit="epochs", resume=True, examples=[3])
+    """Length of the run in passes over the data instead of steps. Batches run on across epochs; rows at the very end that fill no
+    global batch are left out."""
     max_norm: PositiveFloat | None = numerics(1.0)
     """Gradients are scaled down to this global L2 norm; null: never. The norm is logged before."""
     dtype: DtypeName = numerics("float32")

@@ -28,6 +28,7 @@ from titanrun.training.trainer import Plan, Trainer
 from titanrun.worker.build_data import build_loader, build_tokenizer, build_validator
 from titanrun.worker.build_metrics import build_metric_log, build_throughput
 from titanrun.worker.build_model import build_engine, build_model, materialise
+from titanrun.worker.length import length_words, steps_of, with_length
 from titanrun.worker.weights import load_initial_weights
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ def assembled(
         use_deterministic_kernels(warn_only=recipe.debug.deterministic_warn_only)
     tokenizer = build_tokenizer(recipe)
     rows = build_loader(recipe, tokenizer, run_dir)
+    recipe = with_length(recipe, rows=rows.row_count)
     validator = build_validator(recipe, tokenizer, run_dir)
     precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
     model = build_model(recipe, precision)
@@ -61,10 +63,11 @@ def assembled(
     engine = build_engine(recipe, model, device=device, precision=precision)
     state = TrainState()
     checkpoints = build_checkpoints(recipe, resolved, engine=engine, rows=rows, state=state)
-    if checkpoints is None or not checkpoints.resume(steps=recipe.training.steps):
+    if checkpoints is None or not checkpoints.resume(steps=steps_of(recipe)):
         load_initial_weights(recipe.checkpoint, model_config=recipe.model, engine=engine)
-    introduce(recipe, resolved, device, precision)
-    record_decisions(run_dir, {"device": str(device), "device_name": device_name(device), "ranks": place.world_size})
+    introduce(recipe, resolved, device, precision, rows=rows.row_count)
+    machine = {"device": str(device), "device_name": device_name(device), "ranks": place.world_size}
+    record_decisions(run_dir, {**machine, "steps": steps_of(recipe)})
     finding_nan = torch.autograd.set_detect_anomaly(recipe.debug.detect_anomaly)
     with finding_nan, closing(build_metric_log(recipe, run_dir, first_step=state.step)) as metrics:
         yield Trainer(
@@ -110,7 +113,7 @@ def build_plan(recipe: Recipe) -> Plan:
     training = recipe.training
     assert training.global_batch_size != "auto"
     return Plan(
-        steps=training.steps,
+        steps=steps_of(recipe),
         rows_per_pass=training.local_batch_size,
         tokens_per_step=training.global_batch_size * training.seq_len,
         vocab_size=decided(recipe.model.vocab_size),
@@ -119,23 +122,22 @@ def build_plan(recipe: Recipe) -> Plan:
     )
 
 
-def introduce(recipe: Recipe, resolved: Path, device: torch.device, precision: Precision) -> None:
+def introduce(recipe: Recipe, resolved: Path, device: torch.device, precision: Precision, *, rows: int) -> None:
     """Says what is about to train, and what will make it slow."""
+    if recipe.description:
+        log.info("%s", recipe.description)
     if recipe.debug.print_config:
         log.info("%s", resolved.read_text(encoding="utf-8").rstrip())
     if precision.compute == torch.bfloat16 and emulates_bfloat16(device):
         field = compute_field(precision)
         log.warning("this CPU has no bf16 arithmetic and emulates it, many times slower: set %s: float32", field)
-    training, count = recipe.training, parameter_count(recipe.model)
     log.info(
-        "%s: %s parameters in %s on %s; %s steps of %s rows of %s tokens",
+        "%s: %s parameters in %s on %s; %s",
         f"{recipe.model.name} {recipe.model.flavor or ''}".rstrip(),
-        f"{count:,}",
-        training.dtype,
+        f"{parameter_count(recipe.model):,}",
+        recipe.training.dtype,
         device_name(device),
-        f"{training.steps:,}",
-        training.global_batch_size,
-        f"{training.seq_len:,}",
+        length_words(recipe, rows=rows),
     )
 
 

@@ -13,6 +13,7 @@ from titanrun.components.metrics.throughput import Throughput
 from titanrun.distributed.device import device_name
 from titanrun.models.shared.counting import flops_per_token
 from titanrun.recipe.recipe import Recipe
+from titanrun.worker.length import steps_of
 from titanrun.worker.talk import StepLines
 
 METRICS_FILE = "metrics.jsonl"
@@ -24,7 +25,7 @@ def build_metric_log(recipe: Recipe, run_dir: Path, *, first_step: int) -> Metri
     for config in recipe.metrics.trackers:
         trackers[config.name] = config.builder()(config, run_dir=run_dir)
     colors = not recipe.metrics.disable_color_printing
-    console = ConsoleLog(recipe.training.steps, sys.stderr, first_step=first_step, colors=colors)
+    console = ConsoleLog(steps_of(recipe), sys.stderr, first_step=first_step, colors=colors)
     return MetricLog(MetricsFile(run_dir / METRICS_FILE), console, trackers)
 
 

@@ -14,6 +14,8 @@ from titanrun.config.source import read_text
 from titanrun.distributed.environment import Place
 from titanrun.distributed.precision import precision_named
 from titanrun.recipe import menu
+from titanrun.recipe.decide import with_steps
+from titanrun.recipe.length import DEFAULT_STEPS
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import check_tree
 from titanrun.worker.assemble import refuse_company
@@ -46,6 +48,9 @@ def build(recipe: Recipe, *, world_size: int) -> None:
         model = build_model(recipe, precision)
     with refusing_at(("optimizer",)):
         recipe.optimizer.builder()(recipe.optimizer, parameters=stand_ins(model))
+    if recipe.training.steps is None:
+        # only the data knows what the epochs come to; any number shows whether the schedule can be built
+        recipe = with_steps(recipe, DEFAULT_STEPS)
     with refusing_at(("lr_scheduler",)):
         recipe.lr_scheduler.builder()(recipe.lr_scheduler)
     with refusing_at(("loss",)):

@@ -49,6 +49,11 @@ class RowLoader:
         self._position += self.global_batch_size
         return rows
 
+    @property
+    def row_count(self) -> int:
+        """Rows of one epoch."""
+        return self._row_count
+
     def has_next(self) -> bool:
         """Whether there is another full global batch."""
         return self._repeats or self._position + self.global_batch_size <= self._row_count

@@ -20,10 +20,10 @@ class WarmupStableDecayConfig(ScheduleConfig):
 
     name: Literal["warmup_stable_decay"] = numerics("warmup_stable_decay")
     builds: ClassVar = "titanrun.components.schedules.warmup_stable_decay:WarmupStableDecay"
-    warmup_steps: OrAuto[NonNegativeInt] = numerics("auto", unit="steps", examples=[200])
-    """Steps of linear warmup; the first step already uses lr / warmup_steps. `auto` is min(200, steps // 10)."""
-    total_steps: OrAuto[PositiveInt] = numerics("auto", unit="steps", examples=[10000])
-    """Horizon of the schedule; `auto` is training.steps."""
+    warmup_steps: OrAuto[NonNegativeInt] | None = numerics("auto", unit="steps", examples=[200])
+    """Steps of linear warmup; the first step already uses lr / warmup_steps. `auto` is min(200, steps // 10); null: as epochs decide."""
+    total_steps: OrAuto[PositiveInt] | None = numerics("auto", unit="steps", examples=[10000])
+    """Horizon of the schedule; `auto` is training.steps; null: as epochs decide."""
     decay_ratio: Fraction | None = numerics(None, examples=[0.8])
     """Share of the horizon spent decaying; null: everything after warmup; 0: no decay."""
     decay_type: Literal["linear", "sqrt", "cosine"] = numerics("linear")

@@ -21,7 +21,7 @@ class WarmupStableDecay:
     """
 
     def __init__(self, config: WarmupStableDecayConfig) -> None:
-        assert config.total_steps != "auto" and config.warmup_steps != "auto"
+        assert isinstance(config.total_steps, int) and isinstance(config.warmup_steps, int), "steps are decided before"
         horizon = config.total_steps
         self.warmup_steps = min(config.warmup_steps, horizon)
         rest = horizon - self.warmup_steps

@@ -89,7 +89,7 @@ def missing(config: ModelConfig, path: DataPath) -> Problem:
     """The problem with a size that neither the recipe nor the flavor gives."""
     holder = f"a custom {config.name} model" if config.flavor is None else f"flavor '{config.flavor}'"
     known = listing(flavor_names(type(config)), last="and")
-    help = f"write model.{path_text(path)}, or name a flavor: {known}"
+    help = f"write model.{path_text(path)}" + (f", or name a flavor: {known}" if known else "")
     return Problem("missing-key", f"{holder} needs {path_text(path)}", (*SECTION, *path), help=help)
 
 

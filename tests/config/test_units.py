@@ -1,0 +1,133 @@
+"""Values with a unit: what is read, in which form it is kept, and what is said where it cannot be read."""
+
+from decimal import Decimal
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from titanrun.config.base import Config, dump
+from titanrun.config.check import check
+from titanrun.config.describe import described
+from titanrun.config.emit import emit, emit_toml
+from titanrun.config.fields import bookkeeping
+from titanrun.config.problems import Problem, SourceText
+from titanrun.config.source import read_text
+from titanrun.config.tree import plain
+from titanrun.config.units import ByteSize, Duration, StepsOrDuration, TokenCount, seconds
+
+
+class Budget(Config):
+    tokens: TokenCount | None = bookkeeping(None, examples=["10B"])
+    size: ByteSize = bookkeeping(1)
+    wait: Duration = bookkeeping("10m")
+    every: StepsOrDuration = bookkeeping(500)
+
+
+def problem(text: str, format: str = "yaml") -> Problem:
+    (found,) = check(Budget, read_text(SourceText(f"r.{format}", text), format)).problems  # type: ignore[arg-type]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("field", "written", "kept"),
+    [
+        ("tokens", "10B", 10_000_000_000),
+        ("tokens", "500M", 500_000_000),
+        ("tokens", "1.5K", 1500),
+        ("tokens", "2T", 2 * 10**12),
+        ("tokens", 4096, 4096),
+        ("tokens", 1e9, 10**9),
+        ("size", "4GiB", 4 * 2**30),
+        ("size", "1.5MiB", 3 * 2**19),
+        ("size", "2KB", 2000),
+        ("size", "7B", 7),
+        ("size", 7, 7),
+        ("wait", "10m", "10m"),
+        ("wait", "150m", "2h30m"),
+        ("wait", "1.5h", "1h30m"),
+        ("wait", "90s", "1m30s"),
+        ("wait", "1500ms", "1s500ms"),
+        ("wait", "24h", "1d"),
+        ("every", 500, 500),
+        ("every", "600s", "10m"),
+    ],
+)
+def test_a_value_is_kept_in_one_form_and_reads_back_equal(field: str, written: Any, kept: Any) -> None:
+    budget = Budget.model_validate({field: written})
+    assert getattr(budget, field) == kept
+    assert Budget.model_validate(dump(budget)) == budget
+    for text, format in ((emit(dump(budget)), "yaml"), (emit_toml(dump(budget)), "toml")):
+        read = plain(read_text(SourceText(f"r.{format}", text), format))
+        assert Budget.model_validate({key: None if value == "null" else value for key, value in read.items()}) == budget
+
+
+@given(st.integers(1, 10**12), st.sampled_from(["d", "h", "m", "s", "ms"]))
+def test_the_form_of_a_duration_is_stable_and_loses_nothing(number: int, unit: str) -> None:
+    milliseconds = number * {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}[unit]
+    kept = Budget.model_validate({"wait": f"{number}{unit}"}).wait
+    assert Decimal(str(seconds(kept))) * 1000 == milliseconds or milliseconds > 2**53
+    assert Budget.model_validate({"wait": kept}).wait == kept
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "help"),
+    [
+        ("tokens: 10b", "expected a number of tokens, such as 500M or 10B, got text '10b'", "did you mean '10B'?"),
+        ("tokens: 10 B", "expected a number of tokens, such as 500M or 10B, got text '10 B'", "did you mean '10B'?"),
+        ("tokens: 10GB", "expected a number of tokens, such as 500M or 10B, got text '10GB'", "units are K, M, B and T, in steps of 1000"),
+        ("tokens: '5000'", "expected a number of tokens, such as 500M or 10B, got text '5000'", "write 5000 without quotes"),
+        ("tokens: true", "expected a number of tokens, such as 500M or 10B, got true", "units are K, M, B and T, in steps of 1000"),
+        ("tokens: 0B", "0 is not above 0", None),
+        ("tokens: 99999999T", "expected a whole number of at most 64 bits, got the number 99999999000000000000", None),
+        ("size: 4g", "expected a size, such as 512MiB or 4GiB, got text '4g'", "did you mean '4GiB'?"),
+        ("size: 0.3B", "expected a size, such as 512MiB or 4GiB, got text '0.3B'", None),
+        (
+            "wait: 10",
+            "expected a duration, such as 45s, 10m or 2h30m, got the number 10",
+            "units are d, h, m, s and ms, the largest in front",
+        ),
+        ("wait: 30m2h", "expected a duration, such as 45s, 10m or 2h30m, got text '30m2h'", None),
+        ("wait: 0s", "expected a duration, such as 45s, 10m or 2h30m, got text '0s'", None),
+        ("wait:", "expected a duration, such as 45s, 10m or 2h30m, got nothing", None),
+        ("every: 10 min", "expected a number of steps, or a duration such as 10m or 2h30m, got text '10 min'", None),
+        ("every: 10M", "expected a number of steps, or a duration such as 10m or 2h30m, got text '10M'", "did you mean '10m'?"),
+        ("every: 0", "0 is not above 0", None),
+        ("every: null", "expected a number of steps, or a duration such as 10m or 2h30m, got null", None),
+    ],
+)
+def test_what_cannot_be_read_says_what_is_allowed_at_its_place(text: str, message: str, help: str | None) -> None:
+    found = problem(text)
+    assert found.message == message
+    assert help is None or found.help == help
+    assert found.origin is not None
+    assert found.origin.line == 1
+
+
+@pytest.mark.parametrize(("text", "format"), [("tokens: 10b", "yaml"), ('tokens = "10b"', "toml")])
+def test_yaml_and_toml_say_the_same(text: str, format: str) -> None:
+    assert problem(text, format).suggestion == "10B"
+
+
+def test_the_json_schema_takes_what_the_config_takes() -> None:
+    schema = Budget.model_json_schema()
+    for accepted in ({"tokens": "1.5K"}, {"tokens": None}, {"size": "4GiB"}, {"wait": "2h30m"}, {"every": "10m"}, {"every": 5}):
+        jsonschema.validate(accepted, schema)
+        Budget.model_validate(accepted)
+    for refused in ({"tokens": "10b"}, {"size": "4g"}, {"wait": ""}, {"wait": 5}, {"every": "m"}, {"every": 0}, {"tokens": -1}):
+        assert not jsonschema.Draft202012Validator(schema).is_valid(refused), refused
+        with pytest.raises(ValidationError):
+            Budget.model_validate(refused)
+
+
+def test_the_reference_says_how_a_unit_is_written() -> None:
+    words = {field.name: field.type for field in described(Budget)}
+    assert words == {
+        "tokens": "whole number, text such as 10B or null",
+        "size": "whole number or text such as 4GiB",
+        "wait": "text such as 10m",
+        "every": "whole number or text such as 10m",
+    }

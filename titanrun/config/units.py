@@ -1,0 +1,158 @@
+"""Values with a unit: token counts ("10B"), sizes ("4GiB"), durations ("2h30m"), and steps or a duration.
+
+Text or a number in, one canonical form out: a count of tokens or bytes is a plain integer, a duration is text with each unit once,
+the largest in front. Reading the canonical form gives it again.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Annotated, Any, TypeAlias
+
+from annotated_types import Gt
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+TOKEN_UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+BINARY_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+SIZE_UNITS = BINARY_UNITS | {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+# in milliseconds, the largest first
+TIME_UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
+# no number with a unit is longer: it would not fit 64 bits
+LONGEST = 40
+
+
+def read_count(text: str, units: Mapping[str, int]) -> int | None:
+    """`1.5K` as a whole number, or None."""
+    found = re.fullmatch(rf"({NUMBER})({'|'.join(units)})", text)
+    if found is None or len(text) > LONGEST:
+        return None
+    value = Decimal(found[1]) * units[found[2]]
+    return int(value) if value == value.to_integral_value() else None
+
+
+def read_milliseconds(text: str) -> int | None:
+    """`2h30m` in milliseconds, or None; each unit once, the largest in front."""
+    parts = "".join(rf"(?:({NUMBER}){unit})?" for unit in TIME_UNITS)
+    found = re.fullmatch(parts, text) if text and len(text) <= LONGEST else None
+    if found is None:
+        return None
+    value = sum(Decimal(number) * factor for number, factor in zip(found.groups(), TIME_UNITS.values(), strict=True) if number)
+    return int(value) if value == int(value) else None
+
+
+def duration_text(milliseconds: int) -> str:
+    """A duration in its canonical form: `1d`, `2h30m`, `1s500ms`."""
+    text = ""
+    for unit, factor in TIME_UNITS.items():
+        count, milliseconds = divmod(milliseconds, factor)
+        text += f"{count}{unit}" if count else ""
+    return text or "0s"
+
+
+def seconds(duration: str) -> float:
+    """A duration from a config as seconds."""
+    milliseconds = read_milliseconds(duration)
+    assert milliseconds is not None, duration
+    return milliseconds / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class UnitKind:
+    """How one kind of value with a unit is called, written and read; stands in `Annotated` beside the plain type.
+
+    `read` gives the canonical value of a text, or None. `takes_number` says that a bare number is a value too.
+    """
+
+    words: str
+    example: str
+    units: str
+    pattern: str
+    read: Callable[[str], Any]
+    takes_number: bool = True
+    is_text: bool = False
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        # the plain type checks numbers, and the counts that texts come to
+        inner = core_schema.int_schema(gt=0, strict=True) if self.is_text and self.takes_number else handler(source)
+        return core_schema.no_info_wrap_validator_function(self.value, inner)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        text = {"type": "string", "pattern": self.pattern}
+        return {"anyOf": [handler(schema["schema"]), text]} if self.takes_number else text
+
+    def value(self, given: Any, validate: Callable[[Any], Any]) -> Any:
+        """The canonical value of what a recipe holds."""
+        if not isinstance(given, str):
+            if self.takes_number and isinstance(given, int | float) and not isinstance(given, bool):
+                return validate(given)
+            raise self.refusal(None)
+        found = self.read(given)
+        if found is None:
+            raise self.refusal(self.meant(given))
+        return found if self.is_text else validate(found)
+
+    def meant(self, text: str) -> str | None:
+        """The text with spaces gone and its units spelled as they should be, where that can be read."""
+        if self.takes_number and re.fullmatch(r"[0-9]+", text.strip()):
+            return text.strip()
+        close = re.sub(r"\s+", "", text)
+        forms = (
+            close,
+            close.upper(),
+            close.lower(),
+            re.sub(r"(?<=[0-9])([kmgt])i?b?$", lambda unit: f"{unit[1].upper()}iB", close, flags=re.I),
+        )
+        return next((form for form in forms if self.read(form) is not None), None)
+
+    def refusal(self, meant: str | None) -> PydanticCustomError:
+        """The error of a value that is none of this kind."""
+        context = {"words": self.words, "units": self.units, "meant": meant}
+        return PydanticCustomError("unit", "expected {words}", context)
+
+
+def positive_duration(text: str) -> str | None:
+    """A duration above zero in its canonical form, or None."""
+    found = read_milliseconds(text)
+    return duration_text(found) if found else None
+
+
+TIME_PATTERN = "^(?=.)" + "".join(rf"({NUMBER}{unit})?" for unit in TIME_UNITS) + "$"
+TOKENS = UnitKind(
+    "a number of tokens, such as 500M or 10B",
+    "10B",
+    "units are K, M, B and T, in steps of 1000",
+    rf"^{NUMBER}[KMBT]$",
+    lambda text: read_count(text, TOKEN_UNITS),
+)
+SIZE = UnitKind(
+    "a size, such as 512MiB or 4GiB",
+    "4GiB",
+    "units are B, KiB, MiB, GiB and TiB, or KB, MB, GB and TB in steps of 1000",
+    rf"^{NUMBER}([KMGT]i?)?B$",
+    lambda text: read_count(text, SIZE_UNITS),
+)
+DURATION = UnitKind(
+    "a duration, such as 45s, 10m or 2h30m",
+    "10m",
+    "units are d, h, m, s and ms, the largest in front",
+    TIME_PATTERN,
+    positive_duration,
+    takes_number=False,
+    is_text=True,
+)
+STEPS_OR_DURATION = UnitKind(
+    "a number of steps, or a duration such as 10m or 2h30m",
+    "10m",
+    "units of a duration are d, h, m, s and ms, the largest in front",
+    TIME_PATTERN,
+    positive_duration,
+    is_text=True,
+)
+
+TokenCount: TypeAlias = Annotated[int, Gt(0), TOKENS]
+ByteSize: TypeAlias = Annotated[int, Gt(0), SIZE]
+Duration: TypeAlias = Annotated[str, DURATION]
+StepsOrDuration: TypeAlias = Annotated[int | str, STEPS_OR_DURATION]
