@@ -8,19 +8,22 @@ from titanrun.config.compose import compose
 from titanrun.config.interpolate import interpolate
 from titanrun.config.override import apply_overrides
 from titanrun.config.problems import DataPath, Origin, Problem, ProblemsFound
-from titanrun.config.tree import Node, ReadInPart, broken_paths, plain
+from titanrun.config.renames import Renamed, renamed
+from titanrun.config.tree import Node, ReadInPart, broken_paths, find, plain
 from titanrun.recipe import catalogue, menu
 from titanrun.recipe.expected import Expected
 from titanrun.recipe.length import with_one_length
+from titanrun.recipe.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The tree, the problems of single values, and the paths in it that have no meaning because of them."""
+    """The tree, the problems of single values, and the paths in it that have no meaning because of them; warnings apart."""
 
     tree: Node
     problems: tuple[Problem, ...]
     broken: set[DataPath]
+    warnings: tuple[Problem, ...] = ()
 
 
 @dataclass(slots=True)
@@ -61,7 +64,22 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
     overridden = with_one_length(findings.read(lambda: overridden_tree(composed, parsed)))
     after = Expected(plain(overridden))
     tree = findings.read(lambda: interpolate(overridden, environment, default_of=after.default_of, is_text=after.is_text))
-    return Reading(tree, tuple(findings.problems), broken_paths(tree, findings.origins) | findings.paths)
+    today = named_as_today(tree)
+    findings.problems += [problem for problem in today.problems if problem.severity == "error"]
+    warnings = tuple(problem for problem in today.problems if problem.severity == "warning")
+    return Reading(today.tree, tuple(findings.problems), broken_paths(today.tree, findings.origins) | findings.paths, warnings)
+
+
+def named_as_today(tree: Node) -> Renamed:
+    """The tree with the names that fields have today. Loads the plug-ins that it lists, whose fields may have had other names too."""
+    menu.load_plugins(plugin_names(tree))
+    return renamed(Recipe, tree, plain(tree))
+
+
+def plugin_names(tree: Node) -> list[str]:
+    """The plug-ins that a recipe lists."""
+    listed = find(tree, ("plugins",))
+    return [item.value for item in listed.value if isinstance(item.value, str)] if listed and isinstance(listed.value, list) else []
 
 
 def overridden_tree(composed: Node, overrides: Sequence[Override]) -> Node:

@@ -13,7 +13,7 @@ from titanrun.config.source import read_source
 from titanrun.config.tree import Node, find, nearest, without
 from titanrun.recipe import menu
 from titanrun.recipe.decide import decide
-from titanrun.recipe.reading import Reading, read_tree
+from titanrun.recipe.reading import Reading, named_as_today, plugin_names, read_tree
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import apply_rules
 from titanrun.recipe.synonyms import SYNONYMS
@@ -61,7 +61,7 @@ def resolve(
     """
     case = Case(file, check_inputs, ranks)
     reading = read_tree(file, overrides, environment)
-    tree, problems = reading.tree, edited_by_hand(file, reading.tree)
+    tree, problems = reading.tree, [*edited_by_hand(file, reading.tree), *reading.warnings]
     if reading.problems:
         raise ProblemsFound([*problems, *reading.problems, *problems_beside(reading, case)])
     try:
@@ -145,9 +145,7 @@ def is_follow_up(problem: Problem, touched: set[DataPath]) -> bool:
 def check_tree(tree: Node) -> Recipe:
     """The recipe as a config. Raises ProblemsFound."""
     check_version(tree)
-    listed = find(tree, ("plugins",))
-    names = [item.value for item in listed.value if isinstance(item.value, str)] if listed and isinstance(listed.value, list) else []
-    problems = [placed(problem, tree) for problem in menu.load_plugins(names)]
+    problems = [placed(problem, tree) for problem in menu.load_plugins(plugin_names(tree))]
     checked = check(Recipe, tree, synonyms=SYNONYMS)
     if checked.config is None or problems:
         raise ProblemsFound([*problems, *checked.problems])
@@ -191,4 +189,4 @@ def edited_by_hand(file: str, tree: Node) -> list[Problem]:
 def read_resolved(path: Path) -> Recipe:
     """The run in a resolved.yaml. Raises ProblemsFound."""
     menu.open_menu()
-    return check_tree(read_source(str(path)))
+    return check_tree(named_as_today(read_source(str(path))).tree)

@@ -135,7 +135,7 @@ def warmup(key: Key, value: Any, values: Values) -> Converted:
     """torchtitan cut a warmup that is longer than the schedule."""
     longest = values.get("lr_scheduler.total_steps") or values.get("training.steps")
     if isinstance(value, int) and isinstance(longest, int) and value > longest:
-        return to(key, longest, how=f"cut to the {longest} steps of the schedule, as torchtitan did with a warning; a longer one is an error here")
+        return to(key, longest, how=f"cut to the {longest} steps of the schedule, as in torchtitan; here a longer one is an error")
     return to(key, value)
 
 

@@ -194,20 +194,29 @@ def read_optimizer(node: Node) -> list[Found] | None:
         return None
     found = [leaf(f"optimizer.{key}", child) for key, child in fields.items() if key != "param_groups"]
     groups = fields["param_groups"]
-    only = groups.value[0].value if isinstance(groups.value, list) and len(groups.value) == 1 else None
-    arguments = only.get("optimizer_kwargs") if isinstance(only, dict) else None
-    if not isinstance(only, dict) or plain(only.get("pattern", groups)) != ".*" or arguments is None or not isinstance(arguments.value, dict):
+    only = catch_all(groups)
+    if only is None:
         why = "one optimizer with one set of values is migrated; these are groups of parameters with their own"
         return [*found, leaf("optimizer.param_groups", Node("...", groups.origin, groups.key), refused=why)]
     here = "optimizer.param_groups[0]"
     if "optimizer_name" in only:
         found.append(leaf(f"{here}.optimizer_name", only["optimizer_name"], "optimizer.name"))
-    for key, child in arguments.value.items():
+    arguments = only["optimizer_kwargs"].value
+    assert isinstance(arguments, dict)
+    for key, child in arguments.items():
         if key == "betas" and isinstance(child.value, list) and len(child.value) == 2:
             found += [leaf(f"{here}.betas", beta, f"optimizer.beta{number}") for number, beta in enumerate(child.value, 1)]
         else:
             found.append(leaf(f"{here}.{key}", child, f"optimizer.{key}"))
     return found
+
+
+def catch_all(groups: Node) -> dict[str, Node] | None:
+    """The only group of parameters, if it takes all of them."""
+    only = groups.value[0].value if isinstance(groups.value, list) and len(groups.value) == 1 else None
+    if not isinstance(only, dict) or "pattern" not in only or plain(only["pattern"]) != ".*":
+        return None
+    return only if "optimizer_kwargs" in only and isinstance(only["optimizer_kwargs"].value, dict) else None
 
 
 def read_converters(node: Node) -> list[Found] | None:

@@ -83,7 +83,7 @@ def is_default(data: Any, target: Target, value: Any) -> bool:
         default: object = Expected(data).default_of(path)
     except LookupError:
         return False
-    return type(value) is not bool and type(default) is not bool and value == default or value is default
+    return value is default or (value == default and not isinstance(value, bool) and not isinstance(default, bool))
 
 
 def is_default_component(data: Any, path: DataPath, name: Any) -> bool:

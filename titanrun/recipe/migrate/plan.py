@@ -129,7 +129,7 @@ def available(item: Item, data: dict[str, Any]) -> Item:
             kept = {other: inside for other, inside in item.targets.items() if not not_available(data, other, inside, extension)}
             return replace(item, fate="refused", targets=kept, words=words)
         if target[-1] == "name":
-            return replace(item, fate="refused", words=f"{words}; kept in the recipe, which is not valid without it")
+            return replace(item, fate="refused", words=f"{words}; kept in the recipe, which validates as soon as it is")
     return item
 
 

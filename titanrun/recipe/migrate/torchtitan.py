@@ -9,7 +9,7 @@ from titanrun.recipe import menu
 from titanrun.recipe.migrate.places import data_of, is_required, path_in
 from titanrun.recipe.migrate.plan import Item, placements, plan
 from titanrun.recipe.migrate.sheet import recipe_text
-from titanrun.recipe.migrate.source import Written, read_torchtitan
+from titanrun.recipe.migrate.source import read_torchtitan
 from titanrun.recipe.resolve import Case, examine, further_problems
 
 
@@ -36,8 +36,7 @@ def migrate(file: str, *, recipe: str, head: Sequence[str]) -> Migration:
     while True:
         text = recipe_text(items, written, head=head)
         problems = problems_in(text, recipe)
-        settled = [settle(item, items, problems) for item in items]
-        settled = [item for item in settled if item is not None]
+        settled = [after for item in items if (after := settle(item, items, problems)) is not None]
         if settled == items:
             kept = {path_in(data_of(placements(items)), target) for item in items if item.fate == "refused" for target in item.targets}
             told = [problem for problem in problems if problem.path not in kept and (*problem.path, "name") not in kept]
