@@ -87,9 +87,7 @@ def test_former_names_are_read_with_a_warning(titanrun: Run, tmp_path: Path, ren
 
 
 @pytest.mark.parametrize(("name", "text"), [("mine.yaml", YAML), ("mine.toml", TOML), ("crlf.yaml", YAML.replace("\n", "\r\n"))])
-def test_write_changes_the_keys_and_not_a_byte_more(
-    name: str, text: str, titanrun: Run, tmp_path: Path, renaming: dict[str, str]
-) -> None:
+def test_write_changes_the_keys_and_not_a_byte_more(name: str, text: str, titanrun: Run, tmp_path: Path, renaming: dict[str, str]) -> None:
     before = b"\xef\xbb\xbf" + text.encode()
     (tmp_path / name).write_bytes(before)
     checked = titanrun("migrate", name, "--check", env=renaming)

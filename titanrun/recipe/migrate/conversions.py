@@ -42,17 +42,17 @@ def looked_up(value: Any, table: dict[str, str]) -> Any:
 
 
 def negative_is_auto(key: Key, value: Any, _: Values) -> Converted:
-    """-1 was torchtitan's word for auto."""
+    """-1 is written auto."""
     return to(key, "auto" if isinstance(value, int) and value < 0 else value)
 
 
 def minus_one_is_null(key: Key, value: Any, _: Values) -> Converted:
-    """-1 was torchtitan's word for all, or the latest."""
+    """-1 is written null."""
     return to(key, None if value == -1 else value)
 
 
 def empty_is_null(key: Key, value: Any, _: Values) -> Converted:
-    """Empty text and 0 were torchtitan's words for nothing."""
+    """Empty text, or 0, is written null."""
     return to(key, value or None)
 
 
@@ -62,17 +62,17 @@ def empty_is_refused(key: Key, value: Any, _: Values) -> Converted:
 
 
 def optimizer_name(key: Key, value: Any, _: Values) -> Converted:
-    """Names of components are lower case."""
+    """Names are in lower case: adamw, adam."""
     return to(key, looked_up(value, OPTIMIZERS))
 
 
 def lower_case(key: Key, value: Any, _: Values) -> Converted:
-    """torchtitan ignored the case of this name."""
+    """Written in lower case; torchtitan ignored the case."""
     return to(key, value.lower() if isinstance(value, str) else value)
 
 
 def family(key: Key, value: Any, _: Values) -> Converted:
-    """The model family; torchtitan's experiments bring models that other families, or sections, stand for."""
+    """Names of torchtitan's experiments become those of the family they train, see below."""
     name, how = FAMILIES.get(str(value), (value, ""))
     if value == "vlm":
         return Converted({}, refused="a vision-language model is none of titanrun's families")
@@ -80,26 +80,26 @@ def family(key: Key, value: Any, _: Values) -> Converted:
 
 
 def assets(key: Key, value: Any, values: Values) -> Converted:
-    """The folder with the tokenizer; the older spelling won where both were written."""
+    """Where model.tokenizer_path is written too, that one counts, as in torchtitan."""
     return Converted({}) if values.get("model.tokenizer_path") else to(key, value)
 
 
 def tokenizer_path(key: Key, value: Any, _: Values) -> Converted:
-    """The older spelling of model.hf_assets_path, which took a single file once."""
+    """A file tokenizer.model is refused, as by torchtitan: it has to be a folder."""
     if isinstance(value, str) and value.endswith("tokenizer.model"):
         return Converted({}, refused="torchtitan 0.2.2 refuses a tokenizer.model too: name a folder with tokenizer.json")
     return to(key, value) if value else Converted({})
 
 
 def converters(key: Key, value: Any, _: Values) -> Converted:
-    """Registered names become names of components, in the same order."""
+    """The list becomes components in the same order; their options, in the quantize sections, become their fields."""
     names = value if isinstance(value, list) else [value]
     known = [looked_up(looked_up(name, OLD_CONVERTERS), CONVERTERS) for name in names]
     return Converted({f"converters[{name}].name": name for name in known})
 
 
 def module_names(key: Key, value: Any, _: Values) -> Converted:
-    """Parts of module names, in which later versions of torchtitan call the output head lm_head."""
+    """The name lm_head of later versions becomes output."""
     if not isinstance(value, list):
         return word_list(key, value, _)
     names = [looked_up(name, NEW_MODULES) for name in value]
@@ -107,7 +107,7 @@ def module_names(key: Key, value: Any, _: Values) -> Converted:
 
 
 def word_list(key: Key, value: Any, _: Values) -> Converted:
-    """A list, which torchtitan also took as text with commas."""
+    """Text with commas becomes a list."""
     return to(key, [word for word in value.split(",") if word] if isinstance(value, str) else value)
 
 
@@ -122,17 +122,17 @@ def degree(key: Key, value: Any, _: Values) -> Converted:
 
 
 def tensorboard(_: Key, value: Any, __: Values) -> Converted:
-    """A switch becomes a tracker."""
+    """The switch becomes a tracker in the list."""
     return Converted({"metrics.trackers[tensorboard].name": "tensorboard"} if value else {})
 
 
 def wandb(_: Key, value: Any, __: Values) -> Converted:
-    """A switch becomes a tracker."""
+    """The switch becomes a tracker in the list."""
     return Converted({"metrics.trackers[wandb].name": "wandb"} if value else {})
 
 
 def warmup(key: Key, value: Any, values: Values) -> Converted:
-    """torchtitan cut a warmup that is longer than the schedule."""
+    """One longer than the schedule is cut, as in torchtitan."""
     longest = values.get("lr_scheduler.total_steps") or values.get("training.steps")
     if isinstance(value, int) and isinstance(longest, int) and value > longest:
         return to(key, longest, how=f"cut to the {longest} steps of the schedule, as in torchtitan; here a longer one is an error")
@@ -149,7 +149,7 @@ def export_dtype(key: Key, value: Any, values: Values) -> Converted:
 
 
 def seed(key: Key, value: Any, _: Values) -> Converted:
-    """There is no unseeded run."""
+    """Unset is 0: there is no unseeded run."""
     return to(key, 0, how="torchtitan's run is unseeded and differs each time; here it is seed 0") if value is None else to(key, value)
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from titanrun.recipe.migrate import conversions as to
-from titanrun.recipe.migrate.keys import Key, moved, on, refused, same
+from titanrun.recipe.migrate.keys import Key, moved, on, refused, same, unread
 
 FLUX, REPLICAS = "flux", on("fault_tolerance.enable")
 PASSES = "passes of torchtitan's compiler experiments; titanrun shards with FSDP2 and compiles with compile.enable"
@@ -32,10 +32,10 @@ EXTENSIONS: tuple[Key, ...] = (
     same("validation.save_img_count", 1, needs=(on("validation.enable"),), extension=FLUX),
     same("validation.save_img_folder", "img", needs=(on("validation.enable"),), extension=FLUX),
     same("validation.all_timesteps", False, needs=(on("validation.enable"),), extension=FLUX),
-    moved("inference.save_img_folder", "inference_results", None, how=f"left out: {SAMPLER}", extension=FLUX),
-    moved("inference.prompts_path", None, None, how=f"left out: {SAMPLER}", extension=FLUX),
-    moved("inference.local_batch_size", 2, None, how=f"left out: {SAMPLER}", extension=FLUX),
-    moved("inference.img_size", 256, None, how=f"left out: {SAMPLER}", extension=FLUX),
+    unread("inference.save_img_folder", "inference_results", SAMPLER, extension=FLUX),
+    unread("inference.prompts_path", None, SAMPLER, extension=FLUX),
+    unread("inference.local_batch_size", 2, SAMPLER, extension=FLUX),
+    unread("inference.img_size", 256, SAMPLER, extension=FLUX),
     refused("compile.graph_passes", None, PASSES, convert=to.empty_is_refused, extension="simple_fsdp"),
     refused("compile.joint_passes", [], PASSES, convert=to.empty_is_refused, extension="compiler_toolkit"),
     refused("compile.passes", [], PASSES, convert=to.empty_is_refused, extension="compiler_toolkit"),
@@ -56,8 +56,6 @@ OLD_SPELLINGS: dict[str, str] = {
     "training.seed": "debug.seed",
     "training.deterministic": "debug.deterministic",
     "training.debug_moe_force_load_balance": "debug.moe_force_load_balance",
-    "profiling.profile_traces": "profiling.save_traces_folder",
-    "profiling.profile_trace": "profiling.save_traces_folder",
     "checkpoint.enable_checkpoint": "checkpoint.enable",
 }
 OLDER: tuple[Key, ...] = (

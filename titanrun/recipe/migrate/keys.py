@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Outcome = Literal["mapped", "changed", "refused"]
+Outcome = Literal["mapped", "changed", "unread", "refused"]
 Values = Mapping[str, Any]
 """Every key of torchtitan's configuration with its value, written or by default."""
 
@@ -64,9 +64,14 @@ def same(path: str, default: Any, **options: Any) -> Key:
     return moved(path, default, path, **options)
 
 
-def moved(path: str, default: Any, target: str | None, *, how: str = "", **options: Any) -> Key:
+def moved(path: str, default: Any, target: str, *, how: str = "", **options: Any) -> Key:
     """A key with another path."""
     return Key(path, default, target, "changed" if how else "mapped", how, **options)
+
+
+def unread(path: str, default: Any, why: str, **options: Any) -> Key:
+    """A key that a run of titanrun has no use for."""
+    return Key(path, default, None, "unread", f"left out: {why}", **options)
 
 
 def refused(path: str, default: Any, why: str, **options: Any) -> Key:
@@ -77,6 +82,11 @@ def refused(path: str, default: Any, why: str, **options: Any) -> Key:
 def on(path: str) -> Needs:
     """Read while the switch `path` is on."""
     return Needs(path, bool, True, f"with {path} = true")
+
+
+def above_zero(path: str) -> Needs:
+    """Read while the number `path` is above 0."""
+    return Needs(path, lambda value: isinstance(value, int) and value > 0, 1, f"with {path} above 0")
 
 
 def above_one(path: str) -> Needs:

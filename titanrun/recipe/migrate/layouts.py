@@ -6,7 +6,7 @@ from typing import Any
 
 from titanrun.config.problems import DataPath, Origin
 from titanrun.config.tree import Node, find, plain
-from titanrun.recipe.migrate.keys import Key, moved, refused, same
+from titanrun.recipe.migrate.keys import Key, moved, refused, same, unread
 
 # sections and keys that moved; a trailing dot stands for a whole section
 MOVES: dict[str, str] = {
@@ -31,7 +31,7 @@ MOVES: dict[str, str] = {
     "debug.save_config_file": "job.save_config_file",
 }
 GRAIN = "a setting of torchtitan's later data pipeline, which titanrun has no counterpart of"
-ORDER = "left out: the order of the data follows debug.seed"
+ORDER = "the order of the data follows debug.seed"
 TRACES = "a trace is written at the end of every cycle, and a snapshot too"
 
 # what only later versions have
@@ -39,20 +39,20 @@ LATER: tuple[Key, ...] = (
     moved("dataloader.infinite", True, "training.dataset.repeat"),
     moved("dataloader.repeat", True, "training.dataset.repeat"),
     moved("dataloader.shuffle", True, "training.dataset.shuffle"),
-    moved("dataloader.seed", 42, None, how=ORDER),
+    unread("dataloader.seed", 42, ORDER),
     refused("dataloader.streaming_shuffle_buffer_size", 1000, GRAIN),
     refused("dataloader.read_options", None, GRAIN),
     refused("dataloader.num_prefetch_batches", 2, GRAIN),
     refused("dataloader.collator", None, GRAIN),
-    moved("validation.dataloader.infinite", False, None, how="left out: validation takes the same batches each time"),
-    moved("training.disable_cuda_graphs", False, None, how="left out: titanrun captures no CUDA graphs"),
+    unread("validation.dataloader.infinite", False, "validation takes the same batches each time"),
+    unread("training.disable_cuda_graphs", False, "titanrun captures no CUDA graphs"),
     refused("parallelism.enable_fsdp_symm_mem", False, "titanrun gathers weights without symmetric memory"),
     same("parallelism.enable_sequence_parallel", True),
-    moved("parallelism.spmd_backend", "spmd_types", None, how="left out: a choice between two implementations of torchtitan"),
+    unread("parallelism.spmd_backend", "spmd_types", "a choice between two implementations of torchtitan"),
     refused("parallelism.context_parallel_ptrr_mask_key", None, "the mask is chosen by the model family"),
     same("debug.detect_anomaly", False),
-    moved("debug.spmd_typechecking", False, None, how="left out: a check of torchtitan's own code"),
-    moved("debug.enable_structured_logging", True, None, how="left out: metrics.jsonl and the logs of each rank are always written"),
+    unread("debug.spmd_typechecking", False, "a check of torchtitan's own code"),
+    unread("debug.enable_structured_logging", True, "metrics.jsonl and the logs of each rank are always written"),
     refused("debug.batch_invariant", False, "torchtitan refuses it in pretraining too"),
     refused("profiling.profiler_repeat", None, TRACES),
     refused("profiling.profiler_skip_first", None, TRACES),
@@ -63,12 +63,13 @@ LATER: tuple[Key, ...] = (
     refused("override.imports", [], "recipes import nothing: an installed plug-in, listed under plugins, adds components"),
     same("loss.name", "cross_entropy"),
     same("loss.num_chunks", 8),
-    moved("loss.global_vocab_size", None, None, how="left out: the model knows its vocabulary"),
+    unread("loss.global_vocab_size", None, "the model knows its vocabulary"),
     moved("lora.rank", 8, "converters[lora].rank"),
     moved("lora.alpha", 16.0, "converters[lora].alpha"),
     moved("lora.target_modules", None, "converters[lora].target_modules"),
-    moved("quantize.linear.float8.model_compile_enabled", False, None, how="left out: compile.enable says it"),
-    moved("tokenizer", None, None, how="left out: titanrun takes the tokenizer in model.hf_assets_path"),
+    unread("quantize.linear.float8.model_compile_enabled", False, "compile.enable says it"),
+    unread("model_spec.model", None, "the flavor stands for all sizes"),
+    unread("tokenizer", None, "titanrun takes the tokenizer in model.hf_assets_path"),
 )
 
 
@@ -122,7 +123,7 @@ def before(written: str) -> str:
 
 def read_model(node: Node) -> list[Found]:
     """The sizes, which the flavor stands for."""
-    return [leaf("model_spec.model", Node("...", node.origin, node.key), how="left out: the flavor stands for all sizes")]
+    return [leaf("model_spec.model", Node("...", node.origin, node.key))]
 
 
 def read_tokenizer(node: Node) -> list[Found]:

@@ -71,8 +71,8 @@ def fate_of(key: Key, entry: Entry | None, values: dict[str, Any]) -> Item:
     if value is None and key.default is None and key.convert is None:
         targets = {}
     if not targets:
-        words = converted.how or (key.how if key.outcome == "changed" else AS_IT_IS)
-        return Item(key.path, value, "changed" if key.outcome == "changed" else "unread", words=words, entry=entry)
+        words = converted.how or (key.how if key.outcome == "unread" else AS_IT_IS)
+        return Item(key.path, value, "unread", words=words, entry=entry)
     how = converted.how or ("" if key.convert else key.how)
     how = "; ".join(filter(None, [how, entry.how if entry else ""]))
     return Item(key.path, value, "changed" if how else "mapped", targets, how, entry)
@@ -129,7 +129,7 @@ def available(item: Item, data: dict[str, Any]) -> Item:
             kept = {other: inside for other, inside in item.targets.items() if not not_available(data, other, inside, extension)}
             return replace(item, fate="refused", targets=kept, words=words)
         if target[-1] == "name":
-            return replace(item, fate="refused", words=f"{words}; kept in the recipe, which validates as soon as it is")
+            return replace(item, fate="refused", words=f"{words}; kept, since a recipe needs one: this one validates when it is built")
     return item
 
 

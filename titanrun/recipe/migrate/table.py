@@ -5,7 +5,7 @@ there in this version is not written here: it is looked up among the configs whe
 """
 
 from titanrun.recipe.migrate import conversions as to
-from titanrun.recipe.migrate.keys import Key, above_one, listed, moved, on, one_of, refused, same
+from titanrun.recipe.migrate.keys import Key, above_one, above_zero, listed, moved, on, one_of, refused, same, unread
 
 PROFILING, SNAPSHOTS = on("profiling.enable_profiling"), on("profiling.enable_memory_snapshot")
 TENSORBOARD, CHECKPOINTS, COMPILE = on("metrics.enable_tensorboard"), on("checkpoint.enable"), on("compile.enable")
@@ -26,11 +26,11 @@ BATCHES = "always the same batches, and the mean over their tokens; torchtitan w
 PIPELINED = "gradients are divided by the number of tokens, as without a pipeline; torchtitan 0.2.2 forgets to, and clips larger ones"
 
 JOB = (
-    moved("job.config_file", None, None, how="left out: the recipe is an argument of every command"),
+    unread("job.config_file", None, "the recipe is an argument of every command"),
     moved("job.dump_folder", "./outputs", "dump_folder", how=RUN_DIRECTORY),
     moved("job.description", "default job", "description"),
     moved("job.print_config", False, "debug.print_config"),
-    moved("job.save_config_file", None, None, how="left out: the run directory always has the whole recipe, in resolved.yaml"),
+    unread("job.save_config_file", None, "the run directory always has the whole recipe, in resolved.yaml"),
     refused("job.custom_config_module", "", CODE, convert=to.custom_module),
 )
 PROFILER = (
@@ -90,9 +90,9 @@ TRAINING = (
     same("training.gc_freq", 50),
     same("training.gc_debug", False),
     same("training.dataloader.num_workers", 0),
-    same("training.dataloader.persistent_workers", False, needs=(on("training.dataloader.num_workers"),)),
+    same("training.dataloader.persistent_workers", False, needs=(above_zero("training.dataloader.num_workers"),)),
     same("training.dataloader.pin_memory", False),
-    same("training.dataloader.prefetch_factor", None, needs=(on("training.dataloader.num_workers"),)),
+    same("training.dataloader.prefetch_factor", None, needs=(above_zero("training.dataloader.num_workers"),)),
 )
 PARALLELISM = (
     same("parallelism.data_parallel_replicate_degree", 1),
@@ -207,13 +207,13 @@ COMM = (
     same("comm.init_timeout_seconds", 300),
     same("comm.train_timeout_seconds", 100),
     same("comm.trace_buf_size", 20000),
-    same("comm.save_traces_folder", "comm_traces", needs=(on("comm.trace_buf_size"),)),
-    same("comm.save_traces_file_prefix", "rank_", needs=(on("comm.trace_buf_size"),)),
+    same("comm.save_traces_folder", "comm_traces", needs=(above_zero("comm.trace_buf_size"),)),
+    same("comm.save_traces_file_prefix", "rank_", needs=(above_zero("comm.trace_buf_size"),)),
     same("comm.mode", "default"),
 )
 MEMORY_ESTIMATION = (
-    moved("memory_estimation.enable", False, None, how=f"left out: {ESTIMATION}"),
-    moved("memory_estimation.disable_fake_mode", False, None, how=f"left out: {ESTIMATION}"),
+    unread("memory_estimation.enable", False, ESTIMATION),
+    unread("memory_estimation.disable_fake_mode", False, ESTIMATION),
 )
 FAULT_TOLERANCE = (
     same("fault_tolerance.enable", False),
@@ -237,9 +237,9 @@ VALIDATE = (
     same("validation.freq", 10, how="the last step is validated too", needs=(VALIDATION,)),
     same("validation.steps", -1, convert=to.minus_one_is_null, needs=(VALIDATION,)),
     same("validation.dataloader.num_workers", 0, needs=(VALIDATION,)),
-    same("validation.dataloader.persistent_workers", False, needs=(VALIDATION, on("validation.dataloader.num_workers"))),
+    same("validation.dataloader.persistent_workers", False, needs=(VALIDATION, above_zero("validation.dataloader.num_workers"))),
     same("validation.dataloader.pin_memory", False, needs=(VALIDATION,)),
-    same("validation.dataloader.prefetch_factor", None, needs=(VALIDATION, on("validation.dataloader.num_workers"))),
+    same("validation.dataloader.prefetch_factor", None, needs=(VALIDATION, above_zero("validation.dataloader.num_workers"))),
 )
 DEBUG = (
     same("debug.seed", None, convert=to.seed),
