@@ -1,5 +1,6 @@
 """The house tests: they run first and hold what everything else relies on."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -108,3 +109,16 @@ def test_text_that_looks_like_a_reference_survives_resolving(tmp_path: Path, mon
     Path("resolved.yaml").write_text(recipe.text, encoding="utf-8")
     assert resolve("resolved.yaml", environment={}).run.description == "costs ${5}"
     assert resolve("resolved.yaml", environment={}).text == recipe.text
+
+
+# torch.load without weights_only, and pickle, run whatever code a file names; our one unpickler has a list of what it may build
+UNPICKLERS = {"titanrun/components/checkpoints/dcp.py": {"pickle.Unpickler", "pickle.UnpicklingError"}}
+
+
+def test_nothing_unpickles_what_a_file_names() -> None:
+    for path in sorted((ROOT / "titanrun").rglob("*.py")):
+        name = str(path.relative_to(ROOT))
+        text = path.read_text(encoding="utf-8")
+        assert "weights_only=False" not in text, name
+        found = set(re.findall(r"\b(?:torch\.load|(?:pickle|dill|cloudpickle|joblib)\.\w+)", text))
+        assert found <= UNPICKLERS.get(name, set()), name

@@ -69,3 +69,31 @@ def test_verbose_names_the_files_and_quiet_says_nothing(titanrun: Run, tmp_path:
     both = titanrun("validate", "mine.yaml", "-q", "-v")
     assert both.returncode == 2
     assert "not allowed with argument" in both.stderr
+
+
+def test_fix_writes_what_is_certain_says_so_and_finds_nothing_the_second_time(titanrun: Run, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(SOUND.replace("steps: 4", 'Steps: "4"').replace("tokenizer", "tokeniser"), encoding="utf-8")
+    before = titanrun("validate", "mine.yaml")
+    assert before.returncode == 2
+    assert before.stderr.endswith("\n\n1 of 2 can be corrected by --fix\n")
+    (found,) = [fix for line in titanrun("validate", "mine.yaml", "--json").stdout.splitlines() if (fix := json.loads(line)["fix"])]
+    assert found == {"file": "mine.yaml", "line": 4, "col": 27, "end_col": 32, "replacement": "steps"}
+    done = titanrun("validate", "mine.yaml", "--fix")
+    assert done.stderr.splitlines()[:3] == [
+        "fixed mine.yaml:4:27: Steps -> steps",
+        'fixed mine.yaml:4:34: "4" -> 4',
+        "error[unknown-key]: unknown key 'tokeniser' in the recipe",
+    ]
+    assert done.returncode == 2
+    text = mine.read_text(encoding="utf-8")
+    assert text == SOUND.replace("tokenizer", "tokeniser")
+    assert "fixed" not in titanrun("validate", "mine.yaml", "--fix").stderr
+    assert mine.read_text(encoding="utf-8") == text
+
+
+def test_sarif_carries_the_correction(titanrun: Run, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(SOUND.replace("steps", "Steps"), encoding="utf-8")
+    (result,) = json.loads(titanrun("validate", "mine.yaml", "--format", "sarif").stdout)["runs"][0]["results"]
+    (change,) = result["fixes"][0]["artifactChanges"]
+    assert change["replacements"][0]["insertedContent"] == {"text": "steps"}

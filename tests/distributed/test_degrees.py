@@ -3,10 +3,12 @@
 from itertools import product
 
 import pytest
+import torch
+from torch.distributed.pipelining import schedules
 
 from titanrun.distributed.config import ParallelismConfig
 from titanrun.distributed.degrees import Degrees, degrees_of
-from titanrun.distributed.stages import SCHEDULES, Weights, split_fault, split_layers, stages_for, stages_of_rank
+from titanrun.distributed.stages import SCHEDULES, Weights, rounds_fit, split_fault, split_layers, stages_for, stages_of_rank
 
 
 def degrees(
@@ -112,8 +114,38 @@ def test_layers_per_stage_decide_how_many_stages_there_are() -> None:
     assert stages_for(7, Weights(), layers_per_stage=2) == 5
 
 
-def test_schedules_take_as_many_stages_a_rank_as_torch_says() -> None:
-    schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
-    for name, shape in SCHEDULES.items():
-        base = schedules.PipelineScheduleSingle if shape.single else schedules.PipelineScheduleMulti
-        assert issubclass(schedules.get_schedule_class(name), base)
+SMALL = {"ranks": [2, 3], "each": [1, 2, 3], "microbatches": [1, 2, 3, 4, 5, 6, 7]}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules_take_the_stages_and_microbatches_that_torch_takes(name: str) -> None:
+    shape = SCHEDULES[name]
+    for ranks, each, microbatches in product(*SMALL.values()):
+        stages_fit = each == 1 if shape.single else each == 2 if shape.v_shaped else True
+        microbatches_fit = (not shape.full or microbatches >= ranks * each) and (not shape.in_rounds or rounds_fit(microbatches, ranks))
+        assert torch_takes(name, ranks, each, microbatches) == (stages_fit and microbatches_fit), (ranks, each, microbatches)
+
+
+class Stage:
+    """As much of a torch pipeline stage as a schedule looks at before it runs."""
+
+    def __init__(self, ranks: int, each: int, index: int) -> None:
+        self.group_size, self.group_rank = ranks, 0
+        self.num_stages, self.stage_index = ranks * each, index
+        self.has_backward, self.device, self.submod = False, torch.device("cpu"), torch.nn.Identity()
+        self.is_first, self.is_last = index == 0, index == ranks * each - 1
+
+
+def torch_takes(name: str, ranks: int, each: int, microbatches: int) -> bool:
+    """Whether torch makes the schedule for the first of the ranks."""
+    kind = schedules.get_schedule_class(name)
+    shape = SCHEDULES[name]
+    placed = stages_of_rank(0, ranks, ranks * each, v_shaped=shape.v_shaped and each == 2)
+    stages = [Stage(ranks, each, index) for index in placed]
+    if shape.single and each > 1:
+        return False  # its constructor has room for one
+    try:
+        kind(stages[0] if shape.single else stages, microbatches)
+    except ValueError:
+        return False
+    return True

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from titanrun.config.problems import ProblemsFound
+from titanrun.recipe.drift import change_text
 from titanrun.recipe.resolve import Resolved, resolve
-from titanrun.recipe.run_dir import change_text, find_run_directory, read_json, record_decisions, write_json, write_run
+from titanrun.recipe.run_dir import find_run_directory, read_json, record_decisions, write_json, write_run
 
 NOW = datetime(2026, 11, 21, 3, 0, 0)
 RECIPE = """
@@ -36,7 +37,7 @@ def begin(*overrides: str, state: str = "preempted", step: int = 5, saved: int |
     if saved is not None:
         checkpoint = directory.path / "checkpoint" / f"step-{saved}"
         checkpoint.mkdir(parents=True)
-        (checkpoint / "state.json").write_text("{}", encoding="utf-8")
+        (checkpoint / "manifest.json").write_text("{}", encoding="utf-8")
     write_json(directory.path / "status.json", {"state": state, "step": step})
     return directory.path
 
@@ -70,7 +71,7 @@ def test_every_value_has_its_source() -> None:
 def test_an_unfinished_run_goes_on() -> None:
     begin("dump_folder=out")
     directory = find_run_directory(resolved("dump_folder=out"), NOW)
-    assert (directory.state, directory.changes) == ("unfinished", ())
+    assert (directory.state, directory.drift.changes) == ("unfinished", ())
 
 
 def test_a_finished_run_has_nothing_to_do_until_it_gets_more_steps() -> None:
@@ -79,7 +80,7 @@ def test_a_finished_run_has_nothing_to_do_until_it_gets_more_steps() -> None:
     assert (done.state, done.done) == ("finished", 20)
     longer = find_run_directory(resolved("dump_folder=out", "training.steps=40"), NOW)
     assert longer.state == "unfinished"
-    assert [change_text(change) for change in longer.changes] == [
+    assert [change_text(change) for change in longer.drift.changes] == [
         "lr_scheduler.warmup_steps 2 -> 4",
         "lr_scheduler.total_steps 20 -> 40",
         "training.steps 20 -> 40",
@@ -91,7 +92,7 @@ def test_a_finished_run_of_epochs_has_nothing_to_do_until_it_gets_more() -> None
     assert find_run_directory(resolved("dump_folder=out", "training.epochs=3"), NOW).state == "finished"
     assert find_run_directory(resolved("dump_folder=out", "training.epochs=2"), NOW).state == "finished"
     longer = find_run_directory(resolved("dump_folder=out", "training.epochs=4"), NOW)
-    assert (longer.state, [change_text(change) for change in longer.changes]) == ("unfinished", ["training.epochs 3 -> 4"])
+    assert (longer.state, [change_text(change) for change in longer.drift.changes]) == ("unfinished", ["training.epochs 3 -> 4"])
     # how many steps 3 epochs were is the worker's to say
     assert find_run_directory(resolved("dump_folder=out", "training.steps=40"), NOW).state == "unfinished"
 
@@ -123,10 +124,44 @@ def test_another_recipe_in_the_same_folder_is_refused_with_every_difference() ->
     assert (path / "resolved.yaml").read_bytes() == before
 
 
-def test_a_written_schedule_does_not_follow_the_steps() -> None:
-    begin("dump_folder=out", "lr_scheduler.total_steps=20")
-    with pytest.raises(ProblemsFound, match="another recipe"):
-        find_run_directory(resolved("dump_folder=out", "lr_scheduler.total_steps=25", "training.steps=25"), NOW)
+@pytest.mark.parametrize(
+    ("change", "reported"),
+    [
+        ("lr_scheduler.decay_type=cosine", True),
+        ("activation_checkpoint=full", True),
+        ("checkpoint.keep_latest_k=1", False),
+        ("validation.freq=3", False),
+    ],
+)
+def test_schedule_and_speed_are_reported_and_bookkeeping_goes_on(change: str, reported: bool) -> None:
+    begin("dump_folder=out")
+    directory = find_run_directory(resolved("dump_folder=out", change), NOW)
+    assert directory.state == "unfinished"
+    assert bool(directory.drift.reported) == reported
+    assert len(directory.drift.changes) == 1
+
+
+@pytest.mark.parametrize(
+    "change", ["model.n_layers=2", "debug.seed=1", "optimizer.lr=1.0", "training.global_batch_size=16", "optimizer.weight_decay=0"]
+)
+def test_what_moves_the_loss_goes_on_only_when_it_is_named(change: str) -> None:
+    begin("dump_folder=out")
+    path, _, _ = change.partition("=")
+    with pytest.raises(ProblemsFound, match="another recipe: 1 value differs"):
+        find_run_directory(resolved("dump_folder=out", change), NOW)
+    other = "checkpoint.allow_change=[training.seq_len]"
+    with pytest.raises(ProblemsFound, match="another recipe: 1 value differs"):
+        find_run_directory(resolved("dump_folder=out", change, other), NOW)
+    for named in (path, path.partition(".")[0]):
+        directory = find_run_directory(resolved("dump_folder=out", change, f"checkpoint.allow_change=[{named}]"), NOW)
+        assert [change_text(found).partition(" ")[0] for found in directory.drift.reported] == [path]
+
+
+@pytest.mark.parametrize("change", ["checkpoint.enable=false", "checkpoint.folder=elsewhere"])
+def test_a_run_cannot_be_led_away_from_its_checkpoints(change: str) -> None:
+    begin("dump_folder=out")
+    with pytest.raises(ProblemsFound, match="another recipe: 1 value differs"):
+        find_run_directory(resolved("dump_folder=out", change, "checkpoint.allow_change=[checkpoint]"), NOW)
 
 
 @pytest.mark.parametrize("occupied", ["file", "folder"])

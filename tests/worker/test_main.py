@@ -193,7 +193,7 @@ def test_the_end_of_the_data_is_validated_and_logged_as_a_last_step(run: Run, to
     lines = read_metrics(resolved.parent / "metrics.jsonl")
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6, 7]
     assert "validation/loss" in lines[-1]
-    assert json.loads((resolved.parent / "checkpoint" / "step-7" / "state.json").read_text())["holds"] == "model"
+    assert json.loads((resolved.parent / "checkpoint" / "step-7" / "manifest.json").read_text())["holds"] == "model"
 
 
 def test_a_start_that_fails_keeps_the_step_of_the_one_before(run: Run, tokens: Path) -> None:

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from titanrun.components.checkpoints.dcp import read_layouts, read_tensors
+from titanrun.components.checkpoints.manifest import read_manifest
 from titanrun.components.data.loader import RowLoader
 from titanrun.components.metrics.jsonl import read_metrics
 from titanrun.distributed.environment import Place
@@ -99,7 +100,7 @@ def assert_same_end(one: Path, other: Path, step: int = 10) -> None:
     assert any(name.startswith("optimizer.") for name in tensors)
     for name, tensor in tensors.items():
         assert torch.equal(tensor, other_tensors[name]), name
-    random_states = [path.parent / "checkpoint" / f"step-{step}" / "rng.safetensors" for path in (one, other)]
+    random_states = [path.parent / "checkpoint" / f"step-{step}" / "rng-rank-0.safetensors" for path in (one, other)]
     assert random_states[0].read_bytes() == random_states[1].read_bytes()
 
 
@@ -256,7 +257,7 @@ def test_more_steps_after_weights_alone_go_on_from_the_last_full_checkpoint(run:
     outcome, rows = train(resolved)
     assert (outcome.state, outcome.step, len(rows)) == ("finished", 12, 4)
     # step 10 had its weights only, and is whole now
-    assert saved(resolved, 10)[1]["holds"] == "everything"
+    assert read_manifest(resolved.parent / "checkpoint" / "step-10").holds == "everything"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 138), (signal.SIGINT, 130)])
@@ -271,3 +272,20 @@ def test_a_stop_that_loses_steps_is_a_failure(run: Run, number: signal.Signals, 
             logging.getLogger("titanrun.steps").removeHandler(listening)
     status = json.loads((resolved.parent / "status.json").read_text())
     assert (status["state"], status["step"], status["exit_code"]) == ("failed", 1, code)
+
+
+def test_saves_by_the_clock_come_between_steps(run: Run) -> None:
+    seconds = 0.0
+
+    def tick(step: int) -> None:
+        nonlocal seconds
+        seconds += 60
+
+    resolved = run("run", "checkpoint.interval=4m")
+    with (
+        SignalRequests() as signals,
+        assembled(read_resolved(resolved), resolved, place=Place(), signals=signals, on_step=tick) as trainer,
+    ):
+        trainer.save_times.clock = lambda: seconds
+        assert trainer.fit().state == "finished"
+    assert sorted(entry.name for entry in (resolved.parent / "checkpoint").iterdir()) == ["step-10", "step-4", "step-8"]

@@ -42,7 +42,7 @@ COMMAND_LINES: dict[str, Takes] = {
             "--level": ("syntax", "schema", "rules", "environment", "build"),
             "--format": FORMATS,
             "--world-size": None,
-            **flags("--strict", "--json"),
+            **flags("--strict", "--json", "--fix"),
         },
     ),
     "diff-config": Takes((("files",), ("files",), ("overrides",)), {"--format": ("text", "json"), **flags("--written", "--effective")}),

@@ -7,9 +7,10 @@ from titanrun.cli.arguments import OVERRIDE_HELP, Parser, split_overrides
 from titanrun.cli.guard import print_problems
 from titanrun.config.problems import fail
 from titanrun.launch.environment import environment, ranks_around
+from titanrun.recipe.drift import change_text
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import resolve
-from titanrun.recipe.run_dir import RESOLVED, RunDirectory, change_text, find_run_directory, write_run
+from titanrun.recipe.run_dir import RESOLVED, RunDirectory, find_run_directory, write_run
 
 EXAMPLES = """  titanrun train recipes/llama3_debug.yaml
   titanrun train recipes/llama3_debug.yaml training.steps=50 optimizer.lr=1e-3
@@ -40,7 +41,7 @@ def run(arguments: list[str]) -> int:
         return 0
     write_run(directory, resolved, ["titanrun", "train", *arguments], now)
     print(announcement(directory), file=sys.stderr)
-    for change in directory.changes:
+    for change in directory.drift.reported:
         print(f"  changed: {change_text(change)}", file=sys.stderr)
     resolved.run.launch.builder()(resolved.run.launch, resolved=directory.path / RESOLVED)
     return 0

@@ -1,6 +1,6 @@
 """Validates a tree against a config class: every problem at once, each at its origin."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -8,15 +8,18 @@ from pydantic import ValidationError
 
 from titanrun.config import registry
 from titanrun.config.base import Config
+from titanrun.config.compose import EXTENDS
 from titanrun.config.conflict import CONFLICT, place_together
 from titanrun.config.fields import setting_of
-from titanrun.config.problems import DataPath, Origin, Problem
+from titanrun.config.fixes import quoted, rewritten, unquoted
+from titanrun.config.problems import DataPath, Fix, Origin, Problem
 from titanrun.config.shape import annotation_at, bare, chosen, config_at, field_at, is_slot, item_type
-from titanrun.config.suggest import closest, listing
+from titanrun.config.suggest import closest, is_respelling, letters, listing
 from titanrun.config.tree import Node, find, nearest, path_text, plain
-from titanrun.config.wording import NO_VALUE, singular, word_value_error
+from titanrun.config.wording import NO_VALUE, Wording, singular, word_value_error
 
 C = TypeVar("C", bound=Config)
+NAME = "name"
 TOML_NULL = 'TOML has no null, so the text "null" stands for it, and this field takes none'
 Synonyms = Mapping[str, tuple[str, ...]]
 
@@ -29,31 +32,37 @@ class Checked(Generic[C]):
     problems: tuple[Problem, ...]
 
 
-def check(model: type[C], root: Node, *, synonyms: Synonyms | None = None) -> Checked[C]:
-    """Validate the tree against `model`. `synonyms` maps a word to the keys it may mean."""
+def check(model: type[C], root: Node, *, synonyms: Synonyms | None = None, same_meaning: Collection[str] = frozenset()) -> Checked[C]:
+    """Validate the tree against `model`.
+
+    `synonyms` maps a word to the keys it may mean; what is in `same_meaning` too may be replaced by its synonym without asking.
+    """
     data = plain(root)
     try:
         return Checked(model.model_validate(data), ())
     except ValidationError as error:
         errors = error.errors(include_url=False)
-    checker = Checker(model, root, data, synonyms or {})
+    checker = Checker(model, root, data, synonyms or {}, same_meaning)
     return Checked(None, tuple(without_follow_ups([checker.problem(item) for item in errors])))
 
 
 def without_follow_ups(problems: list[Problem]) -> list[Problem]:
     """A key that is misspelt is not also missing."""
     meant = {(*problem.path[:-1], problem.suggestion) for problem in problems if problem.code == "unknown-key" and problem.suggestion}
+    if (EXTENDS,) in meant:  # what it would have brought is not known
+        return [problem for problem in problems if problem.code != "missing-key"]
     return [problem for problem in problems if problem.code != "missing-key" or problem.path not in meant]
 
 
 class Checker:
     """Turns pydantic's errors about one tree into problems."""
 
-    def __init__(self, model: type[Config], root: Node, data: Any, synonyms: Synonyms) -> None:
+    def __init__(self, model: type[Config], root: Node, data: Any, synonyms: Synonyms, same_meaning: Collection[str]) -> None:
         self.model = model
         self.root = root
         self.data = data
         self.synonyms = synonyms
+        self.same_meaning = same_meaning
 
     def problem(self, error: Any) -> Problem:
         """One of pydantic's errors as a problem."""
@@ -62,6 +71,8 @@ class Checker:
             return self.unknown_key(path)
         if error["type"] == "missing":
             return self.missing_key(path)
+        if error["type"] == "component_name_missing" and (key := self.misspelt_name(path)):
+            return self.misspelt_name_problem(path, key)
         if error["type"] == CONFLICT:
             return self.conflict(path, error["ctx"])
         return self.bad_value(path, error)
@@ -73,9 +84,47 @@ class Checker:
         suggestion, elsewhere = self.meant_key(path)
         help = f"did you mean '{suggestion}'?" if suggestion else elsewhere
         if help is None and (holder := config_at(self.model, self.data, path[:-1])) is not None:
-            help = f"known keys: {listing(holder.model_fields, last='and')}"
+            help = f"known keys: {listing(self.known_keys(holder), last='and')}"
         message = f"unknown key '{key}' in {self.place(path[:-1])}"
-        return Problem("unknown-key", message, path, key_origin(node), help=help, suggestion=suggestion, got=key)
+        fix = rewritten(key_origin(node), key, suggestion) if suggestion and self.may_rename(path, suggestion) else None
+        return Problem("unknown-key", message, path, key_origin(node), help=help, suggestion=suggestion, got=key, fix=fix)
+
+    def may_rename(self, path: DataPath, meant: str) -> bool:
+        """Whether a key certainly stands for `meant`, which neither its file nor another misspelt key gives as well."""
+        parent, holder = find(self.root, path[:-1]), config_at(self.model, self.data, path[:-1])
+        if parent is None or holder is None or not isinstance(parent.value, dict):
+            return False
+        origin = key_origin(parent.value[str(path[-1])])
+        rivals = [name for name, node in parent.value.items() if (mark := key_origin(node)) and origin and mark.source is origin.source]
+        claims = [name for name in rivals if name == meant or self.stands_for(name, meant, holder)]
+        return claims == [path[-1]]
+
+    def stands_for(self, key: str, meant: str, holder: type[Config]) -> bool:
+        """Whether `key` is another spelling of `meant`, or another word for the very same thing."""
+        word = key.lower().replace("-", "_")
+        same = word in self.same_meaning and self.synonyms.get(word) == (meant,)
+        return key not in holder.model_fields and (same or is_respelling(key, meant, self.known_keys(holder)))
+
+    def known_keys(self, holder: type[Config]) -> list[str]:
+        """What may be written in a mapping; at the top of a file also what is gone once files are joined."""
+        return [*holder.model_fields, *([EXTENDS] if holder is self.model else [])]
+
+    def misspelt_name(self, path: DataPath) -> str | None:
+        """The key of a component without a name that probably was to be `name`."""
+        node = find(self.root, path)
+        keys = list(node.value) if node is not None and isinstance(node.value, dict) else []
+        known = {key for choice in registry.choices(annotation_at(self.model, self.data, path)).values() for key in choice.model_fields}
+        near = [key for key in keys if key not in known and (closest(key, [NAME]) or self.synonyms.get(key.lower()) == (NAME,))]
+        return near[0] if len(near) == 1 else None
+
+    def misspelt_name_problem(self, path: DataPath, key: str) -> Problem:
+        """A misspelt `name`, without which nothing else in the component can be judged."""
+        node = find(self.root, (*path, key))
+        fix = rewritten(key_origin(node), key, NAME) if is_respelling(key, NAME, [NAME]) else None
+        message = f"unknown key '{key}' in {self.place(path)}"
+        return Problem(
+            "unknown-key", message, (*path, key), key_origin(node), help=f"did you mean '{NAME}'?", suggestion=NAME, got=key, fix=fix
+        )
 
     def missing_key(self, path: DataPath) -> Problem:
         """A required key that was not written: shown at its parent's key."""
@@ -108,6 +157,7 @@ class Checker:
             suggestion=wording.suggestion,
             got=got,
             expected=wording.expected,
+            fix=value_fix(wording, node, origin, got) if wording.certain else None,
         )
 
     def conflict(self, path: DataPath, context: Mapping[str, Any]) -> Problem:
@@ -142,14 +192,15 @@ class Checker:
         parent = find(self.root, path[:-1])
         if holder is None or parent is None or not isinstance(parent.value, dict):
             return None, None
+        respelt = next((name for name in self.known_keys(holder) if letters(name) == letters(key)), None)
+        if respelt is not None:
+            return respelt, None
         present = set(parent.value)
         for synonym in self.synonyms.get(key.lower().replace("-", "_"), ()):
             if synonym in holder.model_fields:
                 return synonym, None
-        suggestion = closest(key, holder.model_fields, present=present)
+        suggestion = closest(key, self.known_keys(holder), present=present)
         exact = self.elsewhere(key, path)
-        if suggestion and (exact is None or suggestion.replace("_", "") == key.replace("_", "")):
-            return suggestion, None
         return (None, exact) if exact else (suggestion, None)
 
     def elsewhere(self, key: str, path: DataPath) -> str | None:
@@ -176,6 +227,18 @@ def keys_named(model: type[Config], data: Any, key: str, path: DataPath = ()) ->
         inner = chosen(annotation, value) if is_slot(annotation) else annotation
         if isinstance(inner, type) and issubclass(inner, Config) and not issubclass(inner, model) and item_type(field.annotation) is None:
             yield from keys_named(inner, value, key, (*path, name))
+
+
+def value_fix(wording: Wording, node: Node, origin: Origin, got: Any) -> Fix | None:
+    """The edit that a certain suggestion makes; None for values that came through an alias or a reference."""
+    if node.also or node.via != "file":
+        return None
+    if wording.suggestion is None:
+        return quoted(origin)
+    if wording.code == "unknown-name" or not isinstance(got, str | int):
+        name = got.get("name") if isinstance(got, dict) else got
+        return rewritten(origin, str(name), wording.suggestion)
+    return unquoted(origin, str(got), wording.suggestion) or rewritten(origin, str(got), wording.suggestion)
 
 
 def key_origin(node: Node | None) -> Origin | None:

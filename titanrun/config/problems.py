@@ -77,6 +77,14 @@ class Related:
 
 
 @dataclass(frozen=True, slots=True)
+class Fix:
+    """A machine-safe edit: what belongs in the place of the text at `origin`, which is in a file."""
+
+    origin: Origin
+    replacement: str
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """One diagnostic. `message` and `help` are short, lower case, without a full stop."""
 
@@ -91,6 +99,7 @@ class Problem:
     got: object = None
     expected: str | None = None
     related: tuple[Related, ...] = field(default=())
+    fix: Fix | None = None
 
     @property
     def label(self) -> str:

@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from titanrun.config.problems import Origin, Problem
+from titanrun.config.problems import Fix, Origin, Problem
 from titanrun.config.tree import path_text
 
 Format = Literal["text", "json", "github", "sarif"]
@@ -132,8 +132,15 @@ def as_data(problem: Problem) -> dict[str, object]:
         "suggestion": problem.suggestion,
         "help": problem.help,
         "related": related,
-        "fix": None,
+        "fix": None if problem.fix is None else fix_data(problem.fix),
     }
+
+
+def fix_data(fix: Fix) -> dict[str, object]:
+    """An edit as a JSON object: the text from `col` up to `end_col` becomes `replacement`."""
+    origin = fix.origin
+    place = {"file": origin.source.name, "line": origin.line, "col": origin.column, "end_col": origin.end_column}
+    return {**place, "replacement": fix.replacement}
 
 
 def github_line(problem: Problem) -> str:
@@ -162,6 +169,15 @@ def sarif_result(problem: Problem) -> dict[str, object]:
     result: dict[str, object] = {"ruleId": problem.label, "level": problem.severity, "message": {"text": text}}
     if problem.origin is not None:
         origin = problem.origin
-        region = {"startLine": origin.line, "startColumn": origin.column, "endColumn": origin.end_column}
-        result["locations"] = [{"physicalLocation": {"artifactLocation": {"uri": origin.source.name}, "region": region}}]
+        result["locations"] = [{"physicalLocation": sarif_place(origin)}]
+    if problem.fix is not None:
+        place = sarif_place(problem.fix.origin)
+        replacement = {"deletedRegion": place["region"], "insertedContent": {"text": problem.fix.replacement}}
+        result["fixes"] = [{"artifactChanges": [{"artifactLocation": place["artifactLocation"], "replacements": [replacement]}]}]
     return result
+
+
+def sarif_place(origin: Origin) -> dict[str, object]:
+    """A place as SARIF says it."""
+    region = {"startLine": origin.line, "startColumn": origin.column, "endColumn": origin.end_column}
+    return {"artifactLocation": {"uri": origin.source.name}, "region": region}

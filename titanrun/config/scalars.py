@@ -16,6 +16,8 @@ WORDS: dict[str, Scalar] = {
     **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf),
     **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),
 }
+# text to YAML 1.2, booleans to older readers
+BOOLEAN_WORDS = {"on": "true", "yes": "true", "y": "true", "off": "false", "no": "false", "n": "false"}
 NUMBER_STARTS = frozenset("+-.0123456789")
 DECIMAL = re.compile(r"[-+]?[0-9]+")
 LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
@@ -29,6 +31,8 @@ class Refusal(NamedTuple):
     code: Code
     message: str
     help: str | None = None
+    meant: str | None = None
+    """The one thing that the word can mean, where there is but one."""
 
 
 def resolve(text: str) -> Scalar | Refusal:
@@ -60,7 +64,7 @@ def leading_zero(text: str) -> Refusal:
     sign = "-" if text.startswith("-") else ""
     digits = text.lstrip("+-0") or "0"
     if digits == "0" or "8" in digits or "9" in digits:
-        return Refusal("ambiguous-number", f"{cut(text)} has a leading zero", f"write {cut(sign + digits)}")
+        return Refusal("ambiguous-number", f"{cut(text)} has a leading zero", f"write {cut(sign + digits)}", sign + digits)
     octal = f"-{int(digits, 8)}" if sign else f"0o{digits}"
     return Refusal(
         "ambiguous-number", f"{cut(text)} can be decimal or octal", f"write {cut(sign + digits)}, or {cut(octal)} if octal is meant"

@@ -20,6 +20,11 @@ def closest(word: str, candidates: Iterable[str], *, present: Collection[str] = 
     return next((option for option in options if len(word) >= 4 and option.startswith(word)), None)
 
 
+def is_respelling(word: str, meant: str, candidates: Iterable[str]) -> bool:
+    """Whether `word` is `meant` but for case, hyphens and underscores, and no other candidate is."""
+    return [option for option in candidates if letters(option) == letters(word)] == [meant]
+
+
 def letters(word: str) -> str:
     """The word without what people spell differently: case, hyphens, underscores, dots, spaces."""
     return "".join(character for character in word.lower() if character not in "-_. ")

@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 import tomli
 
+from titanrun.config.fixes import rewritten, unquoted
 from titanrun.config.limits import cut
 from titanrun.config.places import Places
 from titanrun.config.problems import Problem, Related
-from titanrun.config.scalars import Refusal, resolve
+from titanrun.config.scalars import BOOLEAN_WORDS, Refusal, resolve
 from titanrun.config.toml_spans import Repeat, Spots
 
 BAD_VALUE = ("Invalid value", "Expected newline", "Unclosed")
@@ -100,11 +101,15 @@ def unread_value(at: int, places: Places, *, at_value: bool) -> Problem | None:
     value = resolve(word)
     origin = places.origin(*found.span())
     if isinstance(value, Refusal):
-        return Problem(value.code, value.message, origin=origin, help=value.help, got=word)
+        fix = rewritten(origin, word, value.meant) if value.meant else None
+        return Problem(value.code, value.message, origin=origin, help=value.help, suggestion=value.meant, got=word, fix=fix)
     if isinstance(value, str):
-        return Problem("syntax", f"{cut(word)} is not in quotes", origin=origin, help=f'write "{cut(word)}"')
+        meant = BOOLEAN_WORDS.get(word.lower())
+        fix = unquoted(origin, word, meant) if meant else None
+        return Problem("syntax", f"{cut(word)} is not in quotes", origin=origin, help=f'write "{cut(word)}"', got=word, fix=fix)
     written = '"null" in quotes' if value is None else str(value).lower()
-    return Problem("syntax", f"{cut(word)} is not TOML", origin=origin, help=f"write {written}")
+    fix = unquoted(origin, word, written) if isinstance(value, bool) else None
+    return Problem("syntax", f"{cut(word)} is not TOML", origin=origin, help=f"write {written}", got=word, fix=fix)
 
 
 def known_mistake(message: str, at: int, places: Places, spots: Spots) -> Problem:

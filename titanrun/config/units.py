@@ -20,6 +20,8 @@ BINARY_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 SIZE_UNITS = BINARY_UNITS | {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 # in milliseconds, the largest first
 TIME_UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
+# what people write for the units of time
+TIME_WORDS = re.compile(r"(?<=[0-9])(d|h|m|s)(?:ays?|rs?|ours?|ins?|inutes?|ecs?|econds?)", re.IGNORECASE)
 # no number with a unit is longer: it would not fit 64 bits
 LONGEST = 40
 
@@ -99,12 +101,9 @@ class UnitKind:
         if self.takes_number and re.fullmatch(r"[0-9]+", text.strip()):
             return text.strip()
         close = re.sub(r"\s+", "", text)
-        forms = (
-            close,
-            close.upper(),
-            close.lower(),
-            re.sub(r"(?<=[0-9])([kmgt])i?b?$", lambda unit: f"{unit[1].upper()}iB", close, flags=re.I),
-        )
+        sized = re.sub(r"(?<=[0-9])([kmgt])i?b?$", lambda unit: f"{unit[1].upper()}iB", close, flags=re.IGNORECASE)
+        timed = TIME_WORDS.sub(lambda unit: unit[1].lower(), close)
+        forms = (close, close.upper(), close.lower(), sized, timed)
         return next((form for form in forms if self.read(form) is not None), None)
 
     def refusal(self, meant: str | None) -> PydanticCustomError:

@@ -8,9 +8,11 @@ from typing import Any
 
 from titanrun.config.problems import Code
 from titanrun.config.render import shorten
-from titanrun.config.suggest import closest, listing
+from titanrun.config.scalars import BOOLEAN_WORDS
+from titanrun.config.suggest import closest, is_respelling, listing
 
 NO_VALUE = object()
+AUTO = "auto"
 EXPECTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -26,7 +28,6 @@ EXPECTED = {
     "component_type": "a name, or a mapping with name",
     "component_name_type": "a name",
 }
-BOOLEAN_WORDS = {"on": "true", "yes": "true", "y": "true", "off": "false", "no": "false", "n": "false"}
 SIZE_WORDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kKmMbBgG])(?:i?[bB])?")
 SIZE_FACTORS = {"k": (10**3, 2**10), "m": (10**6, 2**20), "b": (10**9, 2**30), "g": (10**9, 2**30)}
 
@@ -40,6 +41,8 @@ class Wording:
     help: str | None = None
     suggestion: str | None = None
     expected: str | None = None
+    certain: bool = False
+    """Whether `suggestion` is what was meant, so that a machine may write it."""
 
 
 def word_value_error(kind: str, context: Mapping[str, Any], value: Any) -> Wording:
@@ -73,9 +76,10 @@ def word_auto_or(inner: Wording, value: str) -> Wording:
     if inner.expected is None or (inner.help is not None and inner.code != "unknown-name"):
         return inner
     expected = f"{inner.expected} or auto"
-    suggestion = inner.suggestion or closest(value, ["auto"])
+    suggestion = inner.suggestion or closest(value, [AUTO])
     help = f"did you mean '{suggestion}'?" if suggestion else inner.help
-    return Wording(inner.code, inner.message.replace(inner.expected, expected, 1), help, suggestion, expected)
+    certain = inner.certain or (suggestion == AUTO and is_respelling(value, AUTO, [AUTO]))
+    return Wording(inner.code, inner.message.replace(inner.expected, expected, 1), help, suggestion, expected, certain)
 
 
 # what is wrong, what is allowed, and where the bound is in pydantic's context
@@ -94,14 +98,14 @@ def word_wrong_type(expected: str, value: Any) -> Wording:
     if isinstance(value, str):
         if expected == "true or false":
             meant = BOOLEAN_WORDS.get(value.lower()) or (value.lower() if value.lower() in ("true", "false") else None)
-            return Wording("wrong-type", message, f"write {meant}" if meant else None, meant, expected)
+            return Wording("wrong-type", message, f"write {meant}" if meant else None, meant, expected, certain=meant is not None)
         if "number" in expected:
             return word_text_for_number(expected, value, message)
     if expected == "true or false" and value in (0, 1):
         meant = "true" if value else "false"
-        return Wording("wrong-type", message, f"write {meant}", meant, expected)
+        return Wording("wrong-type", message, f"write {meant}", meant, expected, certain=True)
     if expected == "text" and isinstance(value, bool | int | float):
-        return Wording("wrong-type", message, f'write "{shorten(value)}"', expected=expected)
+        return Wording("wrong-type", message, f'write "{shorten(value)}"', expected=expected, certain=True)
     if isinstance(value, list) and len(value) == 1 and "number" in expected:
         return Wording("wrong-type", message, f"write {shorten(value[0])}", expected=expected)
     if expected == "a list" and not isinstance(value, dict):
@@ -113,7 +117,8 @@ def word_text_for_number(expected: str, value: str, message: str) -> Wording:
     """Text where a number belongs: 1_000, 1:30:00, 4k, "8"."""
     if re.fullmatch(r"[-+]?[0-9][0-9_]*(\.[0-9_]+)?", value) and "_" in value:
         plain = value.replace("_", "")
-        return Wording("ambiguous-number", f"{shorten(value)} is text: numbers have no underscores", f"write {plain}", plain, expected)
+        wrong = f"{shorten(value)} is text: numbers have no underscores"
+        return Wording("ambiguous-number", wrong, f"write {plain}", plain, expected, certain=True)
     if re.fullmatch(r"[0-9]+(:[0-5]?[0-9])+", value):
         parts = [int(part) for part in value.split(":")]
         total = sum(part * 60**power for power, part in enumerate(reversed(parts)))
@@ -130,7 +135,8 @@ def word_text_for_number(expected: str, value: str, message: str) -> Wording:
         return Wording("wrong-type", message, expected=expected)
     if not finite:  # nan, inf and infinity are text in YAML
         return Wording("out-of-range", f"{shorten(value)} is not a finite number", expected=expected)
-    return Wording("wrong-type", f"{message} in quotes", f"write {value} without quotes", value, expected)
+    certain = "whole" not in expected or float(value).is_integer()
+    return Wording("wrong-type", f"{message} in quotes", f"write {value} without quotes", value, expected, certain)
 
 
 def word_unit(context: Mapping[str, Any], value: Any) -> Wording:
@@ -140,7 +146,8 @@ def word_unit(context: Mapping[str, Any], value: Any) -> Wording:
     if meant is None:
         return Wording("wrong-type", f"expected {words}, got {got}", context["units"], expected=words)
     help = f"write {meant} without quotes" if meant.isdigit() else f"did you mean '{meant}'?"
-    return Wording("wrong-type", f"expected {words}, got {got}", help, meant, words)
+    certain = meant == "".join(str(value).split())
+    return Wording("wrong-type", f"expected {words}, got {got}", help, meant, words, certain)
 
 
 def word_nothing(kind: str, context: Mapping[str, Any], value: Any) -> Wording:
@@ -158,11 +165,16 @@ def word_nothing(kind: str, context: Mapping[str, Any], value: Any) -> Wording:
 def word_literal(context: Mapping[str, Any], value: Any) -> Wording:
     """A value outside a short list of allowed ones."""
     choices = re.findall(r"'([^']*)'", context["expected"])
+    if isinstance(value, str) and not choices and value in expected_words(context).replace(" or ", ", ").split(", "):
+        message = f"expected {expected_words(context)}, got text {shorten(value)} in quotes"
+        return Wording("wrong-type", message, f"write {value} without quotes", value, expected_words(context), certain=True)
     if not isinstance(value, str) or not choices:
         return Wording("wrong-type", f"expected {expected_words(context)}, got {named(value)}", expected=expected_words(context))
     suggestion = closest(value, choices)
     help = f"did you mean '{suggestion}'?" if suggestion else f"one of {listing(choices)}"
-    return Wording("unknown-name", f"unknown value {shorten(value)}; expected {listing(choices)}", help, suggestion, listing(choices))
+    certain = suggestion is not None and is_respelling(value, suggestion, choices)
+    message = f"unknown value {shorten(value)}; expected {listing(choices)}"
+    return Wording("unknown-name", message, help, suggestion, listing(choices), certain)
 
 
 def word_unknown_name(context: Mapping[str, Any], value: Any) -> Wording:
@@ -170,7 +182,8 @@ def word_unknown_name(context: Mapping[str, Any], value: Any) -> Wording:
     suggestion = closest(context["name"], context["names"])
     help = f"did you mean '{suggestion}'?" if suggestion else name_help(context["names"])
     message = f"unknown {singular(context['slot'])} {shorten(context['name'])}"
-    return Wording("unknown-name", message, help, suggestion, listing(context["names"]))
+    certain = suggestion is not None and is_respelling(context["name"], suggestion, context["names"])
+    return Wording("unknown-name", message, help, suggestion, listing(context["names"]), certain)
 
 
 def expected_words(context: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from ruamel.yaml.events import AliasEvent
 
 from titanrun.config.encoding import lone_surrogate
+from titanrun.config.fixes import rewritten
 from titanrun.config.limits import MAX_PROBLEMS, cut
 from titanrun.config.places import Places
 from titanrun.config.problems import Code, Origin, Problem, ProblemsFound, Related, SourceText
@@ -104,7 +105,9 @@ class EventReader:
             return self.joined(event.value, place)
         value = resolve(event.value)
         if isinstance(value, Refusal):
-            self.report(value.code, value.message, place, help=value.help, got=event.value)
+            fix = rewritten(place, event.value, value.meant) if value.meant else None
+            path = tuple(self.path)
+            self.note(Problem(value.code, value.message, path, place, help=value.help, suggestion=value.meant, got=event.value, fix=fix))
             return None
         if isinstance(value, str):
             self.check_ends(value, place)

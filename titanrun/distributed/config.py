@@ -75,6 +75,7 @@ class ActivationCheckpointConfig(ComponentConfig):
     slot: ClassVar = "activation_checkpoint"
     is_slot: ClassVar = True
     default_name: ClassVar = "none"
+    name: str = performance()
 
 
 class NoActivationCheckpointConfig(ActivationCheckpointConfig):

@@ -5,11 +5,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ScheduleShape:
-    """What a pipeline schedule asks of the stages; `stages_per_rank` is what it takes unless told otherwise."""
+    """What a pipeline schedule asks of stages and microbatches, by the checks of torch.distributed.pipelining.
+
+    `full`: no fewer microbatches than stages; `in_rounds`: the microbatches fall into equal rounds of about one a rank.
+    """
 
     single: bool = False
     v_shaped: bool = False
     splits_backward: bool = False
+    full: bool = False
+    in_rounds: bool = False
 
     @property
     def stages_per_rank(self) -> int:
@@ -18,13 +23,13 @@ class ScheduleShape:
 
 
 SCHEDULES = {
-    "1F1B": ScheduleShape(single=True),
+    "1F1B": ScheduleShape(single=True, full=True),
     "GPipe": ScheduleShape(single=True),
-    "Interleaved1F1B": ScheduleShape(),
+    "Interleaved1F1B": ScheduleShape(in_rounds=True),
     "LoopedBFS": ScheduleShape(),
-    "InterleavedZeroBubble": ScheduleShape(splits_backward=True),
+    "InterleavedZeroBubble": ScheduleShape(splits_backward=True, in_rounds=True),
     "ZBVZeroBubble": ScheduleShape(v_shaped=True, splits_backward=True),
-    "DualPipeV": ScheduleShape(v_shaped=True, splits_backward=True),
+    "DualPipeV": ScheduleShape(v_shaped=True, splits_backward=True, full=True),
 }
 
 
@@ -75,3 +80,8 @@ def stages_for(layers: int, weights: Weights, *, layers_per_stage: int) -> int:
 def stages_of_rank(rank: int, ranks: int, stages: int, *, v_shaped: bool) -> tuple[int, ...]:
     """The stages of one pipeline rank: every `ranks`-th one, or one from each end."""
     return (rank, stages - 1 - rank) if v_shaped else tuple(range(rank, stages, ranks))
+
+
+def rounds_fit(microbatches: int, ranks: int) -> bool:
+    """Whether the microbatches fall into equal rounds, as many as there are whole sets of one microbatch a rank."""
+    return microbatches % max(1, microbatches // ranks) == 0

@@ -8,11 +8,9 @@ from typing import Literal
 from titanrun.config.base import dump
 from titanrun.config.diff import Change, compare
 from titanrun.config.fields import Change as ChangeClass
-from titanrun.config.fields import setting_of
 from titanrun.config.problems import DataPath, Origin, fail
-from titanrun.config.shape import field_at
 from titanrun.config.tree import find, plain
-from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.drift import meaning_of
 from titanrun.recipe.resolve import Resolved, resolve
 from titanrun.recipe.run_dir import RESOLVED
 
@@ -67,18 +65,6 @@ def differences(left: Side, right: Side, view: View) -> list[Difference]:
 
 def difference(change: Change, left: Side, right: Side) -> Difference:
     """One change with its class and the places it comes from."""
-    meaning = meaning_of(change.path, right) or meaning_of(change.path, left)
+    meaning = meaning_of(change.path, right.resolved.run) or meaning_of(change.path, left.resolved.run)
     change_class, resume = meaning or ("numerics", False)
     return Difference(change, change_class, resume, left.origin(change.path), right.origin(change.path))
-
-
-def meaning_of(path: DataPath, side: Side) -> tuple[ChangeClass, bool] | None:
-    """The class that the field at `path`, or the nearest field above it, declares."""
-    data = dump(side.resolved.run)
-    while path:
-        field = field_at(Recipe, data, path)
-        setting = setting_of(field) if field is not None else None
-        if setting is not None:
-            return setting.change, setting.resume
-        path = path[:-1]
-    return None

@@ -14,12 +14,18 @@ RULE_MODULES = (
     "titanrun.recipe.rules.ranks",
     "titanrun.recipe.rules.rows",
     "titanrun.recipe.rules.tensor_parallel",
+    "titanrun.recipe.rules.context_parallel",
+    "titanrun.recipe.rules.pipeline",
     "titanrun.recipe.rules.experts",
+    "titanrun.recipe.rules.compiled",
     "titanrun.recipe.rules.model",
     "titanrun.recipe.rules.data",
     "titanrun.recipe.rules.schedule",
     "titanrun.recipe.rules.checkpoint",
+    "titanrun.recipe.rules.optimizer",
+    "titanrun.recipe.rules.replicas",
     "titanrun.recipe.rules.unread",
+    "titanrun.recipe.rules.unread_parallel",
 )
 PLUGIN_GROUP = "titanrun.plugins"
 

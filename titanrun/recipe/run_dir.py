@@ -6,19 +6,20 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from titanrun.components.checkpoints.manifest import is_checkpoint, step_folders
 from titanrun.config.base import dump, nested
 from titanrun.config.diff import Change, compare
-from titanrun.config.fields import setting_of
-from titanrun.config.problems import DataPath, Problem, ProblemsFound, Related, fail
+from titanrun.config.problems import Problem, ProblemsFound, Related, fail
 from titanrun.config.render import shorten
 from titanrun.config.tree import find, path_text
-from titanrun.recipe.length import FOLLOW_STEPS, written_lengths
+from titanrun.recipe.drift import Drift, change_text, judge
+from titanrun.recipe.length import written_lengths
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import Resolved, read_resolved
 from titanrun.recipe.sources import source_report, sources
@@ -38,7 +39,7 @@ class RunDirectory:
 
     path: Path
     state: Literal["new", "unfinished", "finished"]
-    changes: tuple[Change, ...] = ()
+    drift: Drift = field(default_factory=Drift)
     done: int | None = None
 
 
@@ -81,19 +82,18 @@ def existing_run(path: Path, resolved: Resolved) -> RunDirectory:
     refuse_if_in_use(path, resolved)
     before = read_resolved(path / RESOLVED)
     status, saved = read_json(path / STATUS), last_saved_step(path / before.checkpoint.folder)
-    changes = tuple(compare(dump(before), dump(resolved.run)))
-    refused = [change for change in changes if not resume_allows(change, resolved)]
-    if refused and saved is None and not (path / METRICS).exists():
+    drift = judge(compare(dump(before), dump(resolved.run)), before, resolved.run)
+    if drift.refused and saved is None and not (path / METRICS).exists():
         return RunDirectory(path, "new")
-    if refused:
-        raise ProblemsFound([another_recipe(path, refused, resolved)])
+    if drift.refused:
+        raise ProblemsFound([another_recipe(path, drift.refused, resolved)])
     steps = resolved.run.training.steps
     if saved is not None and isinstance(steps, int) and steps < saved:
         raise ProblemsFound([fewer_steps_than_saved(path, steps, saved, resolved)])
     done = status.get("step") if status.get("state") == "finished" else None
     if isinstance(done, int) and is_no_longer(resolved.run, before):
         return RunDirectory(path, "finished", done=done)
-    return RunDirectory(path, "unfinished", changes, done=saved)
+    return RunDirectory(path, "unfinished", drift, done=saved)
 
 
 def is_no_longer(run: Recipe, before: Recipe) -> bool:
@@ -120,9 +120,8 @@ def refuse_if_in_use(path: Path, resolved: Resolved) -> None:
 
 
 def last_saved_step(folder: Path) -> int | None:
-    """The newest complete checkpoint in a folder."""
-    names = [re.fullmatch(r"step-([0-9]+)", path.parent.name) for path in folder.glob("step-*/state.json")]
-    return max((int(name[1]) for name in names if name), default=None)
+    """The newest checkpoint in a folder."""
+    return max((step for step, path in step_folders(folder).items() if is_checkpoint(path)), default=None)
 
 
 def at_dump_folder(rule: str, message: str, resolved: Resolved, *, help: str, related: tuple[Related, ...] = ()) -> Problem:
@@ -141,46 +140,18 @@ def fewer_steps_than_saved(path: Path, steps: int, saved: int, resolved: Resolve
     return at_dump_folder("steps-already-done", message, resolved, help=f"ask for {saved} or more, or name another folder", related=related)
 
 
-def resume_allows(change: Change, resolved: Resolved) -> bool:
-    """Whether a run may go on after this change: its field says so, or it follows from training.steps."""
-    if change.path in FOLLOW_STEPS:
-        return is_decided(change.path, resolved)
-    return change.path[0] == "metrics" or change.path in resumable_paths(resolved.run)
-
-
-def is_decided(path: DataPath, resolved: Resolved) -> bool:
-    """Whether nobody wrote the value at `path`."""
-    node = find(resolved.tree, path)
-    return node is None or node.value == "auto"
-
-
-def resumable_paths(run: Recipe) -> set[DataPath]:
-    """Paths of the fields that declare `resume`."""
-    found = set()
-    for path, config in nested(run):
-        for name, field in type(config).model_fields.items():
-            setting = setting_of(field)
-            if setting is not None and setting.resume:
-                found.add((*path, name))
-    return found
-
-
-def another_recipe(path: Path, changes: list[Change], resolved: Resolved) -> Problem:
+def another_recipe(path: Path, changes: Sequence[Change], resolved: Resolved) -> Problem:
     """One problem that lists every change a resume does not allow."""
     listed = tuple(Related(origin_of(change, resolved), change_text(change), change.path) for change in changes)
     message = f"'{path}' holds a run of another recipe: {len(changes)} value{'s differ' if len(changes) > 1 else ' differs'}"
-    return at_dump_folder("another-run", message, resolved, help="name another folder, or undo the changes", related=listed)
+    help = "name another folder, undo the changes, or list in checkpoint.allow_change those that you mean"
+    return at_dump_folder("another-run", message, resolved, help=help, related=listed)
 
 
 def origin_of(change: Change, resolved: Resolved) -> Any:
     """Where the new value of a change was written."""
     node = find(resolved.tree, change.path)
     return node.origin if node is not None else None
-
-
-def change_text(change: Change) -> str:
-    """`optimizer.lr 0.0003 -> 0.001`."""
-    return f"{path_text(change.path)} {shorten(change.left)} -> {shorten(change.right)}"
 
 
 def write_run(directory: RunDirectory, resolved: Resolved, argv: list[str], now: datetime) -> None:
@@ -200,7 +171,7 @@ def write_run(directory: RunDirectory, resolved: Resolved, argv: list[str], now:
         "cwd": str(Path.cwd()),
         "python": sys.version.split()[0],
         "inputs": input_files(resolved.run),
-        "changes": [change_text(change) for change in directory.changes],
+        "changes": [change_text(change) for change in directory.drift.changes],
     }
     record["starts"].append(start)
     write_json(directory.path / RUN_JSON, record)

@@ -1,5 +1,15 @@
 """What people coming from other tools call our fields."""
 
+# these have the same meaning and unit as the field they stand for, so that `validate --fix` may write it
+SAME_MEANING = frozenset(
+    (
+        *("block_size", "clip_grad_norm", "embed_dim", "epsilon", "evaluation", "hidden_size", "learning_rate", "log_interval"),
+        *("lr_schedule", "max_grad_norm", "max_steps", "micro_batch_size", "n_embd", "n_head", "n_layer", "num_attention_heads"),
+        *("num_heads", "num_hidden_layers", "num_key_value_heads", "num_kv_heads", "num_layers", "num_steps", "optim", "optimiser"),
+        *("per_device_train_batch_size", "random_seed", "run_name", "save_steps", "sequence_length", "train_steps", "wd"),
+    )
+)
+
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "accumulate_grad_batches": ("global_batch_size",),
     "activation_checkpointing": ("activation_checkpoint",),

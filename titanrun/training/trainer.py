@@ -18,6 +18,7 @@ from titanrun.distributed.device import is_accelerator
 from titanrun.training.engine import Engine
 from titanrun.training.finite import FiniteGuard
 from titanrun.training.garbage import GarbageCollection
+from titanrun.training.save_times import SaveTimes
 from titanrun.training.signals import SignalRequests
 from titanrun.training.state import TrainState
 
@@ -47,7 +48,6 @@ class Plan:
     tokens_per_step: int
     vocab_size: int
     log_every: int
-    save_every: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,7 @@ class Trainer:
     recorder: Recorder
     throughput: Throughput
     garbage: GarbageCollection
+    save_times: SaveTimes
     signals: SignalRequests = field(default_factory=SignalRequests)
     validator: Validator | None = None
     checkpoints: Checkpoints | None = None
@@ -86,6 +87,7 @@ class Trainer:
         if step >= end:
             return Outcome("finished", step, f"nothing to do: step {step} of {end}")
         self.throughput.start()
+        self.save_times.restart()
         with self.garbage:
             while self.rows.has_next() and self.state.step < end and not self.signals.stop:
                 with self.throughput.loading():
@@ -120,7 +122,7 @@ class Trainer:
         validates = self.validator is not None and self.validator.is_due(step, is_last=is_last)
         logs = validates or is_last or step == 1 or step % self.plan.log_every == 0
         asked = self.signals.take_save()
-        saves = asked or is_last or step % self.plan.save_every == 0
+        saves = asked or is_last or self.save_times.is_due(step)
         # reading waits for an accelerator: only where something else waits anyway, and before spoiled weights could be saved
         if logs or saves or not is_accelerator(self.engine.device):
             self.guard.read()
@@ -149,6 +151,7 @@ class Trainer:
         if self.checkpoints is not None:
             with self.throughput.pause():
                 self.checkpoints.save(is_last=is_last)
+            self.save_times.restart()
 
     def _stop(self) -> Outcome:
         """A signal asked for the end: the run is saved where it stands. It has failed where steps are lost."""

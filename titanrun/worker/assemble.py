@@ -7,10 +7,12 @@ from pathlib import Path
 
 import torch
 
-from titanrun.components.checkpoints.store import CheckpointStore
+from titanrun.components.checkpoints.store import CheckpointStore, Retention
 from titanrun.components.data.loader import RowLoader
 from titanrun.components.metrics.recorder import Recorder
+from titanrun.config.base import dump
 from titanrun.config.problems import fail
+from titanrun.distributed.agreement import current_ranks
 from titanrun.distributed.device import device_name, emulates_bfloat16, find_device
 from titanrun.distributed.environment import Place
 from titanrun.distributed.precision import Precision, precision_named
@@ -22,6 +24,7 @@ from titanrun.recipe.run_dir import record_decisions
 from titanrun.training.engine import Engine
 from titanrun.training.garbage import GarbageCollection
 from titanrun.training.run_checkpoints import RunCheckpoints
+from titanrun.training.save_times import SaveTimes
 from titanrun.training.signals import SignalRequests
 from titanrun.training.state import TrainState
 from titanrun.training.trainer import Plan, Trainer
@@ -79,6 +82,7 @@ def assembled(
             recorder=Recorder(device),
             throughput=build_throughput(recipe, device),
             garbage=GarbageCollection(recipe.training),
+            save_times=SaveTimes(recipe.checkpoint.interval),
             signals=signals,
             validator=validator,
             checkpoints=checkpoints,
@@ -98,13 +102,15 @@ def build_checkpoints(recipe: Recipe, resolved: Path, *, engine: Engine, rows: R
     config = recipe.checkpoint
     if not config.enable:
         return None
+    store = CheckpointStore(folder=resolved.parent / config.folder, retention=Retention(config.keep_latest_k), ranks=current_ranks())
     return RunCheckpoints(
-        store=CheckpointStore(resolved.parent / config.folder, config.keep_latest_k),
+        config=config,
+        store=store,
         engine=engine,
         rows=rows,
         state=state,
         resolved=resolved.read_text(encoding="utf-8"),
-        last_is_model_only=config.last_save_model_only,
+        parallelism=dump(recipe.parallelism),
     )
 
 
@@ -118,7 +124,6 @@ def build_plan(recipe: Recipe) -> Plan:
         tokens_per_step=training.global_batch_size * training.seq_len,
         vocab_size=decided(recipe.model.vocab_size),
         log_every=recipe.metrics.log_freq,
-        save_every=recipe.checkpoint.interval,
     )
 
 

@@ -6,14 +6,16 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from titanrun.components.checkpoints.checkpoint import Checkpoint, tensor_files
+from titanrun.components.checkpoints.checkpoint import Checkpoint, Tolerance
 from titanrun.components.checkpoints.config import CheckpointConfig
 from titanrun.components.checkpoints.huggingface import read_folder, write_folder
+from titanrun.components.checkpoints.manifest import damage
 from titanrun.components.checkpoints.optimizer_state import PREFIX as OPTIMIZER_PREFIX
 from titanrun.components.checkpoints.store import CheckpointStore
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.components.tokenizers.vocabulary import open_folder
 from titanrun.config.problems import fail
+from titanrun.distributed.agreement import current_ranks
 from titanrun.distributed.dtypes import dtype_named
 from titanrun.models.shared.config import ModelConfig
 from titanrun.models.shared.family import family_module
@@ -29,7 +31,7 @@ def load_initial_weights(config: CheckpointConfig, *, model_config: ModelConfig,
     if config.initial_load_in_hf:
         load_huggingface(huggingface_folder(config, model_config), model_config=model_config, engine=engine)
     elif config.initial_load_path is not None:
-        load_checkpoint(find_checkpoint(Path(config.initial_load_path), config.folder), engine)
+        load_checkpoint(find_checkpoint(Path(config.initial_load_path), config.folder), engine, config)
 
 
 def huggingface_folder(config: CheckpointConfig, model_config: ModelConfig) -> Path:
@@ -59,7 +61,7 @@ def find_checkpoint(path: Path, folder: str) -> Checkpoint:
     if checkpoint.is_complete():
         return checkpoint
     for candidate in (path, path / folder, path / CheckpointConfig().folder):
-        store = CheckpointStore(candidate)
+        store = CheckpointStore(folder=candidate)
         latest = store.latest()
         if latest is not None:
             return store.checkpoint(latest)
@@ -72,17 +74,14 @@ def find_checkpoint(path: Path, folder: str) -> Checkpoint:
     )
 
 
-def load_checkpoint(checkpoint: Checkpoint, engine: Engine) -> None:
-    """Copies the weights of a checkpoint into the model, in the model's dtype; its optimizer state is left alone."""
-    own = engine.tensors(with_optimizer=False)
-    saved = tensor_files().read_layouts(checkpoint.folder)
-    # weights saved in another dtype are read as they are, then cast
-    into = {
-        name: torch.empty_like(tensor, dtype=saved[name].dtype) if name in saved and saved[name].dtype != tensor.dtype else tensor
-        for name, tensor in own.items()
-    }
-    checkpoint.load_tensors(into, ignore_prefix=OPTIMIZER_PREFIX)
-    copy_into(own, into)
+def load_checkpoint(checkpoint: Checkpoint, engine: Engine, config: CheckpointConfig) -> None:
+    """Fills the model with the weights of a checkpoint, in the model's dtype; its optimizer state is left alone."""
+    manifest = checkpoint.manifest()
+    reasons = damage(checkpoint.folder, manifest, config.verify)
+    if reasons:
+        raise fail("checkpoint", f"{checkpoint.folder} cannot be used: {'; '.join(reasons)}", path=INITIAL_LOAD_PATH)
+    tolerance = Tolerance(extra=config.allow_extra, cast=True, ignore_prefix=OPTIMIZER_PREFIX)
+    checkpoint.load_tensors(engine.tensors(with_optimizer=False), tolerance=tolerance, ranks=current_ranks())
     log.info("took the initial weights from %s", checkpoint.folder)
 
 

@@ -3,15 +3,20 @@ import pickle
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import safetensors.torch
 import torch
+import xxhash
 from torch import Tensor
 
-from titanrun.components.checkpoints.store import CheckpointStore
+from titanrun.components.checkpoints.checkpoint import Snapshot, Tolerance
+from titanrun.components.checkpoints.manifest import MANIFEST_FILE, read_manifest
+from titanrun.components.checkpoints.store import CheckpointStore, Retention
 from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.seeds import load_random_states, random_states
 
@@ -29,8 +34,18 @@ def some_tensors() -> dict[str, Tensor]:
     }
 
 
+def snapshot(step: int, tensors: dict[str, Tensor] | None = None, **others: Any) -> Snapshot:
+    tensors = some_tensors() if tensors is None else tensors
+    given = {"state": {"tokens_seen": 64, "lr": 0.1}, "rng": random_states(CPU), "resolved": "version: 1\n", **others}
+    return Snapshot(step=step, tensors=tensors, **given)
+
+
 def save(store: CheckpointStore, step: int, tensors: dict[str, Tensor] | None = None) -> None:
-    store.save(step, some_tensors() if tensors is None else tensors, {"tokens_seen": 64, "lr": 0.1}, random_states(CPU), "version: 1\n")
+    store.save(snapshot(step, tensors))
+
+
+def load_tensors(store: CheckpointStore, step: int, into: Mapping[str, Tensor]) -> None:
+    store.checkpoint(step).load_tensors(into)
 
 
 def bits(tensor: Tensor) -> bytes:
@@ -44,70 +59,70 @@ def problem_of(error: pytest.ExceptionInfo[ProblemsFound]) -> str:
 
 
 def test_what_was_saved_is_loaded_bit_by_bit_and_in_place(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path / "checkpoint")
+    store = CheckpointStore(folder=tmp_path / "checkpoint")
     saved = some_tensors()
     save(store, 3, saved)
     loaded = {name: torch.ones_like(tensor) for name, tensor in saved.items()}
     addresses = {name: tensor.data_ptr() for name, tensor in loaded.items()}
-    store.load_tensors(3, loaded)
+    load_tensors(store, 3, loaded)
     assert {name: bits(tensor) for name, tensor in loaded.items()} == {name: bits(tensor) for name, tensor in saved.items()}
     assert {name: tensor.data_ptr() for name, tensor in loaded.items()} == addresses
 
 
 def test_a_parameter_is_filled_in_place(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
+    store = CheckpointStore(folder=tmp_path)
     source, target = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
     save(store, 1, source.state_dict())
-    store.load_tensors(1, dict(target.named_parameters()))
+    load_tensors(store, 1, dict(target.named_parameters()))
     assert torch.equal(source.weight, target.weight)
     assert target.weight.requires_grad
 
 
 def test_state_and_recipe_come_back_as_they_were(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
+    store = CheckpointStore(folder=tmp_path)
     state = {"lr": 0.1 + 0.2, "data": {"epoch": 1, "pcg64": 2**127 + 1}, "name": "ä"}
-    store.save(12, {}, state, {}, "name: ä\n")
-    assert store.load_state(12) == {**state, "step": 12}
+    store.save(snapshot(12, {}, state=state, rng={}, resolved="name: ä\n"))
+    assert store.checkpoint(12).load_state() == {**state, "step": 12}
     assert store.checkpoint(12).load_resolved() == "name: ä\n"
     assert "0.30000000000000004" in (tmp_path / "step-12" / "state.json").read_text()
 
 
 def test_a_state_with_nan_is_not_saved(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
+    store = CheckpointStore(folder=tmp_path)
     with pytest.raises(ValueError, match="not JSON compliant"):
-        store.save(1, {}, {"loss": float("nan")}, {}, "")
+        store.save(snapshot(1, {}, state={"loss": float("nan")}))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_random_generators_go_on_where_they_were(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
+    store = CheckpointStore(folder=tmp_path)
     np.random.standard_normal()
     torch.randn(1)
     save(store, 1)
     expected = (np.random.standard_normal(3).tolist(), torch.randn(3).tolist())
-    load_random_states(store.load_rng(1), CPU)
+    load_random_states(store.checkpoint(1).load_rng(), CPU)
     assert (np.random.standard_normal(3).tolist(), torch.randn(3).tolist()) == expected
 
 
 def test_an_empty_or_absent_folder_has_no_checkpoint(tmp_path: Path) -> None:
-    assert CheckpointStore(tmp_path / "absent").latest() is None
-    assert CheckpointStore(tmp_path).latest() is None
+    assert CheckpointStore(folder=tmp_path / "absent").latest() is None
+    assert CheckpointStore(folder=tmp_path).latest() is None
 
 
 def test_only_complete_checkpoints_count(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
+    store = CheckpointStore(folder=tmp_path)
     for step in (9, 10):
         save(store, step)
     for name in ("step-11", "step-12.tmp-0123abcd", "step-013", "step-x"):
         (tmp_path / name).mkdir()
     (tmp_path / "step-13").write_text("a file")
-    shutil.copy(tmp_path / "step-10" / "state.json", tmp_path / "step-12.tmp-0123abcd")
+    shutil.copy(tmp_path / "step-10" / "manifest.json", tmp_path / "step-12.tmp-0123abcd")
     assert store.steps() == [9, 10]
     assert store.latest() == 10
 
 
 def test_nothing_is_saved_over_an_existing_step(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
+    store = CheckpointStore(folder=tmp_path)
     save(store, 5)
     before = {file.name: file.read_bytes() for file in (tmp_path / "step-5").iterdir()}
     with pytest.raises(ProblemsFound) as error:
@@ -126,21 +141,21 @@ def test_a_save_sweeps_what_a_crash_left_and_nothing_else(tmp_path: Path) -> Non
     (folder / "step-2.tmp-mine").mkdir()
     (folder / "notes.tmp-0123abcd").mkdir()
     (folder / "step-3.tmp-0123abcd").symlink_to(elsewhere)
-    save(CheckpointStore(folder), 1)
+    save(CheckpointStore(folder=folder), 1)
     assert sorted(entry.name for entry in folder.iterdir()) == ["notes.tmp-0123abcd", "step-1", "step-2.tmp-mine", "step-3.tmp-0123abcd"]
     assert (elsewhere / "kept").exists()
 
 
 def test_a_save_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
-    with pytest.raises(ValueError, match="not a tensor"):
-        store.save(1, some_tensors(), {}, {"not a tensor": 3}, "")  # type: ignore[dict-item]
+    store = CheckpointStore(folder=tmp_path)
+    with pytest.raises(AttributeError):
+        store.save(snapshot(1, rng={"not a tensor": 3}))
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("keep", "kept"), [(0, [2, 9, 10, 11]), (1, [11]), (3, [9, 10, 11])])
 def test_the_latest_k_stay(tmp_path: Path, keep: int, kept: list[int]) -> None:
-    store = CheckpointStore(tmp_path, keep_latest_k=keep)
+    store = CheckpointStore(folder=tmp_path, retention=Retention(keep))
     for step in (2, 9, 10, 11):
         save(store, step, {})
     assert store.steps() == kept
@@ -148,11 +163,11 @@ def test_the_latest_k_stay(tmp_path: Path, keep: int, kept: list[int]) -> None:
 
 
 def test_every_difference_is_named_before_a_byte_is_read(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
+    store = CheckpointStore(folder=tmp_path)
     save(store, 1, {"same": torch.ones(2), "old": torch.ones(1), "shape": torch.ones(2, 3), "type": torch.ones(2)})
     into = {"same": torch.zeros(2), "new": torch.zeros(1), "shape": torch.zeros(3, 2), "type": torch.zeros(2, dtype=torch.bfloat16)}
     with pytest.raises(ProblemsFound) as error:
-        store.load_tensors(1, into)
+        load_tensors(store, 1, into)
     assert problem_of(error) == (
         f"{tmp_path / 'step-1'} does not fit this run: missing: new; unexpected: old; "
         "another shape: shape (float32[2, 3], wanted float32[3, 2]); another type: type (float32[2], wanted bfloat16[2])"
@@ -161,36 +176,36 @@ def test_every_difference_is_named_before_a_byte_is_read(tmp_path: Path) -> None
 
 
 def test_many_differences_are_counted(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
+    store = CheckpointStore(folder=tmp_path)
     save(store, 1, {})
     with pytest.raises(ProblemsFound) as error:
-        store.load_tensors(1, {f"w{i}": torch.zeros(1) for i in range(9)})
+        load_tensors(store, 1, {f"w{i}": torch.zeros(1) for i in range(9)})
     assert problem_of(error).endswith("missing: w0, w1, w2, w3 and 5 more")
 
 
 def test_weights_can_be_loaded_without_the_optimizer(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
+    store = CheckpointStore(folder=tmp_path)
     save(store, 1, {"w": torch.ones(2), "optimizer.w.step": torch.ones(())})
     into = {"w": torch.zeros(2)}
-    store.checkpoint(1).load_tensors(into, ignore_prefix="optimizer.")
+    store.checkpoint(1).load_tensors(into, tolerance=Tolerance(ignore_prefix="optimizer."))
     assert into["w"].tolist() == [1, 1]
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
+    store = CheckpointStore(folder=tmp_path)
     with pytest.raises(ProblemsFound) as error:
-        store.load_state(1)
+        store.checkpoint(1).load_state()
     assert problem_of(error) == f"{tmp_path / 'step-1'} is no checkpoint: there is no such folder"
     (tmp_path / "step-1").mkdir()
     with pytest.raises(ProblemsFound) as error:
-        store.load_tensors(1, {})
-    assert problem_of(error) == f"{tmp_path / 'step-1'} is no checkpoint: it has no state.json"
+        load_tensors(store, 1, {})
+    assert problem_of(error) == f"{tmp_path / 'step-1'} is no checkpoint: it has no manifest.json"
 
 
-@pytest.mark.parametrize("file", [".metadata", "__0_0.distcp", "rng.safetensors", "state.json"])
+@pytest.mark.parametrize("file", [".metadata", "__0_0.distcp", "manifest.json", "rng-rank-0.safetensors", "state.json"])
 @pytest.mark.parametrize("damage", ["gone", "empty", "half"])
 def test_a_damaged_file_is_one_problem_that_names_it(tmp_path: Path, file: str, damage: str) -> None:
-    store = CheckpointStore(tmp_path)
+    store = CheckpointStore(folder=tmp_path)
     save(store, 1, {"w": torch.ones(1000)})
     path = tmp_path / "step-1" / file
     half = path.read_bytes()[: path.stat().st_size // 2]
@@ -198,9 +213,9 @@ def test_a_damaged_file_is_one_problem_that_names_it(tmp_path: Path, file: str, 
     if damage != "gone":
         path.write_bytes(half if damage == "half" else b"")
     with pytest.raises(ProblemsFound) as error:
-        store.load_state(1)
-        store.load_rng(1)
-        store.load_tensors(1, {"w": torch.zeros(1000)})
+        store.checkpoint(1).load_state()
+        store.checkpoint(1).load_rng()
+        load_tensors(store, 1, {"w": torch.zeros(1000)})
     assert str(tmp_path / "step-1") in problem_of(error)
     assert file == "__0_0.distcp" or file in problem_of(error)
 
@@ -214,11 +229,11 @@ class Hostile:
 
 
 def test_a_pickle_in_the_index_runs_nothing(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
+    store = CheckpointStore(folder=tmp_path)
     save(store, 1, {})
     (tmp_path / "step-1" / ".metadata").write_bytes(pickle.dumps(Hostile(tmp_path / "victim")))
     with pytest.raises(ProblemsFound) as error:
-        store.load_tensors(1, {})
+        load_tensors(store, 1, {})
     assert "which no index needs" in problem_of(error)
     assert not (tmp_path / "victim").exists()
 
@@ -227,7 +242,7 @@ def test_torch_itself_reads_the_tensors(tmp_path: Path) -> None:
     from torch.distributed import checkpoint
 
     saved = {"w": torch.randn(3)}
-    save(CheckpointStore(tmp_path), 1, saved)
+    save(CheckpointStore(folder=tmp_path), 1, saved)
     into = {"w": torch.zeros(3)}
     with pytest.warns(UserWarning, match="single process"):
         checkpoint.load(into, checkpoint_id=tmp_path / "step-1")
@@ -235,22 +250,137 @@ def test_torch_itself_reads_the_tensors(tmp_path: Path) -> None:
 
 
 def test_files_are_json_safetensors_and_the_recipe_beside_the_tensors(tmp_path: Path) -> None:
-    save(CheckpointStore(tmp_path), 1)
+    save(CheckpointStore(folder=tmp_path), 1)
     folder = tmp_path / "step-1"
-    assert sorted(file.name for file in folder.iterdir()) == [".metadata", "__0_0.distcp", "resolved.yaml", "rng.safetensors", "state.json"]
-    assert json.loads((folder / "state.json").read_text()) == {"tokens_seen": 64, "lr": 0.1, "format": 1, "step": 1}
-    assert safetensors.torch.load_file(folder / "rng.safetensors").keys() == random_states(CPU).keys()
+    files = [".metadata", "__0_0.distcp", "manifest.json", "resolved.yaml", "rng-rank-0.safetensors", "state.json"]
+    assert sorted(file.name for file in folder.iterdir()) == files
+    assert json.loads((folder / "state.json").read_text()) == {"tokens_seen": 64, "lr": 0.1, "step": 1}
+    assert safetensors.torch.load_file(folder / "rng-rank-0.safetensors").keys() == random_states(CPU).keys()
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
+    store = CheckpointStore(folder=tmp_path)
     save(store, 1, {})
-    (tmp_path / "step-1" / "state.json").write_text('{"step": 1, "format": 2}')
+    (tmp_path / "step-1" / "manifest.json").write_text('{"step": 1, "format": 3}')
     with pytest.raises(ProblemsFound) as error:
-        store.load_state(1)
+        store.checkpoint(1).load_state()
     assert "another version of titanrun" in problem_of(error)
 
 
 def test_importing_the_store_leaves_torchs_checkpoint_package_alone() -> None:
     code = "import sys, titanrun.components.checkpoints.store; print('torch.distributed.checkpoint' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_the_manifest_knows_every_file_and_tensor(tmp_path: Path) -> None:
+    save(CheckpointStore(folder=tmp_path), 3, {"w": torch.ones(2, 3), "h": torch.ones(1, dtype=torch.bfloat16)})
+    folder = tmp_path / "step-3"
+    manifest = read_manifest(folder)
+    assert manifest.step == 3
+    assert manifest.tensors == {"h": "bfloat16[1]", "w": "float32[2, 3]"}
+    assert manifest.versions["torch"] == torch.__version__
+    on_disk = {file.name: file.read_bytes() for file in folder.iterdir() if file.name != MANIFEST_FILE}
+    assert {name: (entry.size, entry.xxh3_128) for name, entry in manifest.files.items()} == {
+        name: (len(content), xxhash.xxh3_128(content).hexdigest()) for name, content in on_disk.items()
+    }
+
+
+def flip(path: Path, offset: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset % len(content)] ^= 1 << offset % 8
+    path.write_bytes(content)
+
+
+FILES = [".metadata", "__0_0.distcp", "manifest.json", "resolved.yaml", "rng-rank-0.safetensors", "state.json"]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_flipped_bit_is_found_and_its_file_named(tmp_path: Path, file: str) -> None:
+    store = CheckpointStore(folder=tmp_path)
+    save(store, 1)
+    path = tmp_path / "step-1" / file
+    sound = path.read_bytes()
+    for offset in range(0, len(sound), max(1, len(sound) // 7)):
+        flip(path, offset)
+        (reason,) = store.damage(1, "always")
+        assert file in reason
+        path.write_bytes(sound)
+    assert store.damage(1, "always") == []
+
+
+HARM: dict[str, Callable[[Path, Path], object]] = {
+    "missing": lambda path, other: path.unlink(),
+    "cut": lambda path, other: path.write_bytes(path.read_bytes()[:-1]),
+    "empty": lambda path, other: path.write_bytes(b""),
+    "another step's": lambda path, other: shutil.copy(other, path),
+}
+
+
+@pytest.mark.parametrize("harm", HARM)
+@pytest.mark.parametrize("policy", ["always", "sampled", "off"])
+def test_harm_to_a_shard_is_found(tmp_path: Path, harm: str, policy: Any) -> None:
+    store = CheckpointStore(folder=tmp_path)
+    save(store, 1)
+    save(store, 2)
+    HARM[harm](tmp_path / "step-1" / "__0_0.distcp", tmp_path / "step-2" / "__0_0.distcp")
+    found = store.damage(1, policy)
+    if harm == "another step's" and policy == "off":
+        assert found == []  # the same size: what off does not promise
+    else:
+        assert len(found) == 1 and found[0].startswith("__0_0.distcp ")
+
+
+def test_a_whole_checkpoint_under_another_steps_name_is_found(tmp_path: Path) -> None:
+    store = CheckpointStore(folder=tmp_path)
+    save(store, 1)
+    (tmp_path / "step-1").rename(tmp_path / "step-2")
+    assert store.damage(2, "always") == ["its manifest.json is that of step 1"]
+
+
+def test_a_manifest_that_leads_out_of_its_folder_is_refused(tmp_path: Path) -> None:
+    store = CheckpointStore(folder=tmp_path)
+    save(store, 1)
+    path = tmp_path / "step-1" / MANIFEST_FILE
+    content = json.loads(path.read_text())
+    del content["digest"]
+    content["files"]["../../secret"] = {"size": 1, "xxh3_128": ""}
+    digest = xxhash.xxh3_128(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    path.write_text(json.dumps({**content, "digest": digest}))
+    assert "leads out of the folder" in store.damage(1, "always")[0]
+
+
+def test_a_rank_never_goes_on_with_the_random_state_of_another(tmp_path: Path) -> None:
+    store = CheckpointStore(folder=tmp_path)
+    save(store, 1)
+    folder = tmp_path / "step-1"
+    (folder / "rng-rank-0.safetensors").rename(folder / "rng-rank-1.safetensors")
+    with pytest.raises(ProblemsFound, match="the random state of rank 0"):
+        store.checkpoint(1).load_rng(1)
+
+
+def test_extra_and_retyped_tensors_are_taken_only_on_request(tmp_path: Path) -> None:
+    store = CheckpointStore(folder=tmp_path)
+    save(store, 1, {"w": torch.tensor([1.5, 2.0]), "gone": torch.ones(1)})
+    into = {"w": torch.zeros(2, dtype=torch.bfloat16)}
+    for tolerance in (Tolerance(), Tolerance(extra=True), Tolerance(cast=True)):
+        with pytest.raises(ProblemsFound, match="does not fit this run"):
+            store.checkpoint(1).load_tensors(into, tolerance=tolerance)
+    store.checkpoint(1).load_tensors(into, tolerance=Tolerance(extra=True, cast=True))
+    assert into["w"].tolist() == [1.5, 2.0]
+
+
+def test_multiples_and_the_best_stay_beside_the_latest(tmp_path: Path) -> None:
+    store = CheckpointStore(folder=tmp_path, retention=Retention(1, every=4, best=2))
+    for step, loss in ((1, 3.0), (2, 1.0), (3, None), (4, 2.5), (5, 2.0), (6, 5.0), (7, None)):
+        store.save(snapshot(step, {}, validation_loss=loss))
+    assert store.steps() == [2, 4, 5, 7]
+
+
+def test_what_is_set_aside_is_no_checkpoint_any_more_but_still_there(tmp_path: Path) -> None:
+    store = CheckpointStore(folder=tmp_path)
+    save(store, 1)
+    moved = store.set_aside(1, "damaged")
+    assert store.steps() == store.named_steps() == []
+    assert (moved / MANIFEST_FILE).exists()
+    save(store, 1)
+    assert (moved / MANIFEST_FILE).exists()

@@ -4,7 +4,8 @@ from typing import Literal
 
 from titanrun.config.base import Config
 from titanrun.config.fields import bookkeeping, numerics, performance
-from titanrun.config.types import NonNegativeInt, PositiveInt, RunPath, Text
+from titanrun.config.types import NonNegativeInt, RunPath, Text
+from titanrun.config.units import StepsOrDuration
 
 
 class CheckpointConfig(Config):
@@ -14,8 +15,8 @@ class CheckpointConfig(Config):
     """Whether checkpoints are written, and a run that was stopped goes on from its last one."""
     folder: RunPath = bookkeeping("checkpoint")
     """Folder of the checkpoints inside the run directory."""
-    interval: PositiveInt = bookkeeping(500, unit="steps", resume=True)
-    """Steps between checkpoints."""
+    interval: StepsOrDuration = bookkeeping(500, unit="steps", resume=True)
+    """Steps between checkpoints, or the time between them, such as 10m; a time is looked at after each step."""
     keep_latest_k: NonNegativeInt = bookkeeping(10)
     """How many checkpoints stay; 0 keeps all."""
     initial_load_path: Text | None = numerics(None, examples=["runs/first/checkpoint/step-1000"])
@@ -45,6 +46,14 @@ class CheckpointConfig(Config):
     """Whether the end of the run also writes a folder `hf` that transformers opens."""
     export_dtype: Literal["float32", "bfloat16", "float16"] = bookkeeping("float32")
     """Storage type of the weights in that folder."""
+    verify: Literal["always", "sampled", "off"] = bookkeeping("always")
+    """How much of a checkpoint is compared with its digests before it is loaded: every byte, a sample, or sizes only."""
+    allow_change: tuple[Text, ...] = bookkeeping((), examples=[["optimizer.lr", "training.dataset"]])
+    """Fields or sections that may differ from those of the run that is resumed, though they move the loss curve."""
+    allow_extra: bool = bookkeeping(False)
+    """Whether tensors of a checkpoint that the model does not have are passed over; else they are an error."""
+    allow_cast: bool = bookkeeping(False)
+    """Whether tensors saved in another dtype are converted when a run is resumed; else they are an error."""
     async_mode: Literal["disabled", "async", "async_with_pinned_mem"] = performance("disabled", not_built="asynchronous checkpoints")
     """Whether training goes on while a checkpoint is written."""
     enable_ft_dataloader_checkpoints: bool = bookkeeping(True, not_built="torchft replica groups")

@@ -3,20 +3,21 @@
 import pickle
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
-import torch.distributed
 from torch import Tensor
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint import metadata as dcp_metadata
 from torch.distributed.checkpoint.api import CheckpointException
 
+from titanrun.components.checkpoints.digested_file import DigestedFile, FileEntry
 from titanrun.components.checkpoints.layout import Layout
 from titanrun.config.problems import fail
+from titanrun.distributed.agreement import Ranks
 
 INDEX_FILE = ".metadata"
 
@@ -65,18 +66,55 @@ class IndexedReader(checkpoint.FileSystemReader):
         return read_index(Path(self.path))
 
 
-def write_tensors(folder: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write `tensors` into `folder`; the caller makes them durable."""
+class DigestingFileSystem(filesystem.FileSystem):
+    """torch's file operations, with a digest of each new file, which is on disk when it is closed."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, FileEntry] = {}
+
+    @contextmanager
+    def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
+        """A stream of a file: our own where it writes."""
+        if mode != "wb":
+            with super().create_stream(path, mode) as stream:
+                yield stream
+            return
+        file = DigestedFile(Path(path))
+        try:
+            yield file
+            file.close()
+            self.entries[Path(path).name] = file.entry
+        finally:
+            file.discard()
+
+    def rename(self, path: Any, new_path: Any) -> None:
+        """Renames a file; its digest goes with it."""
+        super().rename(path, new_path)
+        with suppress(KeyError):
+            self.entries[Path(new_path).name] = self.entries.pop(Path(path).name)
+
+
+def write_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, FileEntry]:
+    """Write `tensors` into `folder`, each rank its part. Gives the files that this rank wrote, which are on disk then."""
     writer = checkpoint.FileSystemWriter(folder, sync_files=False)
+    writer.fs = files = DigestingFileSystem()
     with _plain_errors():
-        checkpoint.save(dict(tensors), storage_writer=writer, no_dist=not _is_distributed())
+        checkpoint.save(dict(tensors), storage_writer=writer, process_group=ranks.group, no_dist=ranks.count == 1)
+    return files.entries
 
 
-def read_tensors(folder: Path, into: Mapping[str, Tensor]) -> None:
-    """Fill the tensors of `into` in place with those of the same name in `folder`. Raises a problem `checkpoint` where that fails."""
+def read_tensors(folder: Path, into: Mapping[str, Tensor], ranks: Ranks | None = None) -> None:
+    """Fill the tensors of `into` in place with those of the same name in `folder`. Raises a problem `checkpoint` where that fails.
+
+    Args:
+        folder: where `write_tensors` wrote.
+        into: the tensors, of which each rank fills its part.
+        ranks: who reads together; None reads alone.
+    """
+    group, alone = (ranks.group, ranks.count == 1) if ranks is not None else (None, True)
     try:
         with _plain_errors():
-            checkpoint.load(dict(into), storage_reader=IndexedReader(folder), no_dist=not _is_distributed())
+            checkpoint.load(dict(into), storage_reader=IndexedReader(folder), process_group=group, no_dist=alone)
     except (OSError, RuntimeError, AssertionError, *DAMAGE) as error:
         raise fail("checkpoint", f"cannot read the tensors in {folder}: {_first_line(error)}") from error
 
@@ -100,13 +138,13 @@ def read_index(folder: Path) -> dcp_metadata.Metadata:
         raise fail("checkpoint", f"cannot read {path}: {error.strerror}") from error
     except DAMAGE as error:
         raise fail("checkpoint", f"{path} is damaged: {_first_line(error)}") from error
-    if not isinstance(index, dcp_metadata.Metadata):
+    if not isinstance(index, dcp_metadata.Metadata) or not isinstance(index.storage_data, dict):
         raise fail("checkpoint", f"{path} is damaged: it is no index of tensors")
+    for place in index.storage_data.values():
+        name = getattr(place, "relative_path", None)
+        if not isinstance(name, str) or Path(name).name != name:
+            raise fail("checkpoint", f"{path} is damaged: it names the file {name!r}, which is not in that folder")
     return index
-
-
-def _is_distributed() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 @contextmanager

@@ -1,38 +1,65 @@
-"""The folder that holds a run's checkpoints: it saves a new one whole, finds the latest and drops the oldest."""
+"""The folder that holds a run's checkpoints: it saves a new one whole, finds those that are, and drops what nobody wants to keep."""
 
-import re
+import hashlib
+import platform
+import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-from torch import Tensor
+import torch
 
-from titanrun.components.checkpoints.checkpoint import Checkpoint, write_files
-from titanrun.components.checkpoints.whole_folder import remove_whole, sweep, sync, written_whole
-from titanrun.config.problems import fail
+from titanrun.components.checkpoints.checkpoint import Checkpoint, Snapshot, tensor_files, write_files
+from titanrun.components.checkpoints.digested_file import FileEntry, write_file
+from titanrun.components.checkpoints.manifest import MANIFEST_FILE, STEP_FOLDER, Manifest, Verify, damage, manifest_text, step_folders
+from titanrun.components.checkpoints.whole_folder import commit, refuse_existing, remove_whole, started, sweep, sync
+from titanrun.config.problems import Problem, ProblemsFound
+from titanrun.distributed.agreement import Ranks
 
-STEP_FOLDER = re.compile(r"step-(0|[1-9][0-9]*)")
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Which checkpoints stay after a save: the latest (0: all of them), multiples of a number of steps, the best."""
+
+    latest: int = 0
+    every: int | None = None
+    best: int = 0
+
+    def leaves_over(self, manifests: Mapping[int, Manifest]) -> list[int]:
+        """The steps that may go, ascending; the keys of `manifests` ascend."""
+        if self.latest == 0:
+            return []
+        steps = list(manifests)
+        losses = sorted((found.validation_loss, step) for step, found in manifests.items() if found.validation_loss is not None)
+        kept = {*steps[-self.latest :], *(step for _, step in losses[: self.best])}
+        kept |= {step for step in steps if self.every is not None and step % self.every == 0}
+        return [step for step in steps if step not in kept]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointStore:
-    """The checkpoints of one run, each in a folder `step-N`.
+    """The checkpoints of one run, each in a folder `step-N`. Every rank of `ranks` calls each method.
 
     Args:
         folder: where they lie; made at the first save.
-        keep_latest_k: how many stay after a save; 0 keeps all.
+        retention: what stays after a save.
+        ranks: who saves together; the first of them decides, renames and deletes.
     """
 
-    def __init__(self, folder: Path, keep_latest_k: int = 0) -> None:
-        self.folder = folder
-        self.keep_latest_k = keep_latest_k
+    folder: Path
+    retention: Retention = field(default_factory=Retention)
+    ranks: Ranks = field(default_factory=Ranks)
 
     def steps(self) -> list[int]:
         """The steps of all complete checkpoints, ascending."""
-        if not self.folder.is_dir():
-            return []
-        matches = (STEP_FOLDER.fullmatch(entry.name) for entry in self.folder.iterdir())
-        steps = sorted(int(match[1]) for match in matches if match)
-        return [step for step in steps if self.checkpoint(step).is_complete()]
+        return self.ranks.from_first(lambda: [step for step in step_folders(self.folder) if self.checkpoint(step).is_complete()])
+
+    def named_steps(self) -> list[int]:
+        """The steps of all folders that bear a checkpoint's name, ascending, whole or not."""
+        return self.ranks.from_first(lambda: list(step_folders(self.folder)))
 
     def latest(self) -> int | None:
         """The highest step that has a complete checkpoint; None where there is none."""
@@ -42,42 +69,97 @@ class CheckpointStore:
         """The checkpoint of `step`, to be read."""
         return Checkpoint(self.folder / f"step-{step}")
 
-    def save(self, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any], rng: Mapping[str, Tensor], resolved: str) -> None:
-        """Save a checkpoint so that it is there whole or not at all, then drop what `keep_latest_k` leaves over.
+    def manifest(self, step: int) -> Manifest:
+        """The manifest of `step`, as the first rank reads it."""
+        return self.ranks.from_first(self.checkpoint(step).manifest)
 
-        Args:
-            step: optimizer steps done.
-            tensors: weights and optimizer state by name, each of any shape and type.
-            state: the rest of the run's state, as JSON data without NaN; `step` is added.
-            rng: the tensors of the random state.
-            resolved: the text of resolved.yaml.
+    def damage(self, step: int, policy: Verify) -> list[str]:
+        """Why the checkpoint of `step` cannot be trusted; empty where it can. The ranks share the reading."""
+        folder = self.checkpoint(step).folder
+        try:
+            manifest = self.manifest(step)
+        except ProblemsFound as error:
+            return [problem.message for problem in error.problems]
+        if manifest.step != step:
+            return [f"its {MANIFEST_FILE} is that of step {manifest.step}"]
+        parts = self.ranks.together(lambda: damage(folder, manifest, policy, share=self.ranks.rank, shares=self.ranks.count))
+        return [reason for part in parts for reason in part]
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Save a checkpoint so that it is there whole or not at all, then drop what `retention` leaves over.
 
         Raises a problem `checkpoint` where the step has a folder already.
         """
-        final = self.checkpoint(step).folder
-        if final.exists():
-            raise fail("checkpoint", f"{final} exists and is never written over", help="move it away, or train into another folder")
+        final = self.checkpoint(snapshot.step).folder
+        temporary = self.ranks.from_first(lambda: self._open(final))
+        try:
+            parts = self.ranks.together(lambda: write_files(temporary, snapshot, self.ranks))
+            entries = {name: entry for part in parts for name, entry in part.items()}
+            self.ranks.from_first(lambda: _commit(temporary, final, snapshot, entries))
+        finally:
+            self.ranks.from_first(lambda: sweep(self.folder, STEP_FOLDER))
+        self.ranks.from_first(self._drop)
+
+    def set_aside(self, step: int, why: Literal["damaged", "superseded"]) -> Path:
+        """Takes the name of a checkpoint from it, so that the run can save that step anew; nothing is deleted. Gives the new one."""
+        folder = self.checkpoint(step).folder
+        moved = folder.with_name(f"{folder.name}.{why}-{secrets.token_hex(4)}")
+        return self.ranks.from_first(lambda: folder.rename(moved))
+
+    def remove(self, step: int) -> None:
+        """Deletes a checkpoint, its name first."""
+        self.ranks.from_first(lambda: remove_whole(self.checkpoint(step).folder))
+
+    def _open(self, final: Path) -> Path:
+        refuse_existing(final)
         if not self.folder.is_dir():
             self.folder.mkdir(parents=True)
             sync(self.folder.parent)
         sweep(self.folder, STEP_FOLDER)
-        with written_whole(final) as temporary:
-            write_files(temporary, step, tensors, state, rng, resolved)
-        self._drop_oldest()
+        return started(final)
 
-    def load_tensors(self, step: int, into: Mapping[str, Tensor]) -> None:
-        """Fill `into` in place from the checkpoint of `step`; see Checkpoint.load_tensors."""
-        self.checkpoint(step).load_tensors(into)
+    def _drop(self) -> None:
+        found = {}
+        for step in step_folders(self.folder):
+            try:
+                found[step] = self.checkpoint(step).manifest()
+            except ProblemsFound:
+                continue  # not to be counted among those that stay, nor deleted: somebody may want to look at it
+        for step in self.retention.leaves_over(found):
+            remove_whole(self.checkpoint(step).folder)
 
-    def load_state(self, step: int) -> dict[str, Any]:
-        """The state that was saved at `step`."""
-        return self.checkpoint(step).load_state()
 
-    def load_rng(self, step: int) -> dict[str, Tensor]:
-        """The tensors of the random state that was saved at `step`."""
-        return self.checkpoint(step).load_rng()
+def nothing_to_go_on_from(folder: Path, reasons: Mapping[int, list[str]]) -> ProblemsFound:
+    """The problems of a folder in which no checkpoint can be used, one for each."""
+    help = f"restore one from a copy, or move {folder} away to start from the beginning"
+    return ProblemsFound(
+        Problem("checkpoint", f"{folder / f'step-{step}'} cannot be used: {'; '.join(found)}", help=help if step == min(reasons) else None)
+        for step, found in sorted(reasons.items(), reverse=True)
+    )
 
-    def _drop_oldest(self) -> None:
-        if self.keep_latest_k:
-            for step in self.steps()[: -self.keep_latest_k]:
-                remove_whole(self.checkpoint(step).folder)
+
+def _commit(temporary: Path, final: Path, snapshot: Snapshot, entries: Mapping[str, FileEntry]) -> None:
+    """Writes the manifest, then gives the folder its name."""
+    saved = tensor_files().read_layouts(temporary)
+    manifest = Manifest(
+        step=snapshot.step,
+        holds=snapshot.holds,
+        layout=dict(snapshot.layout),
+        versions=package_versions(),
+        recipe=hashlib.sha256(snapshot.resolved.encode()).hexdigest(),
+        saved_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        tensors={name: str(saved[name]) for name in sorted(saved)},
+        files=dict(sorted(entries.items())),
+        validation_loss=snapshot.validation_loss,
+    )
+    write_file(temporary / MANIFEST_FILE, manifest_text(manifest).encode())
+    commit(temporary, final)
+
+
+def package_versions() -> dict[str, str]:
+    """What wrote a checkpoint."""
+    try:
+        own = version("titanrun")
+    except PackageNotFoundError:
+        own = "unknown"
+    return {"titanrun": own, "torch": torch.__version__, "python": platform.python_version()}

@@ -20,20 +20,31 @@ def written_whole(final: Path) -> Iterator[Path]:
 
     Raises a problem `checkpoint` where `final` exists: nothing is ever written over.
     """
-    _refuse_existing(final)
-    temporary = temporary_sibling(final)
-    temporary.mkdir(parents=True)
+    temporary = started(final)
     try:
         yield temporary
         for file in sorted(temporary.rglob("*")):
             sync(file)
-        sync(temporary)
-        # rename replaces an empty folder without a word, so look once more
-        _refuse_existing(final)
-        temporary.rename(final)
+        commit(temporary, final)
     finally:
         # nothing is left under that name but after an error: a full disk must not stay full of what cannot be used
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def started(final: Path) -> Path:
+    """A temporary sibling of `final` to write into. Raises a problem `checkpoint` where `final` exists."""
+    refuse_existing(final)
+    temporary = temporary_sibling(final)
+    temporary.mkdir(parents=True)
+    return temporary
+
+
+def commit(temporary: Path, final: Path) -> None:
+    """Give a folder, whose files are on disk, its name. Raises a problem `checkpoint` where something has that name."""
+    sync(temporary)
+    # rename replaces an empty folder without a word, so look once more
+    refuse_existing(final)
+    temporary.rename(final)
     sync(final.parent)
 
 
@@ -67,6 +78,7 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _refuse_existing(final: Path) -> None:
+def refuse_existing(final: Path) -> None:
+    """Raise a problem `checkpoint` where `final` is taken."""
     if final.exists() or final.is_symlink():
         raise fail("checkpoint", f"{final} exists and is never written over", help="move it away, or choose another folder")

@@ -1,5 +1,6 @@
 """Deals rows to global batches and ranks, so that every layout of ranks trains on the same batches."""
 
+import logging
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -7,6 +8,8 @@ from numpy.typing import NDArray
 
 from titanrun.components.data.rows import Rows
 from titanrun.config.problems import fail
+
+log = logging.getLogger(__name__)
 
 
 class DataExhausted(Exception):
@@ -62,14 +65,19 @@ class RowLoader:
         """The position in the stream, and what data it is a position in, for JSON."""
         return {"rows_read": self._position, "rows": self._row_count, "fingerprint": self.rows.fingerprint}
 
-    def load_state(self, state: Mapping[str, int | str]) -> None:
-        """Go to the position of `state`. Raises a data problem where that is a position in other data."""
-        if state["fingerprint"] != self.rows.fingerprint:
-            message = f"the checkpoint was trained on other data: {state['rows']} rows then, {self._row_count} now"
-            if state["rows"] == self._row_count:
-                message = f"the checkpoint was trained on other data: {self._row_count} rows as now, with other token ids"
-            raise fail("data", message, path=(), help="give the run its data back, or start a new run from the weights")
-        self._position = int(state["rows_read"])
+    def load_state(self, state: Mapping[str, int | str], *, other_data_allowed: bool = False) -> None:
+        """Go to the position of `state`; in other data, where that is allowed, to its beginning. Else that is a data problem."""
+        if state["fingerprint"] == self.rows.fingerprint:
+            self._position = int(state["rows_read"])
+            return
+        message = f"the checkpoint was trained on other data: {state['rows']} rows then, {self._row_count} now"
+        if state["rows"] == self._row_count:
+            message = f"the checkpoint was trained on other data: {self._row_count} rows as now, with other token ids"
+        if not other_data_allowed:
+            help = "give the run its data back, or name training.dataset in checkpoint.allow_change to begin with the new data"
+            raise fail("data", message, path=(), help=help)
+        log.warning("%s; beginning with the new data", message)
+        self._position = 0
 
     def _indices(self, start: int, end: int) -> Iterator[int]:
         """Numbers of the rows that stand at `start` to `end` of the stream."""

@@ -10,7 +10,14 @@ from titanrun.config.types import AUTO, OrAuto, PositiveFloat, PositiveInt, Text
 T = TypeVar("T")
 Sizes: TypeAlias = dict[str, Any]
 Feature: TypeAlias = Literal[
-    "tensor parallelism", "pipeline parallelism", "context parallelism", "expert parallelism", "gradient accumulation", "validation"
+    "tensor parallelism",
+    "pipeline parallelism",
+    "context parallelism",
+    "context parallelism with flex attention",
+    "expert parallelism",
+    "varlen attention",
+    "gradient accumulation",
+    "validation",
 ]
 
 
@@ -73,6 +80,12 @@ class ModelConfig(ComponentConfig):
     def layer_count(self) -> int:
         """Layers that pipeline stages can hold."""
         return int(decided(getattr(self, "n_layers", 1)))
+
+    def module_names(self) -> list[str]:
+        """The modules that pipeline stages hold, in the model's order: each layer, and what stands before and after the layers."""
+        steps = [name.split(".") for name in self.parameter_shapes()]
+        names = [".".join(step[:2]) if step[0] == "layers" else step[0] for step in steps]
+        return list(dict.fromkeys(names if "output" in names else [*names, "output"]))
 
     def routed_experts(self) -> int:
         """Experts of a layer that a router chooses from; 0 for a dense model."""

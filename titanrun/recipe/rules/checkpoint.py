@@ -1,9 +1,14 @@
 """Rules about checkpoints, and what a run starts from."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from titanrun.config.base import dump
+from titanrun.config.problems import DataPath
+from titanrun.config.suggest import closest
+from titanrun.config.tree import path_text
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.rules.book import Finding, rule
+from titanrun.recipe.rules.book import Finding, rank_rule, rule
+from titanrun.recipe.rules.ranks import where_asked
 
 
 @rule("hf-load-needs-folder")
@@ -37,3 +42,73 @@ def export_dtype_needs_export(run: Recipe) -> Iterator[Finding]:
         paths = (("checkpoint", "export_dtype"), ("checkpoint", "last_save_in_hf"))
         help = "set checkpoint.last_save_in_hf: true"
         yield Finding("export_dtype has no effect without last_save_in_hf", paths, help=help, code="no-effect")
+
+
+@rule("hf-load-takes-weights")
+def hf_load_takes_weights(run: Recipe) -> Iterator[Finding]:
+    """A Hugging Face folder holds weights and nothing else: with initial_load_in_hf, initial_load_model_only must be true."""
+    if run.checkpoint.initial_load_in_hf and not run.checkpoint.initial_load_model_only:
+        paths = (("checkpoint", "initial_load_model_only"), ("checkpoint", "initial_load_in_hf"))
+        yield Finding("a Hugging Face folder holds weights only", paths, help="set checkpoint.initial_load_model_only: true")
+
+
+@rule("quantized-load-needs-folder")
+def quantized_load_needs_folder(run: Recipe) -> Iterator[Finding]:
+    """Quantised weights are read from a Hugging Face folder that the recipe names: initial_load_in_hf_quantized needs
+    initial_load_in_hf, and initial_load_path."""
+    section = run.checkpoint
+    if not section.initial_load_in_hf_quantized:
+        return
+    paths = (("checkpoint", "initial_load_in_hf_quantized"), ("checkpoint", "initial_load_in_hf"), ("checkpoint", "initial_load_path"))
+    if not section.initial_load_in_hf:
+        yield Finding(
+            "quantised weights are read from a Hugging Face folder only", paths[:2], help="set checkpoint.initial_load_in_hf: true"
+        )
+    elif section.initial_load_path is None:
+        yield Finding("the folder of the quantised weights is not named", (paths[0], paths[2]), help="set checkpoint.initial_load_path")
+
+
+@rule("optimizer-goes-with-schedule")
+def optimizer_goes_with_schedule(run: Recipe) -> Iterator[Finding]:
+    """An optimizer that begins anew while its schedule goes on would step with the wrong learning rate: exclude_from_loading with
+    optimizer must name lr_scheduler too."""
+    excluded = run.checkpoint.exclude_from_loading
+    if "optimizer" in excluded and "lr_scheduler" not in excluded:
+        message = "the optimizer begins anew and its schedule does not"
+        yield Finding(message, (("checkpoint", "exclude_from_loading"),), help="add lr_scheduler")
+
+
+@rank_rule("seed-checkpoint-on-one-rank")
+def seed_checkpoint_on_one_rank(run: Recipe, ranks: int | None) -> Iterator[Finding]:
+    """A seed checkpoint holds the first weights, drawn in one process, so that every layout starts from the same: it needs one
+    process, checkpoint.enable, and must be saved."""
+    section, seed = run.checkpoint, ("checkpoint", "create_seed_checkpoint")
+    if not section.create_seed_checkpoint:
+        return
+    if not section.enable or section.load_only:
+        switch = "load_only" if section.enable else "enable"
+        message = f"a seed checkpoint cannot be saved: checkpoint.{switch} is {'true' if section.enable else 'false'}"
+        help = f"set checkpoint.{switch}: {'false' if section.enable else 'true'}"
+        yield Finding(message, (seed, ("checkpoint", switch)), help=help)
+    if ranks is not None and ranks > 1:
+        message = f"a seed checkpoint is made by one process, and there are {ranks}"
+        yield Finding(message, (seed, *where_asked(run, ranks)), help="set launch.nproc_per_node: 1")
+
+
+@rule("allowed-changes-are-fields")
+def allowed_changes_are_fields(run: Recipe) -> Iterator[Finding]:
+    """checkpoint.allow_change names fields or sections of the recipe, such as optimizer.lr; correct the one that is neither."""
+    known = known_paths(dump(run))
+    for index, name in enumerate(run.checkpoint.allow_change):
+        if name not in known:
+            meant = closest(name, known)
+            help = f"did you mean '{meant}'?" if meant else "name a field or a section, as optimizer.lr"
+            yield Finding(f"'{name}' is no field of this recipe", (("checkpoint", "allow_change", index),), help=help)
+
+
+def known_paths(data: object, path: DataPath = ()) -> set[str]:
+    """The path of everything in a recipe, lists as a whole."""
+    if not isinstance(data, Mapping):
+        return {path_text(path)}
+    below = {found for key, value in data.items() for found in known_paths(value, (*path, str(key)))}
+    return below | ({path_text(path)} if path else set())

@@ -47,6 +47,21 @@ def experts_split_as_matrices(run: Recipe) -> Iterator[Finding]:
         )
 
 
+@rule("deepep-needs-whole-experts")
+def deepep_needs_whole_experts(run: Recipe) -> Iterator[Finding]:
+    """DeepEP carries tokens to whole experts: expert_parallel_comm_backend deepep needs expert_tensor_parallel_degree 1."""
+    section = run.parallelism
+    if (
+        section.expert_parallel_degree > 1
+        and section.expert_parallel_comm_backend == "deepep"
+        and section.expert_tensor_parallel_degree > 1
+    ):
+        message = f"DeepEP carries tokens to whole experts, and here {section.expert_tensor_parallel_degree} ranks share one"
+        yield Finding(
+            message, (at("expert_parallel_comm_backend"), EXPERT_TENSOR), help="use standard, or expert_tensor_parallel_degree: 1"
+        )
+
+
 @rank_rule("expert-ranks-fit")
 def expert_ranks_fit(run: Recipe, ranks: int | None) -> Iterator[Finding]:
     """The ranks that hold the experts are borrowed from the shard, context and tensor ranks: data_parallel_shard_degree x

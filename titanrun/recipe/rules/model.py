@@ -8,6 +8,7 @@ from titanrun.distributed.degrees import degrees_of
 from titanrun.models.shared.config import AttentionConfig, Feature, refused_attention
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rank_rule, rule
+from titanrun.recipe.rules.context_parallel import BACKEND, attention_backend
 
 
 @rule("attention-runs")
@@ -40,6 +41,11 @@ def features_asked_for(run: Recipe, ranks: int | None) -> dict[Feature, DataPath
     asked: dict[Feature, DataPath] = {
         feature: ("parallelism", name) for feature, name in degrees.items() if getattr(run.parallelism, name) > 1
     }
+    backend = attention_backend(run)
+    if backend == "varlen":
+        asked["varlen attention"] = BACKEND
+    if backend == "flex" and "context parallelism" in asked:
+        asked["context parallelism with flex attention"] = BACKEND
     laid_out = degrees_of(run.parallelism, ranks)
     if laid_out is not None and int(run.training.global_batch_size) > run.training.local_batch_size * laid_out.batch:
         asked["gradient accumulation"] = ("training", "global_batch_size")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from titanrun.config.base import nested
+from titanrun.config.base import dump_value, nested
 from titanrun.config.fields import setting_of
 from titanrun.config.render import shorten
 from titanrun.config.tree import path_text
@@ -20,7 +20,7 @@ def only_defaults_where_nothing_is_built(run: Recipe) -> Iterator[Finding]:
             if setting is None or setting.not_built is None or value == field.get_default(call_default_factory=True, validated_data={}):
                 continue
             where = (*path, name)
-            message = f"{path_text(where)}: {shorten(value)} asks for {setting.not_built}, which this version does not have"
+            message = f"{path_text(where)}: {shorten(dump_value(value))} asks for {setting.not_built}, which this version does not have"
             yield Finding(message, (where,), help="leave it out", code="not-built", named=False)
 
 

@@ -8,7 +8,12 @@ from titanrun.config.tree import path_text
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rule
 
-SAVING = ("folder", "interval", "keep_latest_k")
+SAVING = ("interval", "keep_latest_k", "enable_first_step_checkpoint", "async_mode")
+LOADING = ("folder", "load_only", "load_step", "exclude_from_loading")
+TRACES = ("save_traces_folder", "profiler_active", "profiler_warmup")
+COMPILING = ("components", "backend")
+RECORDING = ("save_traces_folder", "save_traces_file_prefix")
+FRAGMENTS = ("num_fragments", "module_fqns_per_model_fragment", "fragment_sync_delay", "fragment_update_alpha", "should_quantize")
 DECAY = ("decay_type", "min_lr_factor")
 
 
@@ -23,9 +28,10 @@ def settings_need_validation(run: Recipe) -> Iterator[Finding]:
 
 @rule("settings-need-checkpoints")
 def settings_need_checkpoints(run: Recipe) -> Iterator[Finding]:
-    """While checkpoint.enable is false, nothing is saved: where, how often and how many does not matter. Switch it on, or remove them."""
+    """While checkpoint.enable is false, nothing is saved, and nothing that was saved is loaded: where, how often and how many does not
+    matter. Switch it on, or remove them."""
     if not run.checkpoint.enable:
-        for name in SAVING:
+        for name in (*SAVING, *LOADING):
             yield unread(("checkpoint", name), ("checkpoint", "enable"), "is false", "set checkpoint.enable: true, or remove it")
 
 
@@ -43,6 +49,92 @@ def floor_needs_decay(run: Recipe) -> Iterator[Finding]:
     if isinstance(run.lr_scheduler, WarmupStableDecayConfig) and run.lr_scheduler.decay_ratio == 0:
         for name in DECAY:
             yield unread(("lr_scheduler", name), ("lr_scheduler", "decay_ratio"), "is 0", "set another decay_ratio, or remove it")
+
+
+@rule("settings-need-saving")
+def settings_need_saving(run: Recipe) -> Iterator[Finding]:
+    """While checkpoint.load_only is true, nothing is saved: how often and how many does not matter. Remove one of the two."""
+    if run.checkpoint.enable and run.checkpoint.load_only:
+        for name in (*SAVING, "last_save_model_only", "last_save_in_hf"):
+            yield unread(("checkpoint", name), ("checkpoint", "load_only"), "is true", "remove one of the two")
+
+
+@rule("settings-need-initial-load")
+def settings_need_initial_load(run: Recipe) -> Iterator[Finding]:
+    """What is taken from another run matters only where checkpoint.initial_load_path names one."""
+    if run.checkpoint.initial_load_path is None and not run.checkpoint.initial_load_in_hf:
+        path = ("checkpoint", "initial_load_path")
+        yield unread(("checkpoint", "initial_load_model_only"), path, "is not set", "set initial_load_path, or remove it")
+
+
+@rule("settings-need-profiling")
+def settings_need_profiling(run: Recipe) -> Iterator[Finding]:
+    """While neither profiling.enable_profiling nor profiling.enable_memory_snapshot is true, the rest of the section is not read; each
+    folder belongs to one of the two. Switch it on, or remove the rest."""
+    traces, snapshots = ("profiling", "enable_profiling"), ("profiling", "enable_memory_snapshot")
+    if not run.profiling.enable_profiling:
+        shared = () if run.profiling.enable_memory_snapshot else ("profile_freq",)
+        for name in (*TRACES, *shared):
+            yield unread(("profiling", name), traces, "is false", "set profiling.enable_profiling: true, or remove it")
+    if not run.profiling.enable_memory_snapshot:
+        folder = ("profiling", "save_memory_snapshot_folder")
+        yield unread(folder, snapshots, "is false", "set profiling.enable_memory_snapshot: true, or remove it")
+
+
+@rule("settings-need-compile")
+def settings_need_compile(run: Recipe) -> Iterator[Finding]:
+    """While compile.enable is false, nothing is compiled, with whatever back end. Switch it on, or remove the rest."""
+    if not run.compile.enable:
+        for name in COMPILING:
+            yield unread(("compile", name), ("compile", "enable"), "is false", "set compile.enable: true, or remove it")
+
+
+@rule("settings-need-flight-recorder")
+def settings_need_flight_recorder(run: Recipe) -> Iterator[Finding]:
+    """With comm.trace_buf_size 0 the flight recorder is off and writes no files. Give it room, or remove their names."""
+    if run.comm.trace_buf_size == 0:
+        for name in RECORDING:
+            yield unread(("comm", name), ("comm", "trace_buf_size"), "is 0", "set comm.trace_buf_size above 0, or remove it")
+
+
+@rule("settings-need-loader-processes")
+def settings_need_loader_processes(run: Recipe) -> Iterator[Finding]:
+    """With num_workers 0 each rank prepares its rows itself: there is no process that could stay, or work ahead. Ask for processes, or
+    remove the setting."""
+    sections = {"training": run.training.dataloader, "validation": run.validation.dataloader}
+    for section, loader in sections.items():
+        if loader.num_workers == 0 and (section == "training" or run.validation.enable):
+            for name in ("persistent_workers", "prefetch_factor"):
+                count = (section, "dataloader", "num_workers")
+                yield unread((section, "dataloader", name), count, "is 0", "set num_workers above 0, or remove it")
+
+
+@rule("settings-need-replicas")
+def settings_need_replicas(run: Recipe) -> Iterator[Finding]:
+    """While fault_tolerance.enable is false there are no replica groups, and the rest of the section is not read. Switch it on, or
+    remove the rest."""
+    if not run.fault_tolerance.enable:
+        names: list[DataPath] = [("fault_tolerance", name) for name in type(run.fault_tolerance).model_fields if name != "enable"]
+        for path in [*names, ("checkpoint", "enable_ft_dataloader_checkpoints")]:
+            yield unread(path, ("fault_tolerance", "enable"), "is false", "set fault_tolerance.enable: true, or remove it")
+
+
+@rule("settings-need-semi-sync")
+def settings_need_semi_sync(run: Recipe) -> Iterator[Finding]:
+    """Replica groups that meet at every step have no sync_steps, and only diloco exchanges the model in fragments. Choose a
+    semi_sync_method, or remove the setting."""
+    method, switch = run.fault_tolerance.semi_sync_method, ("fault_tolerance", "semi_sync_method")
+    if not run.fault_tolerance.enable or method == "diloco":
+        return
+    for name in FRAGMENTS if method else ("sync_steps", *FRAGMENTS):
+        yield unread(("fault_tolerance", name), switch, f"is {method or 'null'}", "choose another semi_sync_method, or remove it")
+
+
+@rule("balance-needs-experts")
+def balance_needs_experts(run: Recipe) -> Iterator[Finding]:
+    """debug.moe_force_load_balance deals tokens to experts, and a dense model has none. Remove it."""
+    if run.model.routed_experts() == 0:
+        yield unread(("debug", "moe_force_load_balance"), ("model", "name"), f"{run.model.name} has no experts", "remove it")
 
 
 def unread(path: DataPath, switch: DataPath, state: str, help: str) -> Finding:

@@ -1,0 +1,89 @@
+"""Files whose digest is taken while they are written, and that are on disk when they are closed."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+BLOCK_BYTES = 16 * 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """Size and digest of a file."""
+
+    size: int
+    xxh3_128: str
+
+
+class DigestedFile:
+    """A new file to write into. The digest is that of the bytes handed in: what the disk makes of them is compared with it later."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("xb")
+        self._digest = xxhash.xxh3_128()
+        self._size = 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Appends."""
+        self._digest.update(data)
+        written = self._file.write(data)
+        self._size += written
+        return written
+
+    def tell(self) -> int:
+        """Bytes written so far."""
+        return self._size
+
+    def flush(self) -> None:
+        """Hands over to the system what is buffered."""
+        self._file.flush()
+
+    def fileno(self) -> int:
+        """The file's descriptor."""
+        return self._file.fileno()
+
+    def close(self) -> None:
+        """Waits until everything is on disk, then closes."""
+        if self._file.closed:
+            return
+        with self._file:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def discard(self) -> None:
+        """Closes without waiting for the disk."""
+        self._file.close()
+
+    @property
+    def entry(self) -> FileEntry:
+        """Size and digest of what was written."""
+        return FileEntry(self._size, self._digest.hexdigest())
+
+
+def write_file(path: Path, content: bytes) -> FileEntry:
+    """A new file of these bytes, on disk when this returns."""
+    file = DigestedFile(path)
+    try:
+        file.write(content)
+        file.close()
+    finally:
+        file.discard()
+    return file.entry
+
+
+def digest_of(path: Path) -> str:
+    """The digest of a file as it lies there."""
+    digest = xxhash.xxh3_128()
+    buffer: Any = memoryview(bytearray(BLOCK_BYTES))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            digest.update(buffer[:count])
+    return digest.hexdigest()
+
+
+def text_digest(text: str) -> str:
+    """The digest of a text."""
+    return xxhash.xxh3_128(text.encode()).hexdigest()

@@ -1,0 +1,188 @@
+"""Rules about pipeline parallelism: stages, microbatches, schedules."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from titanrun.config.problems import DataPath
+from titanrun.config.suggest import closest, listing
+from titanrun.distributed.config import ParallelismConfig
+from titanrun.distributed.stages import SCHEDULES, ScheduleShape, Weights, rounds_fit, split_fault, stages_for
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.rules.book import Finding, rule
+from titanrun.recipe.rules.data import exists
+from titanrun.recipe.rules.ranks import at
+
+DEGREE = at("pipeline_parallel_degree")
+SCHEDULE = at("pipeline_parallel_schedule")
+MICROBATCH = at("pipeline_parallel_microbatch_size")
+PER_STAGE = at("pipeline_parallel_layers_per_stage")
+PARTS = at("module_fqns_per_model_part")
+WEIGHTS = (at("pipeline_parallel_first_stage_less_layers"), at("pipeline_parallel_last_stage_less_layers"))
+LOCAL_BATCH = ("training", "local_batch_size")
+LAYERS = (("model", "n_layers"), ("model", "flavor"))
+
+
+def named_schedule(section: ParallelismConfig) -> str | None:
+    """The schedule that orders a pipeline; None without a pipeline, and where a file orders it."""
+    if section.pipeline_parallel_degree == 1 or section.pipeline_parallel_schedule_csv is not None:
+        return None
+    return section.pipeline_parallel_schedule
+
+
+def weights(section: ParallelismConfig) -> Weights:
+    """What the embedding and the head count as."""
+    return Weights(section.pipeline_parallel_first_stage_less_layers, section.pipeline_parallel_last_stage_less_layers)
+
+
+def stage_count(run: Recipe) -> int:
+    """How many stages the pipeline has: as listed, else by layers a stage, else as few as the schedule takes."""
+    section = run.parallelism
+    if section.module_fqns_per_model_part is not None:
+        return len(section.module_fqns_per_model_part)
+    if section.pipeline_parallel_layers_per_stage is not None:
+        layers = run.model.layer_count()
+        return stages_for(layers, weights(section), layers_per_stage=section.pipeline_parallel_layers_per_stage)
+    shape = ScheduleShape() if section.pipeline_parallel_schedule_csv is not None else SCHEDULES[section.pipeline_parallel_schedule]
+    return shape.stages_per_rank * section.pipeline_parallel_degree
+
+
+def stages_wanted(schedule: str) -> str:
+    """How many stages a rank holds under a schedule."""
+    shape = SCHEDULES[schedule]
+    return "1 stage" if shape.single else "exactly 2 stages" if shape.v_shaped else "2 or more stages"
+
+
+@rule("stages-fit-schedule")
+def stages_fit_schedule(run: Recipe) -> Iterator[Finding]:
+    """Every pipeline rank holds the same number of stages: one under the schedules 1F1B and GPipe, exactly two under ZBVZeroBubble
+    and DualPipeV, two or more under the others. The stages are the entries of module_fqns_per_model_part, or follow from
+    pipeline_parallel_layers_per_stage: (layers + what embedding and head count as) / layers a stage, rounded up."""
+    section, schedule = run.parallelism, named_schedule(run.parallelism)
+    listed, per_stage = section.module_fqns_per_model_part, section.pipeline_parallel_layers_per_stage
+    if section.pipeline_parallel_degree == 1 or (listed is None and per_stage is None):
+        return
+    ranks, stages = section.pipeline_parallel_degree, stage_count(run)
+    source = (PARTS,) if listed is not None else (PER_STAGE, *LAYERS, *WEIGHTS)
+    each, left = divmod(stages, ranks)
+    if left:
+        message = f"{stages} stages cannot be dealt evenly to {ranks} pipeline ranks"
+        yield Finding(message, (source[0], DEGREE, *source[1:]), help=f"make it a multiple of {ranks} stages")
+    elif schedule is not None and not stages_allowed(schedule, each):
+        shape = SCHEDULES[schedule]
+        fitting = [name for name in SCHEDULES if stages_allowed(name, each)]
+        yield Finding(
+            f"schedule {schedule} takes {stages_wanted(schedule)} a rank, and {stages} stages on {ranks} ranks are {each}",
+            (SCHEDULE, source[0], DEGREE, *source[1:]),
+            help=f"make it {ranks * shape.stages_per_rank} stages, or use {listing(fitting)}",
+        )
+
+
+def stages_allowed(schedule: str, each: int) -> bool:
+    """Whether a schedule can have so many stages on each rank."""
+    shape = SCHEDULES[schedule]
+    return each == 1 if shape.single else each == 2 if shape.v_shaped else each >= 2
+
+
+@rule("layers-fill-stages")
+def layers_fill_stages(run: Recipe) -> Iterator[Finding]:
+    """Every pipeline stage needs something to do: there cannot be more stages than layers, the embedding and the output head counted
+    as pipeline_parallel_first_stage_less_layers and pipeline_parallel_last_stage_less_layers say; neither may count for more than one
+    stage takes. Use fewer stages, or lower counts."""
+    section = run.parallelism
+    if section.pipeline_parallel_degree == 1 or section.module_fqns_per_model_part is not None:
+        return
+    fault = split_fault(stage_count(run), run.model.layer_count(), weights(section))
+    if fault is not None:
+        yield Finding(fault, (DEGREE, SCHEDULE, PER_STAGE, *WEIGHTS, *LAYERS), help="use fewer stages, or count embedding and head less")
+
+
+@rule("parts-cover-model")
+def parts_cover_model(run: Recipe) -> Iterator[Finding]:
+    """module_fqns_per_model_part deals out the whole model: each of its modules (tok_embeddings, layers.0 and so on, norm, output)
+    stands in exactly one part."""
+    parts = run.parallelism.module_fqns_per_model_part
+    if run.parallelism.pipeline_parallel_degree == 1 or parts is None:
+        return
+    modules, places = run.model.module_names(), dict[str, DataPath]()
+    named = [((*PARTS, index, item), name) for index, part in enumerate(parts) for item, name in enumerate(part)]
+    for path, name in named:
+        if name in places:
+            yield Finding(f"module '{name}' stands in two parts", (path, places[name]), help="name it once")
+        elif name not in modules:
+            meant = None if name.startswith("layers.") else closest(name, modules)
+            help = f"did you mean '{meant}'?" if meant else f"its modules are {listing(modules, last='and')}"
+            yield Finding(f"the model has no module '{name}'", (path, *LAYERS), help=help)
+            places.setdefault(meant or name, path)
+        places.setdefault(name, path)
+    missing = [name for name in modules if name not in places]
+    if missing:
+        yield Finding(f"no part holds {listing(missing, last='and')}", (PARTS, *LAYERS), help="name every module of the model")
+
+
+@rule("microbatches-divide")
+def microbatches_divide(run: Recipe) -> Iterator[Finding]:
+    """A pipeline takes the rows of a forward pass in microbatches: training.local_batch_size must be a multiple of
+    pipeline_parallel_microbatch_size."""
+    rows, size = run.training.local_batch_size, run.parallelism.pipeline_parallel_microbatch_size
+    if run.parallelism.pipeline_parallel_degree > 1 and rows % size:
+        fitting = [str(number) for number in range(1, rows + 1) if rows % number == 0]
+        message = f"{rows} rows cannot be split into microbatches of {size}"
+        yield Finding(message, (MICROBATCH, LOCAL_BATCH), help=f"use a pipeline_parallel_microbatch_size of {listing(fitting)}")
+
+
+@rule("microbatches-fill-pipeline")
+def microbatches_fill_pipeline(run: Recipe) -> Iterator[Finding]:
+    """A forward pass has training.local_batch_size / pipeline_parallel_microbatch_size microbatches. The schedules 1F1B and DualPipeV
+    need one for each stage; Interleaved1F1B and InterleavedZeroBubble need equal rounds of about one a rank; under all others fewer
+    microbatches than stages leave ranks idle (a warning). Raise local_batch_size."""
+    section, schedule = run.parallelism, named_schedule(run.parallelism)
+    rows, size = run.training.local_batch_size, section.pipeline_parallel_microbatch_size
+    if schedule is None or rows % size:
+        return
+    ranks, stages, count, shape = section.pipeline_parallel_degree, stage_count(run), rows // size, SCHEDULES[schedule]
+    places = (LOCAL_BATCH, MICROBATCH, DEGREE, SCHEDULE)
+    microbatches = f"{count} microbatch{'es' if count > 1 else ''}"
+    if shape.full and count < stages:
+        message = (
+            f"schedule {schedule} needs a microbatch for each of its {stages} stages, and there {'are' if count > 1 else 'is'} {count}"
+        )
+        yield Finding(message, places, help=f"set training.local_batch_size to {stages * size} or more")
+    elif shape.in_rounds and not rounds_fit(count, ranks):
+        message = f"schedule {schedule} cannot split {microbatches} into {count // ranks} equal rounds on {ranks} ranks"
+        yield Finding(message, places, help=f"set training.local_batch_size to {-(-count // ranks) * ranks * size}")
+    elif count < stages:
+        message = f"{microbatches} cannot keep {stages} pipeline stages busy"
+        help = f"set training.local_batch_size to {stages * size} or more"
+        yield Finding(message, places, help=help, severity="warning")
+
+
+@rule("split-backward-keeps-weights")
+def split_backward_keeps_weights(run: Recipe) -> Iterator[Finding]:
+    """Schedules that split the backward pass (InterleavedZeroBubble, ZBVZeroBubble, DualPipeV) lose gradients silently where weights
+    are dropped after the forward pass: fsdp_reshard_after_forward must not be `always`. `default` keeps them in every pipeline."""
+    schedule = named_schedule(run.parallelism)
+    if schedule is not None and SCHEDULES[schedule].splits_backward and run.parallelism.fsdp_reshard_after_forward == "always":
+        message = f"schedule {schedule} loses gradients where weights are dropped after the forward pass"
+        yield Finding(message, (at("fsdp_reshard_after_forward"), SCHEDULE, DEGREE), help="use default, or never")
+
+
+@rule("overlap-keeps-activations")
+def overlap_keeps_activations(run: Recipe) -> Iterator[Finding]:
+    """DualPipeV runs one pass's communication between experts during another pass's computation, which cannot recompute activations:
+    use activation_checkpoint: none, or switch pipeline_parallel_expert_parallel_overlap off."""
+    section, name = run.parallelism, run.activation_checkpoint.name
+    overlaps = named_schedule(section) == "DualPipeV" and section.expert_parallel_degree > 1
+    if overlaps and section.pipeline_parallel_expert_parallel_overlap and name != "none":
+        overlap = at("pipeline_parallel_expert_parallel_overlap")
+        message = f"activation checkpointing '{name}' cannot be combined with the overlap of experts and DualPipeV"
+        places = (("activation_checkpoint",), SCHEDULE, at("expert_parallel_degree"), overlap)
+        yield Finding(message, places, help="use activation_checkpoint: none, or pipeline_parallel_expert_parallel_overlap: false")
+
+
+@rule("schedule-file-exists", level="environment")
+def schedule_file_exists(run: Recipe) -> Iterator[Finding]:
+    """The file that pipeline_parallel_schedule_csv names must be there before the run starts."""
+    file = run.parallelism.pipeline_parallel_schedule_csv
+    if run.parallelism.pipeline_parallel_degree > 1 and file is not None and not exists(file):
+        help = f"paths are relative to {Path.cwd()}"
+        yield Finding(f"there is no '{file}'", (at("pipeline_parallel_schedule_csv"),), help=help, code="file")
