@@ -96,16 +96,22 @@ def test_write_changes_the_keys_and_not_a_byte_more(name: str, text: str, titanr
     assert (tmp_path / name).read_bytes() == before
     done = titanrun("migrate", name, "--write", env=renaming)
     assert done.returncode == 0, done.stderr
-    after = before.replace(b'"speed"', b"rate").replace(b". speed", b". rate").replace(b"  b:", b"  beta:")
+    after = before.replace(b'"speed"', b'"rate"').replace(b". speed", b". rate").replace(b"  b:", b"  beta:")
     assert (tmp_path / name).read_bytes() == after
     assert titanrun("validate", name, "--strict", env=renaming).returncode == 0
+
+
+def test_validate_fix_renames_too(titanrun: Run, tmp_path: Path, renaming: dict[str, str]) -> None:
+    (tmp_path / "mine.yaml").write_text(YAML, encoding="utf-8")
+    assert titanrun("validate", "mine.yaml", "--fix", env=renaming).returncode == 0
+    assert titanrun("validate", "mine.yaml", "--strict", env=renaming).returncode == 0
 
 
 def test_without_an_option_the_change_is_shown_as_a_patch(titanrun: Run, tmp_path: Path, renaming: dict[str, str]) -> None:
     (tmp_path / "mine.yaml").write_text(YAML, encoding="utf-8")
     done = titanrun("migrate", "mine.yaml", env=renaming)
     assert done.returncode == 0
-    assert '-  "speed":   0.5   # very\n-  b: 0.8\n+  rate:   0.5   # very\n+  beta: 0.8\n' in done.stdout
+    assert '-  "speed":   0.5   # very\n-  b: 0.8\n+  "rate":   0.5   # very\n+  beta: 0.8\n' in done.stdout
     assert (tmp_path / "mine.yaml").read_text(encoding="utf-8") == YAML
 
 

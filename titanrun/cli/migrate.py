@@ -45,7 +45,7 @@ def to_today(options: Namespace) -> int:
         note(options, f"{options.file}: already version {RECIPE_VERSION}")
         return 0
     if options.write:
-        write(options.file, found.after)
+        write(found)
         for problem in found.renames:
             note(options, f"{problem.origin}: {problem.message}: changed")
         return 0

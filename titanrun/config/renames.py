@@ -6,6 +6,7 @@ from typing import Any
 
 from titanrun.config.base import Config
 from titanrun.config.fields import former_names
+from titanrun.config.fixes import rewritten
 from titanrun.config.problems import DataPath, Origin, Problem, Related
 from titanrun.config.shape import bare, chosen, is_slot, item_type
 from titanrun.config.tree import Node
@@ -118,7 +119,8 @@ class Walker:
         self.found.append(Former(origin, (*path, key), name))
         if today is None:
             message, help = f"'{key}' is now called '{name}'", f"write '{name}'; titanrun migrate FILE --write does it"
-            self.problems.append(Problem("deprecated", message, (*path, name), origin, "warning", help, name))
+            fix = rewritten(child.key, key, name)
+            self.problems.append(Problem("deprecated", message, (*path, name), origin, "warning", help, name, fix=fix))
             return
         other = Related(today.key or today.origin, f"'{name}' is written too", (*path, name))
         message = f"'{key}' is the former name of '{name}', and both are written"

@@ -75,7 +75,11 @@ def test_a_dump_of_later_versions_is_brought_back_to_the_release() -> None:
 @pytest.mark.parametrize(
     ("changes", "written", "words"),
     [
-        ({"training": {"num_tokens_per_microbatch_per_dp_rank": 1000, "max_context_length": 300}}, "training.num", "no whole number of rows"),
+        (
+            {"training": {"num_tokens_per_microbatch_per_dp_rank": 1000, "max_context_length": 300}},
+            "training.num",
+            "no whole number of rows",
+        ),
         ({"optimizer": {"param_groups": [{"pattern": "a"}, {"pattern": ".*"}]}}, "optimizer.param_groups", "groups of parameters"),
         ({"activation_checkpoint": {"preserve_rng_state": True}}, "activation_checkpoint", "full or none"),
         ({"loss": {"mtp_scale": 0.3}}, "loss", "multi-token prediction"),

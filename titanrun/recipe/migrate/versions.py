@@ -1,17 +1,18 @@
 """Brings a recipe up to date by edits of single spans, so that comments and everything else stay byte for byte."""
 
-import codecs
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import unified_diff
 from pathlib import Path
 
 from titanrun.config.compose import compose
-from titanrun.config.places import Places
-from titanrun.config.problems import Origin, Problem, ProblemsFound, SourceText, fail
-from titanrun.config.renames import Former, Renamed, renamed
-from titanrun.config.source import FORMATS, read_source, read_text
+from titanrun.config.fixes import edited as edited_text
+from titanrun.config.fixes import rewritten
+from titanrun.config.problems import Problem, ProblemsFound, SourceText, fail
+from titanrun.config.renames import Renamed, renamed
+from titanrun.config.source import read_source
 from titanrun.config.tree import Node, ReadInPart, plain
 from titanrun.recipe import catalogue, menu
+from titanrun.recipe.fixing import read, write_back
 from titanrun.recipe.reading import plugin_names
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import check_version
@@ -62,37 +63,24 @@ def composed(file: str) -> Node:
 def edited(source: SourceText, first: Renamed, known: object) -> str:
     """The text with every former name replaced. Raises ProblemsFound where that would change more than names."""
     text = source.text
-    format = FORMATS[Path(source.name).suffix.lower()]
     now = first
     for _ in range(MOST_ROUNDS):
-        if not now.found:
+        former = now.found[0] if now.found else None
+        fix = rewritten(former.origin, str(former.path[-1]), former.name) if former else None
+        if fix is None:
             break
-        text = with_name(text, now.found[0])
+        text = edited_text(text, [fix])
         try:
-            now = renamed(Recipe, read_text(SourceText(source.name, text), format), known)
+            now = renamed(Recipe, read(SourceText(source.name, text)), known)
         except ProblemsFound:
             break
     if now.found or plain(now.tree) != plain(first.tree):
-        origin = first.found[0].origin
         message = "this key cannot be renamed without changing something else, since its text is used in another place too"
-        raise fail("deprecated", message, path=first.found[0].path, origin=origin, help=f"write '{first.found[0].name}' by hand")
+        help = f"write '{first.found[0].name}' by hand"
+        raise fail("deprecated", message, path=first.found[0].path, origin=first.found[0].origin, help=help)
     return text
 
 
-def with_name(text: str, former: Former) -> str:
-    """The text with one key replaced."""
-    start, end = span(text, former.origin)
-    return text[:start] + former.name + text[end:]
-
-
-def span(text: str, origin: Origin) -> tuple[int, int]:
-    """The indexes of a place in a text."""
-    start = Places(replace(origin.source, text=text)).starts[origin.line - 1] + origin.column - 1
-    return start, start + origin.end_column - origin.column
-
-
-def write(file: str, text: str) -> None:
-    """Put `text` in place of the file's own, its byte order mark kept."""
-    path = Path(file)
-    mark = codecs.BOM_UTF8 if path.read_bytes().startswith(codecs.BOM_UTF8) else b""
-    path.write_bytes(mark + text.encode())
+def write(found: Update) -> None:
+    """Put the new text in place of the file's own. Raises ProblemsFound."""
+    write_back(Path(found.before.name), found.before, found.after)
