@@ -16,7 +16,7 @@ from titanrun.recipe.decide import decide
 from titanrun.recipe.reading import Reading, named_as_today, plugin_names, read_tree
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import apply_rules
-from titanrun.recipe.synonyms import SAME_MEANING, SYNONYMS
+from titanrun.recipe.synonyms import SAME_MEANING, SYNONYMS, with_hints
 
 REQUIRED: tuple[DataPath, ...] = (("model",), ("model", "name"), ("training",), ("training", "dataset"), ("training", "dataset", "name"))
 FLAVOR: DataPath = ("model", "flavor")
@@ -148,7 +148,7 @@ def check_tree(tree: Node) -> Recipe:
     problems = [placed(problem, tree) for problem in menu.load_plugins(plugin_names(tree))]
     checked = check(Recipe, tree, synonyms=SYNONYMS, same_meaning=SAME_MEANING)
     if checked.config is None or problems:
-        raise ProblemsFound([*problems, *checked.problems])
+        raise ProblemsFound([*problems, *with_hints(checked.problems, tree)])
     return checked.config
 
 

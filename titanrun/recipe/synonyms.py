@@ -1,5 +1,18 @@
 """What people coming from other tools call our fields."""
 
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+from titanrun.config.problems import DataPath, Problem
+from titanrun.config.shape import value_at
+from titanrun.config.tree import Node, path_text, plain
+
+# by name: the table is only looked into where something is unknown
+TORCHTITAN = "titanrun.recipe.migrate.hints"
+MOST_HINTS = 3
+
 # these have the same meaning and unit as the field they stand for, so that `validate --fix` may write it
 SAME_MEANING = frozenset(
     (
@@ -86,3 +99,34 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "warmup": ("warmup_steps",),
     "wd": ("weight_decay",),
 }
+
+
+def with_hints(problems: tuple[Problem, ...], tree: Node) -> list[Problem]:
+    """The problems, those about names of torchtitan with what these are called here."""
+    if not any(problem.code in ("unknown-key", "unknown-name") for problem in problems):
+        return list(problems)
+    data = plain(tree)
+    return [hinted(problem, data) for problem in problems]
+
+
+def hinted(problem: Problem, data: Any) -> Problem:
+    """One problem with its hint, if there is one."""
+    table = import_module(TORCHTITAN)
+    if problem.code == "unknown-name":
+        hint = table.component_hint(problem.got["name"] if isinstance(problem.got, dict) else problem.got)
+    elif problem.code == "unknown-key":
+        value = value_at(data, problem.path)
+        hints = [found for path in leaves(value, problem.path) if (found := table.key_hint(path_text(path)))]
+        hint = "; ".join(hints[:MOST_HINTS])
+    else:
+        return problem
+    return replace(problem, help=hint, suggestion=None, fix=None) if hint else problem
+
+
+def leaves(value: Any, path: DataPath) -> Iterator[DataPath]:
+    """The paths of the values below a mapping."""
+    if isinstance(value, dict) and value:
+        for key, inside in value.items():
+            yield from leaves(inside, (*path, key))
+    else:
+        yield path
