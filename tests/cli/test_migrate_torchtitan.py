@@ -7,6 +7,7 @@ from subprocess import CompletedProcess
 Run = Callable[..., CompletedProcess[str]]
 SOUND = """\
 # my first run
+
 [training]
 dataset = "tiny"
 steps = 20   # short
@@ -47,7 +48,7 @@ def test_a_refused_key_exits_1_and_trouble_exits_2(titanrun: Run, tmp_path: Path
     refused = titanrun("migrate", "--from", "torchtitan", "mine.toml", "-q")
     assert (refused.returncode, refused.stderr) == (
         1,
-        "mine.toml: torchtitan has no such key:\nmine.toml:   line 10: mine.own = 1\n",
+        "mine.toml: torchtitan has no such key:\nmine.toml:   line 11: mine.own = 1\n",
     )
     for words in (["broken.toml"], ["nowhere.toml"], ["mine.yaml"], ["mine.toml", "-o", "mine.toml"], ["mine.toml", "--write"]):
         done = titanrun("migrate", "--from", "torchtitan", *words)

@@ -32,7 +32,7 @@ launch: noted
 
 def test_what_a_plug_in_brings_is_what_runs_in_every_slot(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(PLUGIN), str(ROOT)))}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(PLUGIN), str(ROOT), os.environ.get("PYTHONPATH", "")))}
     command = [sys.executable, "-m", "titanrun", "train", "recipe.yaml"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
     assert done.returncode == 0, done.stderr

@@ -6,17 +6,29 @@ from typing import Any
 import pytest
 
 from titanrun.models.llama3.config import Llama3Config
+from titanrun.models.qwen3.config import Qwen3Config
+from titanrun.models.shared.config import ModelConfig
 from titanrun.models.shared.flavors import spell_out
 
-TINY = {"vocab_size": 96, "dim": 64, "n_layers": 2, "n_heads": 4, "max_seq_len": 16384}
+TINY_LLAMA3 = {"vocab_size": 96, "dim": 64, "n_layers": 2, "n_heads": 4, "max_seq_len": 16384}
+TINY_QWEN3 = {**TINY_LLAMA3, "n_kv_heads": 2, "head_dim": 16, "feed_forward": {"hidden_dim": 128}}
+
+
+def maker(family: type[ModelConfig], tiny: dict[str, Any]) -> Callable[..., Any]:
+    """Makes resolved configs of a family; without a flavor a tiny one, with `fields` on top."""
+
+    def make(flavor: str | None = None, **fields: Any) -> ModelConfig:
+        written = {"flavor": flavor, **fields} if flavor else {**tiny, **fields}
+        return family.model_validate(spell_out(family.model_validate(written)))
+
+    return make
 
 
 @pytest.fixture
 def llama3() -> Callable[..., Llama3Config]:
-    """Makes a resolved llama3 config; without a flavor a tiny one, with `fields` on top."""
+    return maker(Llama3Config, TINY_LLAMA3)
 
-    def make(flavor: str | None = None, **fields: Any) -> Llama3Config:
-        written = {"flavor": flavor, **fields} if flavor else {**TINY, **fields}
-        return Llama3Config.model_validate(spell_out(Llama3Config.model_validate(written)))
 
-    return make
+@pytest.fixture
+def qwen3() -> Callable[..., Qwen3Config]:
+    return maker(Qwen3Config, TINY_QWEN3)

@@ -2,9 +2,8 @@
 
 import ast
 import re
-from collections.abc import Iterator
+import sys
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, get_origin
@@ -12,81 +11,22 @@ from typing import Any, get_origin
 import pytest
 from pydantic.fields import FieldInfo
 
-from titanrun.config import registry
-from titanrun.config.base import ComponentConfig, Config
-from titanrun.config.describe import default_of, example_of, is_section
+from titanrun.config.describe import default_of, example_of
 from titanrun.config.emit import emit
-from titanrun.config.fields import setting_of
 from titanrun.config.problems import Problem, ProblemsFound
-from titanrun.config.shape import bare, is_slot, item_type, options
-from titanrun.config.source import read_source
-from titanrun.config.tree import plain
-from titanrun.recipe import menu
-from titanrun.recipe.recipe import Recipe
+from titanrun.config.shape import bare, item_type, options
 from titanrun.recipe.resolve import resolve
 
 TESTS = Path(__file__).parents[1]
-TABLE = Path(__file__).with_name("leaves.yaml")
-NOT_BUILT = "not-built"
-BASE: dict[str, Any] = {"version": 1, "model": {"name": "llama3", "flavor": "debugmodel"}, "training": {"dataset": "tiny", "seq_len": 64}}
+sys.path.insert(0, str(TESTS.parent / "tools"))
 
+from recipe_leaves import NOT_BUILT, Leaf, leaves, table  # noqa: E402
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """A setting: its name in the table, its keys in a recipe, the component it belongs to, if any, and the slot that this fills."""
-
-    name: str
-    keys: tuple[str, ...]
-    field: FieldInfo
-    component: type[ComponentConfig] | None = None
-    slot: "Leaf | None" = None
-
-    @property
-    def capability(self) -> str | None:
-        """What is not built, if anything."""
-        setting = setting_of(self.field)
-        return None if setting is None else setting.not_built
-
-
-@cache
-def leaves() -> dict[str, Leaf]:
-    """Every setting of the recipe and of every registered component, each component once."""
-    menu.open_menu()
-    slots: dict[type[ComponentConfig], Leaf] = {}
-    found = list(walk(Recipe, "", (), None, None, slots))
-    done: set[type[ComponentConfig]] = set()
-    while rest := [slot for slot in slots if slot not in done]:
-        for slot in rest:
-            done.add(slot)
-            for name, choice in registry.choices(slot).items():
-                found += walk(choice, f"{slot.slot}:{name}.", slots[slot].keys, choice, slots[slot], slots)
-    return {leaf.name: leaf for leaf in found}
-
-
-def walk(
-    config: type[Config],
-    title: str,
-    keys: tuple[str, ...],
-    component: type[ComponentConfig] | None,
-    slot: Leaf | None,
-    slots: dict[type[ComponentConfig], Leaf],
-) -> Iterator[Leaf]:
-    for name, field in config.model_fields.items():
-        inner = item_type(field.annotation) or bare(field.annotation)
-        leaf = Leaf(title + name, (*keys, name), field, component, slot)
-        if is_section(inner):
-            yield from walk(inner, f"{title}{name}.", (*keys, name), component, slot, slots)
-        elif name != "name" or config is not component:
-            yield leaf
-            if is_slot(inner):
-                slots.setdefault(inner, leaf)
-
-
-def table() -> dict[str, str]:
-    """What leaves.yaml says."""
-    read = plain(read_source(str(TABLE)))
-    assert isinstance(read, dict)
-    return read
+BASE: dict[str, Any] = {
+    "version": 1,
+    "model": {"name": "llama3", "flavor": "debugmodel"},
+    "training": {"dataset": "tiny", "seq_len": 64},
+}
 
 
 def test_every_setting_is_in_the_table() -> None:

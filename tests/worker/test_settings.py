@@ -26,6 +26,13 @@ Metrics = Callable[..., list[dict[str, float]]]
 
 STRETCHED = "model.rope.scaling={name: llama3, original_max_position_embeddings: 16}"
 BY_THE_RULE = "model.feed_forward.hidden_dim=auto"
+QWEN3 = "model={name: qwen3, vocab_size: 64, dim: 32, n_layers: 2, n_heads: 4, n_kv_heads: 2, head_dim: 8, feed_forward: {hidden_dim: 48}}"
+EXPERTS = (
+    "model.moe={num_experts: 8, top_k: 2, hidden_dim: 16, num_shared_experts: 0, score_func: softmax, route_norm: false, "
+    "route_scale: 1.0, gate_bias: false, score_before_experts: false, num_expert_groups: null, num_limited_groups: null, "
+    "load_balance_coeff: 0.1}"
+)
+IN_GROUPS = EXPERTS.replace("num_expert_groups: null, num_limited_groups: null", "num_expert_groups: 4, num_limited_groups: 1")
 # each leaf with another value than the tiny recipe has, and what must be so for it to be read
 NUMERICS: dict[str, tuple[str, ...]] = {
     "debug.seed": ("debug.seed=1",),
@@ -57,6 +64,35 @@ NUMERICS: dict[str, tuple[str, ...]] = {
     "rope_scaling:llama3.low_freq_factor": ("model.rope.scaling.low_freq_factor=2.0", STRETCHED),
     "rope_scaling:llama3.high_freq_factor": ("model.rope.scaling.high_freq_factor=8.0", STRETCHED),
     "rope_scaling:llama3.original_max_position_embeddings": ("model.rope.scaling.original_max_position_embeddings=64", STRETCHED),
+    "model:qwen3.vocab_size": ("model.vocab_size=128", QWEN3),
+    "model:qwen3.dim": ("model.dim=48", QWEN3),
+    "model:qwen3.n_layers": ("model.n_layers=3", QWEN3),
+    "model:qwen3.n_heads": ("model.n_heads=8", QWEN3),
+    "model:qwen3.n_kv_heads": ("model.n_kv_heads=4", QWEN3),
+    "model:qwen3.head_dim": ("model.head_dim=16", QWEN3),
+    "model:qwen3.norm_eps": ("model.norm_eps=0.01", QWEN3),
+    "model:qwen3.tie_word_embeddings": ("model.tie_word_embeddings=true", QWEN3),
+    "model:qwen3.rope.theta": ("model.rope.theta=100.0", QWEN3),
+    "model:qwen3.feed_forward.hidden_dim": ("model.feed_forward.hidden_dim=96", QWEN3),
+    "model:qwen3.init.embedding_std": ("model.init.embedding_std=0.5", QWEN3),
+    "model:qwen3.init.linear_std": ("model.init.linear_std=0.05", QWEN3),
+    "model:qwen3.init.depth_scaling": ("model.init.depth_scaling=model", QWEN3),
+    "model:qwen3.init.truncation": ("model.init.truncation=0.02", QWEN3),
+    "model:qwen3.init.output_std": ("model.init.output_std=0.5", QWEN3),
+    "model:qwen3.init.output_truncation_stds": ("model.init.output_truncation_stds=0.5", QWEN3),
+    "model:qwen3.moe.num_experts": ("model.moe.num_experts=4", QWEN3, EXPERTS),
+    "model:qwen3.moe.top_k": ("model.moe.top_k=3", QWEN3, EXPERTS),
+    "model:qwen3.moe.hidden_dim": ("model.moe.hidden_dim=24", QWEN3, EXPERTS),
+    "model:qwen3.moe.num_shared_experts": ("model.moe.num_shared_experts=1", QWEN3, EXPERTS),
+    "model:qwen3.moe.score_func": ("model.moe.score_func=sigmoid", QWEN3, EXPERTS),
+    "model:qwen3.moe.route_norm": ("model.moe.route_norm=true", QWEN3, EXPERTS),
+    "model:qwen3.moe.route_scale": ("model.moe.route_scale=2.0", QWEN3, EXPERTS),
+    "model:qwen3.moe.gate_bias": ("model.moe.gate_bias=true", QWEN3, EXPERTS),
+    "model:qwen3.moe.score_before_experts": ("model.moe.score_before_experts=true", QWEN3, EXPERTS),
+    "model:qwen3.moe.load_balance_coeff": ("model.moe.load_balance_coeff=null", QWEN3, EXPERTS),
+    "model:qwen3.moe.num_expert_groups": ("model.moe.num_expert_groups=2", QWEN3, IN_GROUPS),
+    "model:qwen3.moe.num_limited_groups": ("model.moe.num_limited_groups=2", QWEN3, IN_GROUPS),
+    "debug.moe_force_load_balance": ("debug.moe_force_load_balance=true", QWEN3, EXPERTS),
     "optimizer:adamw.lr": ("optimizer.lr=0.02",),
     "optimizer:adamw.beta1": ("optimizer.beta1=0.5",),
     "optimizer:adamw.beta2": ("optimizer.beta2=0.5",),

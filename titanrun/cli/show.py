@@ -6,7 +6,6 @@ from titanrun.cli.arguments import OVERRIDE_HELP, Parser, split_overrides
 from titanrun.cli.guard import print_problems
 from titanrun.config.base import dump
 from titanrun.config.emit import block, emit, scalar
-from titanrun.config.interpolate import escaped
 from titanrun.config.names import PathMistake, parse_path
 from titanrun.config.problems import DataPath, fail
 from titanrun.config.shape import value_at
@@ -14,7 +13,7 @@ from titanrun.config.suggest import closest
 from titanrun.config.tree import path_text
 from titanrun.launch.environment import environment
 from titanrun.recipe.minimal import minimal
-from titanrun.recipe.resolve import Resolved, resolve
+from titanrun.recipe.resolve import Resolved, resolve, written
 from titanrun.recipe.sources import data_leaves, sources
 
 EXAMPLES = """  titanrun show recipes/llama3_debug.yaml
@@ -40,7 +39,7 @@ def run(arguments: list[str]) -> int:
     if resolved.warnings:
         print_problems(resolved.warnings)
     if options.minimal:
-        sys.stdout.write(emit(escaped(minimal(resolved.run))))
+        sys.stdout.write(emit(written(resolved.run, minimal(resolved.run))))
         return 0
     path = known_path(options.path, resolved) if options.path else ()
     sys.stdout.write(with_sources(resolved, path) if options.sources else part(resolved, path))

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from titanrun.config import registry
+from titanrun.config.fields import is_secret
 from titanrun.config.strictness import tighten
 
 
@@ -18,8 +19,15 @@ class Config(BaseModel):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        schema: CoreSchema = tighten(handler(source), cls.__name__)
+        secrets = {name for name, field in cls.model_fields.items() if is_secret(field)}
+        schema: CoreSchema = tighten(handler(source), cls.__name__, secrets)
         return schema
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """A config may be printed by whoever holds it: its secrets are not."""
+        for name, value in super().__repr_args__():
+            field = type(self).model_fields.get(name or "")
+            yield name, "***" if field is not None and is_secret(field) else value
 
     def model_copy(self, **_: Any) -> Self:
         """Refused: pydantic does not validate what a copy changes."""

@@ -10,12 +10,12 @@ from titanrun.config import registry
 from titanrun.config.base import Config
 from titanrun.config.compose import EXTENDS
 from titanrun.config.conflict import CONFLICT, place_together
-from titanrun.config.fields import setting_of
+from titanrun.config.fields import is_secret, setting_of
 from titanrun.config.fixes import quoted, rewritten, unquoted
 from titanrun.config.problems import DataPath, Fix, Origin, Problem
 from titanrun.config.shape import annotation_at, bare, chosen, config_at, field_at, is_slot, item_type
 from titanrun.config.suggest import closest, is_respelling, letters, listing
-from titanrun.config.tree import Node, find, nearest, path_text, plain
+from titanrun.config.tree import Node, find, nearest, path_text, plain, walk
 from titanrun.config.wording import NO_VALUE, Wording, singular, word_value_error
 
 C = TypeVar("C", bound=Config)
@@ -82,6 +82,9 @@ class Checker:
         key = str(path[-1])
         node = find(self.root, path)
         suggestion, elsewhere = self.meant_key(path)
+        meant = field_at(self.model, self.data, (*path[:-1], suggestion)) if suggestion else None
+        if meant is not None and is_secret(meant) and node is not None:
+            hide(node)
         help = f"did you mean '{suggestion}'?" if suggestion else elsewhere
         if help is None and (holder := config_at(self.model, self.data, path[:-1])) is not None:
             help = f"known keys: {listing(self.known_keys(holder), last='and')}"
@@ -141,12 +144,14 @@ class Checker:
             name = node.value.get("name")
             origin = name.origin if name is not None else first_key(node)
             path = (*path, "name")
+        got = None if empty or error["type"] == "secret" else error["input"]
+        if error["type"] == "secret":
+            hide(node)
         capability = self.not_built(path)
         if capability is not None and not empty:
             message = f"{path_text(path)} asks for {capability}, which this version does not have"
-            return Problem("not-built", message, path, origin, help="leave it out", got=error["input"])
+            return Problem("not-built", message, path, origin, help="leave it out", got=got)
         wording = word_value_error(error["type"], error.get("ctx") or {}, NO_VALUE if empty else error["input"])
-        got = None if empty else error["input"]
         null_text = node.value is None and not empty and node.origin.source.name.lower().endswith(".toml")
         return Problem(
             wording.code,
@@ -227,6 +232,12 @@ def keys_named(model: type[Config], data: Any, key: str, path: DataPath = ()) ->
         inner = chosen(annotation, value) if is_slot(annotation) else annotation
         if isinstance(inner, type) and issubclass(inner, Config) and not issubclass(inner, model) and item_type(field.annotation) is None:
             yield from keys_named(inner, value, key, (*path, name))
+
+
+def hide(node: Node) -> None:
+    """From now on no message shows what stands at a node or below it."""
+    for _, inner in walk(node):
+        inner.origin.source.hidden.append(inner.origin)
 
 
 def value_fix(wording: Wording, node: Node, origin: Origin, got: Any) -> Fix | None:

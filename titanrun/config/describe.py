@@ -12,7 +12,7 @@ from titanrun.config import registry
 from titanrun.config.base import ComponentConfig, Config, dump_value
 from titanrun.config.docs import class_summary, field_docs
 from titanrun.config.emit import flow, readable
-from titanrun.config.fields import Setting, setting_of
+from titanrun.config.fields import Setting, is_secret, setting_of
 from titanrun.config.shape import accepts_auto, accepts_null, bare, is_slot, item_type, options
 from titanrun.config.suggest import listing
 from titanrun.config.types import AUTO
@@ -70,13 +70,23 @@ def described_field(name: str, field: FieldInfo, text: str) -> Described:
     """One field in words."""
     return Described(
         name,
-        type_words(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation),
+        secret_words(field) if is_secret(field) else type_words(whole_type(field)),
         range_words(field),
         None if field.is_required() or is_section(field.annotation) else flow(short(default_of(field))),
         field.is_required(),
         setting_of(field),
         text or holder_text(field),
     )
+
+
+def whole_type(field: FieldInfo) -> Any:
+    """The type of a field with what pydantic keeps beside it."""
+    return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+
+
+def secret_words(field: FieldInfo) -> str:
+    """What may be written where a secret belongs."""
+    return listing(["${env:NAME}, a secret"] + ["null"] * accepts_null(field.annotation))
 
 
 def holder_text(field: FieldInfo) -> str:

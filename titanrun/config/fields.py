@@ -1,5 +1,6 @@
 """How a field is declared: its default, its unit, what a change of it means, and whether a resume allows that change."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -8,6 +9,8 @@ from pydantic import Field
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+# all that a secret field takes
+SECRET = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 Change = Literal["numerics", "performance", "bookkeeping"]
 
 
@@ -38,6 +41,12 @@ def former_names(field: FieldInfo) -> tuple[str, ...]:
     return tuple(names)
 
 
+def is_secret(field: FieldInfo) -> bool:
+    """Whether a field holds a secret."""
+    extra = field.json_schema_extra
+    return isinstance(extra, dict) and bool(extra.get("x-secret"))
+
+
 def numerics(default: Any = PydanticUndefined, **options: Any) -> Any:
     """A field whose change moves the loss curve. See `declare` for the options."""
     return declare("numerics", default, **options)
@@ -66,8 +75,9 @@ def declare(
 ) -> Any:
     """A pydantic field that carries its `Setting`. No default: the field is required. A callable default is a factory.
 
-    `not_built` names the capability whose absence makes every value but the default an error; `was` are former names of the
-    field, read for two minor releases with a warning.
+    `not_built` names the capability whose absence makes every value but the default an error. A `secret` field takes `${env:NAME}`
+    only, and its component gets the variable's value when the worker builds it. `was` are former names of the field, read for two
+    minor releases with a warning.
     """
     extra: dict[str, Any] = {"x-change": change}
     options = {"x-unit": unit, "x-resume": resume, "x-not_built": not_built, "x-secret": secret, "x-was": list(was)}

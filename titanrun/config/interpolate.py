@@ -1,7 +1,7 @@
 """Replaces `${env:NAME}`, `${env:NAME,default}` and `${section.key}` in a recipe's texts; `$${` stands for `${` itself."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,16 +28,18 @@ def interpolate(
     *,
     default_of: Callable[[DataPath], object] | None = None,
     is_text: Callable[[DataPath], bool] = lambda path: False,
+    is_secret: Callable[[DataPath], bool] = lambda path: False,
 ) -> Node:
     """The tree with every reference replaced; `root` stays as it is.
 
     A reference that is the whole value keeps the type of what it refers to, which must be a scalar; inside longer text it becomes
     text. An environment variable that is the whole value is read as a YAML number, boolean or null where it looks like one and
     `is_text(path)` does not say that its field holds text. References see what the recipe writes; `default_of(path)` adds what it
-    leaves to defaults, and raises LookupError where there is nothing. Raises ReadInPart with all problems, and the tree in which only
+    leaves to defaults, and raises LookupError where there is nothing. Where `is_secret(path)`, the text stays as it is, and no
+    reference leads there. Raises ReadInPart with all problems, and the tree in which only
     the values with problems are left as they were.
     """
-    resolver = Resolver(root, environment, default_of, is_text)
+    resolver = Resolver(root, environment, default_of, is_text, is_secret)
     result = resolver.tree(root, ())
     if resolver.problems:
         # an anchor's value is visited once for each of its aliases
@@ -46,12 +48,14 @@ def interpolate(
     return result
 
 
-def escaped(data: Any) -> Any:
-    """Plain data in which every text means itself when it is read as a recipe again."""
+def escaped(data: Any, keep: Collection[DataPath] = (), path: DataPath = ()) -> Any:
+    """Plain data in which every text means itself when it is read as a recipe again; the references at `keep` stay references."""
+    if path in keep:
+        return data
     if isinstance(data, dict):
-        return {key: escaped(value) for key, value in data.items()}
+        return {key: escaped(value, keep, (*path, key)) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [escaped(item) for item in data]
+        return [escaped(item, keep, (*path, index)) for index, item in enumerate(data)]
     return data.replace(MARK, "$${") if isinstance(data, str) else data
 
 
@@ -93,6 +97,7 @@ class Resolver:
     environment: Mapping[str, str]
     default_of: Callable[[DataPath], object] | None
     is_text: Callable[[DataPath], bool]
+    is_secret: Callable[[DataPath], bool]
     problems: list[Problem] = field(default_factory=list)
     done: dict[DataPath, Node | None] = field(default_factory=dict)
     failed: set[Origin] = field(default_factory=set)
@@ -112,7 +117,7 @@ class Resolver:
 
     def resolved(self, node: Node, path: DataPath) -> Node | None:
         """The scalar with its references replaced; None where that failed, with the problem collected."""
-        if not isinstance(node.value, str) or MARK not in node.value:
+        if not isinstance(node.value, str) or MARK not in node.value or self.is_secret(path):
             return node
         if path not in self.done:
             try:
@@ -168,6 +173,8 @@ class Resolver:
     def target(self, reference: Reference) -> Node:
         """The resolved scalar that a reference to another value leads to."""
         path = parsed(reference)
+        if self.is_secret(path):
+            raise mistake(reference, f"'{reference.inner}' is a secret, and nothing refers to it", help="refer to something else")
         node = self.written(path) or self.default(reference, path)
         if isinstance(node.value, dict | list):
             kind = "a mapping" if isinstance(node.value, dict) else "a list"

@@ -45,11 +45,22 @@ class SourceText:
     text: str
     kind: Literal["file", "override"] = "file"
     included_from: "Origin | None" = None
+    hidden: "list[Origin]" = field(default_factory=list, repr=False)
+    """Places of secrets, which no message shows."""
 
     def line(self, number: int) -> str:
         """Line `number`, counted from 1, without its line break."""
         lines = self.text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         return lines[number - 1] if 0 < number <= len(lines) else ""
+
+    def shown_line(self, number: int) -> str:
+        """The line as messages show it: secrets as stars, everything else in its column."""
+        text = self.line(number)
+        for place in self.hidden:
+            if place.line == number:
+                start, end = place.column - 1, max(place.column, place.end_column - 1)
+                text = text[:start] + "*" * len(text[start:end]) + text[end:]
+        return text
 
 
 @dataclass(frozen=True, slots=True)

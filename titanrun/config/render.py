@@ -72,7 +72,7 @@ def block(problem: Problem, style: dict[str, str]) -> str:
 
 def snippet(origin: Origin, help: str | None, style: dict[str, str], accent: str) -> list[str]:
     """The source line with a caret under the marked columns, and the help beside the caret."""
-    text = origin.source.line(origin.line)
+    text = origin.source.shown_line(origin.line)
     gutter = " " * len(str(origin.line))
     bar = f"{style['place']}{gutter} |{style['off']}"
     if len(text) > LONGEST_LINE or not text.strip():

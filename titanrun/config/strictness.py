@@ -1,22 +1,26 @@
 """Closes the holes of pydantic's strict mode in one place, by rewriting the core schema of each config class."""
 
+from collections.abc import Collection
 from typing import Any
 
 from pydantic_core import PydanticCustomError, core_schema
+
+from titanrun.config.fields import SECRET
 
 INT64_MAX = 2**63 - 1
 HOLDS_ONE = ("default", "nullable", "function-wrap", "function-before", "function-after", "model-field", "definitions")
 ACCEPTED = ("str", "bool", "none", "model", "definition-ref", "function-plain")
 
 
-def tighten(schema: Any, where: str) -> Any:
-    """The schema with: whole floats for integers, int64, finite floats, exactly typed literals, lists for tuples.
+def tighten(schema: Any, where: str, secrets: Collection[str] = ()) -> Any:
+    """The schema with: whole floats for integers, int64, finite floats, exactly typed literals, lists for tuples; and for the fields
+    named in `secrets` nothing but `${env:NAME}`.
 
     Raises TypeError for what a config must not hold: `Any`, raw unions, lists, dicts, enums, paths.
     """
     kind = schema["type"]
     if kind in ("model", "model-fields"):
-        return tighten_fields(schema, where)
+        return tighten_fields(schema, where, secrets)
     if kind in ACCEPTED:
         return schema
     if kind in HOLDS_ONE:
@@ -32,14 +36,28 @@ def tighten(schema: Any, where: str) -> Any:
     raise TypeError(f"{where}: a config cannot hold a {kind}; use numbers, text, literals, tuples, configs, `X | None` or `OrAuto[X]`")
 
 
-def tighten_fields(schema: Any, where: str) -> Any:
+def tighten_fields(schema: Any, where: str, secrets: Collection[str]) -> Any:
     """The schema of a model with each of its fields tightened."""
     if schema["type"] == "model":
-        return {**schema, "schema": tighten_fields(schema["schema"], where)}
+        return {**schema, "schema": tighten_fields(schema["schema"], where, secrets)}
     if schema["type"] != "model-fields":
-        return {**schema, "schema": tighten_fields(schema["schema"], where)} if "schema" in schema else schema
+        return {**schema, "schema": tighten_fields(schema["schema"], where, secrets)} if "schema" in schema else schema
     fields = {name: tighten(field, f"{where}.{name}") for name, field in schema["fields"].items()}
-    return {**schema, "fields": fields}
+    return {**schema, "fields": fields | {name: kept_secret(fields[name]) for name in secrets}}
+
+
+def kept_secret(schema: Any) -> Any:
+    """The schema of a field that refuses everything but a reference before anything looks at it, and so prints it."""
+    if schema["type"] in ("model-field", "default"):
+        return {**schema, "schema": kept_secret(schema["schema"])}
+    return core_schema.no_info_before_validator_function(only_reference, schema)
+
+
+def only_reference(value: Any) -> Any:
+    """`${env:NAME}`, or null where the field takes it."""
+    if value is None or (isinstance(value, str) and SECRET.fullmatch(value)):
+        return value
+    raise PydanticCustomError("secret", "not a reference")
 
 
 def whole_number(value: Any) -> Any:

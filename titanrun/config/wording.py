@@ -28,6 +28,8 @@ EXPECTED = {
     "component_type": "a name, or a mapping with name",
     "component_name_type": "a name",
 }
+SECRET_MESSAGE = "a secret is not written into a recipe; what stands here is not shown"
+SECRET_HELP = "write ${env:NAME}, and set that environment variable where the run starts"
 SIZE_WORDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kKmMbBgG])(?:i?[bB])?")
 SIZE_FACTORS = {"k": (10**3, 2**10), "m": (10**6, 2**20), "b": (10**9, 2**30), "g": (10**9, 2**30)}
 
@@ -47,6 +49,8 @@ class Wording:
 
 def word_value_error(kind: str, context: Mapping[str, Any], value: Any) -> Wording:
     """The wording of pydantic's error `kind` about `value`; `value` is NO_VALUE for a key with nothing behind it."""
+    if kind == "secret":
+        return Wording("wrong-type", SECRET_MESSAGE, SECRET_HELP, expected="${env:NAME}")
     if kind == "unit":
         return word_unit(context, value)
     if kind == "or_auto":

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -25,3 +26,8 @@ def recompute_all(config: FullActivationCheckpointConfig, *, model: nn.Module) -
             debug=config.debug,
             early_stop=config.early_stop,
         )
+
+
+def is_recomputing() -> bool:
+    """Whether this is a forward pass inside a backward pass: backward hooks run without gradients, a recomputation with them."""
+    return torch._C._current_graph_task_id() != -1 and torch.is_grad_enabled()

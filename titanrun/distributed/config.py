@@ -178,7 +178,7 @@ class DebugConfig(Config):
     """Whether only deterministic kernels are used; an operation without one is an error."""
     deterministic_warn_only: bool = numerics(False)
     """Whether such an operation warns instead."""
-    moe_force_load_balance: bool = numerics(False, not_built="mixture of experts")
+    moe_force_load_balance: bool = numerics(False)
     """Whether tokens are dealt to experts in turn instead of by the router."""
     detect_anomaly: bool = performance(False, resume=True)
     """Whether the backward pass stops at the operation that first gave NaN, and says where it was called; slow."""

@@ -37,6 +37,11 @@ def whole_number(environ: Mapping[str, str], name: str, default: int) -> int:
     return int(text)
 
 
+def variables() -> Mapping[str, str]:
+    """The environment variables that the secrets of a recipe name."""
+    return dict(os.environ)
+
+
 def set_default(name: str, value: str) -> None:
     """Sets a variable that a library reads, unless the user has set it."""
     os.environ.setdefault(name, value)

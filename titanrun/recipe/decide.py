@@ -67,11 +67,11 @@ def following(steps: int) -> dict[str, int]:
 
 def with_steps(run: Recipe, steps: int) -> Recipe:
     """The run with its steps, and what follows from them, in the place of null: for the worker, which knows how many rows an epoch has."""
-    data = dump(run)
-    data["training"]["steps"] = steps
-    schedule = data["lr_scheduler"]
+    schedule = dict(run.lr_scheduler)
     schedule |= {name: value for name, value in following(steps).items() if name in schedule and schedule[name] is None}
-    return Recipe.model_validate(data)
+    # section by section, not through plain data, which would be refused where the worker has filled in a secret
+    training = type(run.training).model_validate({**dict(run.training), "steps": steps})
+    return Recipe.model_validate({**dict(run), "training": training, "lr_scheduler": type(run.lr_scheduler).model_validate(schedule)})
 
 
 def decided_validation(recipe: Recipe) -> dict[str, Any]:

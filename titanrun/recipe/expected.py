@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from titanrun.config.base import dump_value
+from titanrun.config.fields import is_secret
 from titanrun.config.problems import DataPath
 from titanrun.config.renames import path_of_today
 from titanrun.config.shape import annotation_at, bare, field_at, is_slot, item_type
@@ -36,6 +37,11 @@ class Expected:
         """Whether text belongs at `path`."""
         field = field_at(Recipe, self.data, self.today(path))
         return field is not None and bare(field.annotation) is str
+
+    def is_secret(self, path: DataPath) -> bool:
+        """Whether a secret belongs at `path`."""
+        field = field_at(Recipe, self.data, self.today(path))
+        return field is not None and is_secret(field)
 
     def default_of(self, path: DataPath) -> object:
         """What stands at `path` where the recipe says nothing. Raises LookupError."""

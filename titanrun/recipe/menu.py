@@ -8,7 +8,7 @@ from titanrun.config import registry
 from titanrun.config.problems import Problem
 from titanrun.config.suggest import closest, listing
 
-MODEL_FAMILIES = {"llama3": "titanrun.models.llama3.config"}
+MODEL_FAMILIES = {"llama3": "titanrun.models.llama3.config", "qwen3": "titanrun.models.qwen3.config"}
 RULE_MODULES = (
     "titanrun.recipe.rules.not_built",
     "titanrun.recipe.rules.ranks",

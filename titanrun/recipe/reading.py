@@ -1,7 +1,7 @@
 """Reads what the user wrote, files and overrides, into one tree; what has no meaning in it is told, and reading goes on."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from titanrun.config.arguments import Override, OverridesInPart, parse_overrides
 from titanrun.config.compose import compose
@@ -10,6 +10,7 @@ from titanrun.config.override import apply_overrides
 from titanrun.config.problems import DataPath, Origin, Problem, ProblemsFound
 from titanrun.config.renames import Renamed, renamed
 from titanrun.config.tree import Node, ReadInPart, broken_paths, find, plain
+from titanrun.config.wording import SECRET_HELP, SECRET_MESSAGE
 from titanrun.recipe import catalogue, menu
 from titanrun.recipe.expected import Expected
 from titanrun.recipe.length import with_one_length
@@ -60,26 +61,50 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
     menu.open_menu()
     findings = Findings()
     composed = findings.read(lambda: compose(file, catalogue.shelves()))
+    load_listed_plugins(composed)
     parsed = findings.parsed(overrides)
     overridden = with_one_length(findings.read(lambda: overridden_tree(composed, parsed)))
+    load_listed_plugins(overridden)
     after = Expected(plain(overridden))
-    tree = findings.read(lambda: interpolate(overridden, environment, default_of=after.default_of, is_text=after.is_text))
+    tree = findings.read(
+        lambda: interpolate(overridden, environment, default_of=after.default_of, is_text=after.is_text, is_secret=after.is_secret)
+    )
+    problems = [without_secret(problem) if after.is_secret(problem.path) else problem for problem in findings.problems]
     today = named_as_today(tree)
-    findings.problems += [problem for problem in today.problems if problem.severity == "error"]
+    problems += [problem for problem in today.problems if problem.severity == "error"]
     warnings = tuple(problem for problem in today.problems if problem.severity == "warning")
-    return Reading(today.tree, tuple(findings.problems), broken_paths(today.tree, findings.origins) | findings.paths, warnings)
+    return Reading(today.tree, tuple(problems), broken_paths(today.tree, findings.origins) | findings.paths, warnings)
 
 
 def named_as_today(tree: Node) -> Renamed:
-    """The tree with the names that fields have today. Loads the plug-ins that it lists, whose fields may have had other names too."""
-    menu.load_plugins(plugin_names(tree))
+    """The tree with the names that fields have today."""
     return renamed(Recipe, tree, plain(tree))
 
 
-def plugin_names(tree: Node) -> list[str]:
-    """The plug-ins that a recipe lists."""
+def load_listed_plugins(tree: Node) -> list[Problem]:
+    """Load the plug-ins that the recipe lists, before anything is asked about their fields."""
     listed = find(tree, ("plugins",))
-    return [item.value for item in listed.value if isinstance(item.value, str)] if listed and isinstance(listed.value, list) else []
+    items = listed.value if listed is not None and isinstance(listed.value, list) else []
+    return menu.load_plugins([item.value for item in items if isinstance(item.value, str)])
+
+
+def without_secret(problem: Problem) -> Problem:
+    """A problem of reading a secret, which must not show what stands there."""
+    if problem.origin is None:
+        return problem
+    origin = problem.origin
+    origin.source.hidden.append(replace(origin, end_column=len(origin.source.line(origin.line)) + 1))
+    if problem.code in ("duplicate-key", "usage"):
+        return problem
+    return replace(problem, code="wrong-type", message=SECRET_MESSAGE, help=SECRET_HELP, suggestion=None, got=None, fix=None)
+
+
+def read_back(tree: Node) -> Node:
+    """The tree of a resolved recipe as it was meant: nothing but its secrets refers to anything. Raises ProblemsFound."""
+    menu.open_menu()
+    load_listed_plugins(tree)
+    expected = Expected(plain(tree))
+    return named_as_today(interpolate(tree, {}, is_text=expected.is_text, is_secret=expected.is_secret)).tree
 
 
 def overridden_tree(composed: Node, overrides: Sequence[Override]) -> Node:

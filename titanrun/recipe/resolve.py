@@ -3,17 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from titanrun.config.base import dump
 from titanrun.config.check import check
 from titanrun.config.interpolate import escaped
-from titanrun.config.problems import DataPath, Problem, ProblemsFound, fail
+from titanrun.config.problems import DataPath, Problem, ProblemsFound, SourceText, fail
+from titanrun.config.secrets import secrets, unset_secrets
 from titanrun.config.signature import check_signature, signed
-from titanrun.config.source import read_source
+from titanrun.config.source import read_source, read_text
 from titanrun.config.tree import Node, find, nearest, without
 from titanrun.recipe import menu
 from titanrun.recipe.decide import decide
-from titanrun.recipe.reading import Reading, named_as_today, plugin_names, read_tree
+from titanrun.recipe.reading import Reading, load_listed_plugins, read_back, read_tree
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import apply_rules
 from titanrun.recipe.synonyms import SAME_MEANING, SYNONYMS, with_hints
@@ -48,7 +50,13 @@ class Resolved:
     @property
     def text(self) -> str:
         """The bytes of resolved.yaml."""
-        return signed(escaped(dump(self.run)))
+        return signed(written(self.run, dump(self.run)))
+
+
+def written(run: Recipe, data: dict[str, Any]) -> dict[str, Any]:
+    """Plain data of a run, or of a shorter recipe for it, as it stands in a file: texts escaped, secrets as references."""
+    escaped_data: dict[str, Any] = escaped(data, {path for path, _ in secrets(run)})
+    return escaped_data
 
 
 def resolve(
@@ -69,6 +77,8 @@ def resolve(
     except ProblemsFound as error:
         raise ProblemsFound([*problems, *error.problems, *further_problems(tree, error.problems, set(), case)]) from None
     problems += found
+    if check_inputs:
+        problems += [placed(problem, tree) for problem in unset_secrets(run, environment)]
     if any(problem.severity == "error" for problem in problems):
         raise ProblemsFound(problems)
     return Resolved(recipe, run, tree, tuple(problems))
@@ -145,7 +155,7 @@ def is_follow_up(problem: Problem, touched: set[DataPath]) -> bool:
 def check_tree(tree: Node) -> Recipe:
     """The recipe as a config. Raises ProblemsFound."""
     check_version(tree)
-    problems = [placed(problem, tree) for problem in menu.load_plugins(plugin_names(tree))]
+    problems = [placed(problem, tree) for problem in load_listed_plugins(tree)]
     checked = check(Recipe, tree, synonyms=SYNONYMS, same_meaning=SAME_MEANING)
     if checked.config is None or problems:
         raise ProblemsFound([*problems, *with_hints(checked.problems, tree)])
@@ -188,5 +198,9 @@ def edited_by_hand(file: str, tree: Node) -> list[Problem]:
 
 def read_resolved(path: Path) -> Recipe:
     """The run in a resolved.yaml. Raises ProblemsFound."""
-    menu.open_menu()
-    return check_tree(named_as_today(read_source(str(path))).tree)
+    return check_tree(read_back(read_source(str(path))))
+
+
+def read_resolved_text(text: str) -> Recipe:
+    """The run in the text of a resolved.yaml. Raises ProblemsFound."""
+    return check_tree(read_back(read_text(SourceText("resolved.yaml", text), "yaml")))

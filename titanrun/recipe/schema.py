@@ -2,13 +2,14 @@
 
 from typing import Any
 
+from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
 from titanrun.config import registry
 from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.docs import class_doc, field_docs
-from titanrun.config.fields import former_names
+from titanrun.config.fields import SECRET, former_names, is_secret
 from titanrun.config.shape import accepts_auto, accepts_null, bare, is_slot, item_type
 from titanrun.recipe import menu
 from titanrun.recipe.recipe import Recipe
@@ -70,7 +71,7 @@ class Linker:
         properties: dict[str, Schema] = {}
         for name, field in config.model_fields.items():
             drawn = {key: value for key, value in generated["properties"][name].items() if key != "title" and not key.startswith("x-")}
-            linked = self.linked(field.annotation, drawn)
+            linked = secret_schema(field) if is_secret(field) else self.linked(field.annotation, drawn)
             properties[name] = {"description": described[name], **linked} if name in described else linked
             for former in former_names(field):
                 properties[former] = {"deprecated": True, "description": f"Now called {name}.", **linked}
@@ -134,6 +135,12 @@ class Linker:
         if name != slot.default_name:
             condition["required"] = ["name"]
         return {"if": condition, "then": {"$ref": f"#/$defs/{self.define(choice)}"}}
+
+
+def secret_schema(field: FieldInfo) -> Schema:
+    """What a secret field takes: the name of an environment variable, in a reference."""
+    reference: Schema = {"type": "string", "pattern": f"^{SECRET.pattern}$", "examples": ["${env:NAME}"]}
+    return {"anyOf": [reference, {"type": "null"}], "default": None} if accepts_null(field.annotation) else reference
 
 
 def required_fields(choice: type[ComponentConfig]) -> list[str]:

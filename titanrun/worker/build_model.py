@@ -5,10 +5,12 @@ import logging
 import torch
 from torch import nn
 
+from titanrun.components.metrics.recorder import record
 from titanrun.distributed.dtypes import default_dtype
 from titanrun.distributed.meta_device import allocate, on_meta_device
 from titanrun.distributed.precision import Precision
 from titanrun.distributed.seeds import generator_for
+from titanrun.models.shared.moe_balance import ExpertBalance, moe_layers
 from titanrun.recipe.recipe import Recipe
 from titanrun.training.engine import Engine
 
@@ -23,6 +25,8 @@ def build_model(recipe: Recipe, precision: Precision) -> nn.Module:
         converter.builder()(converter, model=model)
     if recipe.model.print_after_conversion:
         log.info("%s", model)
+    for layer in moe_layers(model):
+        layer.deals_in_turn = recipe.debug.moe_force_load_balance
     recipe.activation_checkpoint.builder()(recipe.activation_checkpoint, model=model)
     return model
 
@@ -45,6 +49,9 @@ def materialise(model: nn.Module, *, device: torch.device, seed: int) -> None:
 def build_engine(recipe: Recipe, model: nn.Module, *, device: torch.device, precision: Precision) -> Engine:
     """Optimizer, schedule and loss around the model."""
     optimizer = recipe.optimizer.builder()(recipe.optimizer, parameters=list(model.named_parameters()))
+    layers = moe_layers(model)
+    if layers:
+        ExpertBalance(layers).watch(optimizer, record)
     schedule = recipe.lr_scheduler.builder()(recipe.lr_scheduler)
     loss = recipe.loss.builder()(recipe.loss)
     return Engine(model, optimizer, schedule, loss, device=device, precision=precision, max_norm=recipe.training.max_norm)

@@ -10,7 +10,8 @@ from pathlib import Path
 from titanrun.components.checkpoints.whole_folder import remove_whole
 from titanrun.config.problems import ProblemsFound
 from titanrun.config.render import render_text
-from titanrun.distributed.environment import read_place
+from titanrun.config.secrets import revealed, secrets
+from titanrun.distributed.environment import read_place, variables
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved
 from titanrun.recipe.run_dir import read_json, write_json
@@ -21,7 +22,7 @@ from titanrun.worker.failures import Failure, failure_of
 from titanrun.worker.origins import with_origins
 from titanrun.worker.run_lock import run_lock
 from titanrun.worker.status import StatusFile
-from titanrun.worker.talk import talking
+from titanrun.worker.talk import Hidden, talking
 from titanrun.worker.weights import export_huggingface
 
 EXIT_OF_STATE = {"finished": 0, "preempted": 75}
@@ -59,14 +60,15 @@ def run(resolved: Path, signals: SignalRequests) -> int:
     run_dir = resolved.parent
     place = read_place()
     status = StatusFile(run_dir / "status.json")
-    with talking(run_dir / "logs" / f"rank-{place.rank}.log"):
+    hidden = Hidden()
+    with talking(run_dir / "logs" / f"rank-{place.rank}.log", hidden):
         status.change("starting")
         try:
-            outcome = train(resolved, signals, status)
+            outcome = train(resolved, signals, status, hidden)
         except (Exception, KeyboardInterrupt) as error:
             failure = failure_of(with_origins(error, run_dir))
             status.change("failed", exit_code=failure.exit_code)
-            report(failure, error, run_dir)
+            report(failure, error, run_dir, hidden)
             return failure.exit_code
         exit_code = signals.exit_code if outcome.state == "failed" else EXIT_OF_STATE[outcome.state]
         log.info("%s", outcome.message)
@@ -74,9 +76,9 @@ def run(resolved: Path, signals: SignalRequests) -> int:
         return exit_code
 
 
-def train(resolved: Path, signals: SignalRequests, status: StatusFile) -> Outcome:
+def train(resolved: Path, signals: SignalRequests, status: StatusFile, hidden: Hidden) -> Outcome:
     """Builds the run, trains it to its end, and writes what its end asks for."""
-    recipe = read_resolved(resolved)
+    recipe = with_secrets(read_resolved(resolved), hidden)
     if signals.stop:
         return Outcome("preempted", status.step, f"stopped by {signals.stop_signal} before the first step")
     with assembled(recipe, resolved, place=read_place(), signals=signals, on_step=status.beat) as trainer:
@@ -85,6 +87,13 @@ def train(resolved: Path, signals: SignalRequests, status: StatusFile) -> Outcom
         if outcome.state == "finished" and recipe.checkpoint.last_save_in_hf:
             export(recipe, trainer, resolved.parent / EXPORT_FOLDER)
     return outcome
+
+
+def with_secrets(recipe: Recipe, hidden: Hidden) -> Recipe:
+    """The run with the values of its secrets, which no line shows from here on."""
+    environment = variables()
+    hidden.values = frozenset(environment[name] for _, name in secrets(recipe) if environment.get(name))
+    return revealed(recipe, environment)
 
 
 def export(recipe: Recipe, trainer: Trainer, folder: Path) -> None:
@@ -105,11 +114,11 @@ def export(recipe: Recipe, trainer: Trainer, folder: Path) -> None:
     write_json(folder / EXPORT_RECORD, {"step": trainer.state.step})
 
 
-def report(failure: Failure, error: BaseException, run_dir: Path) -> None:
+def report(failure: Failure, error: BaseException, run_dir: Path, hidden: Hidden) -> None:
     """Says why the run failed; the traceback of an internal fault goes to a file of its own."""
     text = failure.text
     if failure.is_internal:
         path = run_dir / INTERNAL_ERROR
-        path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+        path.write_text(hidden.masked("".join(traceback.format_exception(error))), encoding="utf-8")
         text = f"{text} (traceback: {path})"
     log.error("%s", text)

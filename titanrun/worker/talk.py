@@ -8,16 +8,41 @@ from pathlib import Path
 from typing import TextIO
 
 from titanrun.components.metrics.readings import readings
+from titanrun.config.secrets import masked
 
 LINE = "%(asctime)s %(levelname)s %(message)s"
 STEPS = "titanrun.steps"
 
 
+class Hidden:
+    """The values of secrets, which no line shows. Empty until the run is read."""
+
+    def __init__(self) -> None:
+        self.values: frozenset[str] = frozenset()
+
+    def masked(self, text: str) -> str:
+        """The text without them."""
+        return masked(text, self.values)
+
+
+class Masking(logging.Formatter):
+    """Formats a message, or an exception, and masks what is hidden in it."""
+
+    def __init__(self, line: str, hidden: Hidden) -> None:
+        super().__init__(line)
+        self.hidden = hidden
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of one record."""
+        return self.hidden.masked(super().format(record))
+
+
 class CurrentStderr(logging.StreamHandler[TextIO]):
     """Writes to sys.stderr as it is at that moment: a live line on the terminal replaces it while it is shown."""
 
-    def __init__(self) -> None:
+    def __init__(self, hidden: Hidden) -> None:
         logging.Handler.__init__(self)
+        self.setFormatter(Masking("%(message)s", hidden))
         # the console shows the steps in its own way
         self.addFilter(lambda record: record.name != STEPS)
 
@@ -38,12 +63,12 @@ class StepLines:
 
 
 @contextmanager
-def talking(log_file: Path) -> Iterator[None]:
-    """Within the block titanrun's messages and Python's warnings go to stderr and, appended, to `log_file`."""
+def talking(log_file: Path, hidden: Hidden) -> Iterator[None]:
+    """Within the block titanrun's messages and Python's warnings go to stderr and, appended, to `log_file`, less what is `hidden`."""
     log_file.parent.mkdir(parents=True, exist_ok=True)
     to_file = logging.FileHandler(log_file, encoding="utf-8")
-    to_file.setFormatter(logging.Formatter(LINE))
-    handlers = (CurrentStderr(), to_file)
+    to_file.setFormatter(Masking(LINE, hidden))
+    handlers = (CurrentStderr(hidden), to_file)
     loggers = [logging.getLogger("titanrun"), logging.getLogger("py.warnings")]
     logging.captureWarnings(True)
     for logger in loggers:

@@ -9,15 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from titanrun.config.problems import DataPath, Problem, ProblemsFound, SourceText
-from titanrun.config.source import read_text
+from titanrun.config.problems import DataPath, Problem, ProblemsFound
 from titanrun.distributed.environment import Place
 from titanrun.distributed.precision import precision_named
-from titanrun.recipe import menu
 from titanrun.recipe.decide import with_steps
 from titanrun.recipe.length import DEFAULT_STEPS
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.resolve import check_tree
+from titanrun.recipe.resolve import read_resolved_text
 from titanrun.worker.assemble import refuse_company
 from titanrun.worker.build_model import build_model
 
@@ -28,8 +26,7 @@ RULE = "can-be-built"
 def main() -> int:
     """Reads {"resolved": text of resolved.yaml, "world_size": N} from stdin. 0: the list was printed, empty or not."""
     request = json.loads(sys.stdin.read())
-    menu.open_menu()
-    recipe = check_tree(read_text(SourceText("resolved.yaml", request["resolved"]), "yaml"))
+    recipe = read_resolved_text(request["resolved"])
     problems: list[Problem] = []
     try:
         build(recipe, world_size=request["world_size"])

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from titanrun.distributed.activation_checkpoint import is_recomputing
 from titanrun.distributed.device import is_accelerator
 
 Reduce = Literal["sum", "mean", "max", "min"]
@@ -36,7 +37,7 @@ def record(name: str, value: float | Tensor, reduce: Reduce) -> None:
         value: a number, or a tensor of one element on any device. It is not waited for.
         reduce: how the values of all calls since the last logged line, and of all ranks, become one.
     """
-    if _open and not _is_recomputing():
+    if _open and not is_recomputing():
         _open[-1].add(name, value, reduce)
 
 
@@ -138,8 +139,3 @@ def _combine_numbers(op: str, one: float, other: float) -> float:
     if math.isnan(one) or math.isnan(other):
         return math.nan
     return max(one, other) if op == "max" else min(one, other)
-
-
-def _is_recomputing() -> bool:
-    """Whether this is a forward pass inside a backward pass: backward hooks run without gradients, a recomputation with them."""
-    return torch._C._current_graph_task_id() != -1 and torch.is_grad_enabled()

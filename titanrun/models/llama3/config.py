@@ -3,12 +3,12 @@
 from copy import deepcopy
 from typing import Any, ClassVar, Literal
 
-from titanrun.config.base import Config
 from titanrun.config.fields import bookkeeping, numerics, section
 from titanrun.config.problems import Problem
 from titanrun.config.types import AUTO, OrAuto, PositiveFloat, PositiveInt
 from titanrun.models.shared.config import (
     AttentionConfig,
+    DecoderInitConfig,
     FeedForwardConfig,
     ModelConfig,
     RopeConfig,
@@ -17,23 +17,6 @@ from titanrun.models.shared.config import (
     swiglu_width,
 )
 from titanrun.models.shared.huggingface_config import HuggingFaceConfig
-
-
-class Llama3InitConfig(Config):
-    """Standard deviations of the initial weights; matrices are drawn from a normal truncated at +-truncation."""
-
-    embedding_std: PositiveFloat = numerics(1.0)
-    """Std of the token embedding, a plain normal; a tied matrix is drawn as the output head."""
-    linear_std: PositiveFloat = numerics(0.02)
-    """Std of wq, wk, wv and w1; base of the depth-scaled std of wo, w2 and w3."""
-    depth_scaling: Literal["layer", "model"] = numerics("layer")
-    """Std of wo, w2, w3: linear_std / sqrt(2 (layer + 1)), or linear_std / sqrt(2 n_layers) for all layers."""
-    truncation: PositiveFloat = numerics(2.0)
-    """Absolute bound of the truncated normal draws (not in stds)."""
-    output_std: OrAuto[PositiveFloat] = numerics("auto", examples=[0.02])
-    """Std of the output head; `auto` is dim^-0.5."""
-    output_truncation_stds: PositiveFloat = numerics(3.0)
-    """Bound of the output head's draws, in its stds."""
 
 
 class Llama3Config(ModelConfig):
@@ -59,7 +42,7 @@ class Llama3Config(ModelConfig):
     attention: AttentionConfig = section(AttentionConfig)
     rope: RopeConfig = section(RopeConfig)
     feed_forward: FeedForwardConfig = section(FeedForwardConfig)
-    init: Llama3InitConfig = section(Llama3InitConfig)
+    init: DecoderInitConfig = section(DecoderInitConfig)
 
     @classmethod
     def sizes_from_huggingface(cls, written: dict[str, Any]) -> Sizes:

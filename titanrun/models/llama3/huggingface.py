@@ -9,11 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from titanrun.config.problems import Problem, ProblemsFound
-from titanrun.config.suggest import listing
 from titanrun.models.llama3.config import Llama3Config
+from titanrun.models.shared.huggingface_weights import check_state, huggingface_name, without_tied_head
 
-NAMES = {"tok_embeddings.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight", "output.weight": "lm_head.weight"}
 LAYER_NAMES = {
     "attention.wq.weight": "self_attn.q_proj.weight",
     "attention.wk.weight": "self_attn.k_proj.weight",
@@ -27,22 +25,14 @@ LAYER_NAMES = {
 }
 
 
-def huggingface_name(name: str) -> str:
-    """The name that transformers gives the parameter `name`."""
-    if name in NAMES:
-        return NAMES[name]
-    _, layer, rest = name.split(".", 2)
-    return f"model.layers.{layer}.{LAYER_NAMES[rest]}"
-
-
 def to_huggingface(config: Llama3Config, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights of a model under transformers' names. A tied head is not exported.
 
     Raises ProblemsFound where names or shapes are not those of the model.
     """
-    given = without_tied_head(config, state, head="output.weight")
+    given = without_tied_head(state, tied=config.tie_word_embeddings, head="output.weight")
     check_state(config.parameter_shapes(), given)
-    return {huggingface_name(name): pairs_to_halves(given[name], heads_of(config, name)) for name in config.parameter_shapes()}
+    return {huggingface_name(name, LAYER_NAMES): pairs_to_halves(given[name], heads_of(config, name)) for name in config.parameter_shapes()}
 
 
 def from_huggingface(config: Llama3Config, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -50,20 +40,15 @@ def from_huggingface(config: Llama3Config, state: Mapping[str, Tensor]) -> dict[
 
     Raises ProblemsFound where names or shapes are not those of the model.
     """
-    given = without_tied_head(config, state, head="lm_head.weight")
+    given = without_tied_head(state, tied=config.tie_word_embeddings, head="lm_head.weight")
     # older versions of transformers saved the frequencies that RoPE is computed from
     given = {name: tensor for name, tensor in given.items() if not name.endswith("rotary_emb.inv_freq")}
     shapes = config.parameter_shapes()
-    check_state({huggingface_name(name): shape for name, shape in shapes.items()}, given)
-    weights = {name: halves_to_pairs(given[huggingface_name(name)], heads_of(config, name)) for name in shapes}
+    check_state({huggingface_name(name, LAYER_NAMES): shape for name, shape in shapes.items()}, given)
+    weights = {name: halves_to_pairs(given[huggingface_name(name, LAYER_NAMES)], heads_of(config, name)) for name in shapes}
     if config.tie_word_embeddings:
         weights["output.weight"] = weights["tok_embeddings.weight"]
     return weights
-
-
-def without_tied_head(config: Llama3Config, state: Mapping[str, Tensor], *, head: str) -> dict[str, Tensor]:
-    """`state` without the head that is the embedding once more."""
-    return {name: tensor for name, tensor in state.items() if name != head or not config.tie_word_embeddings}
 
 
 def heads_of(config: Llama3Config, name: str) -> int | None:
@@ -85,33 +70,6 @@ def halves_to_pairs(weight: Tensor, n_heads: int | None) -> Tensor:
     if n_heads is None:
         return weight
     return weight.reshape(n_heads, 2, -1, weight.size(1)).transpose(1, 2).reshape(weight.shape)
-
-
-def check_state(expected: Mapping[str, tuple[int, ...]], given: Mapping[str, Tensor]) -> None:
-    """Raise ProblemsFound unless `given` has exactly the expected names and shapes."""
-    absent = [name for name in expected if name not in given]
-    unknown = sorted(given.keys() - expected.keys())
-    other = [
-        f"{name} is {by(given[name].shape)}, not {by(shape)}"
-        for name, shape in expected.items()
-        if name in given and tuple(given[name].shape) != shape
-    ]
-    problems = [
-        Problem("checkpoint", f"{what}: {listing(names, last='and', most=4)}", help=help)
-        for what, names, help in (
-            ("weights the model needs are missing", absent, "check that the folder holds all files of this model"),
-            ("weights the model does not have", unknown, "check that the folder belongs to this model"),
-            ("weights of other sizes than the model's", other, "use flavor auto to take the sizes from config.json"),
-        )
-        if names
-    ]
-    if problems:
-        raise ProblemsFound(problems)
-
-
-def by(shape: tuple[int, ...]) -> str:
-    """`256 x 768`."""
-    return " x ".join(map(str, shape))
 
 
 def huggingface_config(config: Llama3Config, dtype_name: str) -> dict[str, Any]:

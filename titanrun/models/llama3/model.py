@@ -4,15 +4,15 @@ Shapes: B batch, T tokens of a row, D model width, N query heads, K key and valu
 V vocabulary.
 """
 
-import math
-
 import torch
 from torch import Generator, Tensor, nn
 
-from titanrun.models.llama3.config import Llama3Config, Llama3InitConfig
+from titanrun.models.llama3.config import Llama3Config
 from titanrun.models.shared.attention import attention_backend
+from titanrun.models.shared.config import DecoderInitConfig
+from titanrun.models.shared.decoder import Decoder
 from titanrun.models.shared.feed_forward import FeedForward
-from titanrun.models.shared.initialization import normal_, truncated_normal_
+from titanrun.models.shared.initialization import truncated_normal_
 from titanrun.models.shared.rope import rope_rows, rope_table, rotate
 
 
@@ -51,7 +51,7 @@ class TransformerBlock(nn.Module):
         h_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), rope_BT1P)
         return h_BTD + self.feed_forward(self.ffn_norm(h_BTD))
 
-    def init_weights(self, init: Llama3InitConfig, *, into_stream_std: float, generator: Generator | None) -> None:
+    def init_weights(self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None) -> None:
         """Draw the layer's weights; `into_stream_std` is the std of what adds to the residual stream, and of w3."""
         self.attention_norm.reset_parameters()
         self.ffn_norm.reset_parameters()
@@ -62,48 +62,13 @@ class TransformerBlock(nn.Module):
             truncated_normal_(linear.weight, std=into_stream_std, bound=init.truncation, generator=generator)
 
 
-class Llama3(nn.Module):
-    """Token ids to logits of the next token.
+class Llama3(Decoder):
+    """Token ids to logits of the next token."""
 
-    Build it on the meta device, allocate with `to_empty`, then call `init_weights`, which also fills the RoPE table.
-    """
+    config: Llama3Config
 
     def __init__(self, config: Llama3Config, *, seq_len: int) -> None:
-        super().__init__()
-        self.config = config
-        self.seq_len = seq_len
-        self.tok_embeddings = nn.Embedding(config.vocab_size, config.dim)
-        self.layers = nn.ModuleDict({str(layer): TransformerBlock(config) for layer in range(config.n_layers)})
-        self.norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
-        self.output = nn.Linear(config.dim, config.vocab_size, bias=False)
-        self.register_buffer("rope_table", self.new_rope_table(self.output.weight.device), persistent=False)
-        self.tie_weights()
-
-    def forward(self, tokens_BT: Tensor, positions_BT: Tensor | None = None) -> Tensor:
-        """Logits [B, T, V] in the compute dtype. Positions are [1, T] or [B, T], and 0 to T - 1 where absent."""
-        rope_BT1P = rope_rows(self.rope_table, tokens_BT.size(1), positions_BT)
-        h_BTD = self.tok_embeddings(tokens_BT)
-        for block in self.layers.values():
-            h_BTD = block(h_BTD, rope_BT1P)
-        return self.output(self.norm(h_BTD))
-
-    def tie_weights(self) -> None:
-        """Let the output head use the embedding's matrix, if the config says so; `to_empty` separates them."""
-        if self.config.tie_word_embeddings:
-            self.output.weight = self.tok_embeddings.weight
-
-    def init_weights(self, generator: Generator | None = None) -> None:
-        """Fill every parameter and the RoPE table. A tied matrix is drawn as the output head."""
-        init = self.config.init
-        self.tie_weights()
-        self.rope_table = self.new_rope_table(self.rope_table.device)
-        if not self.config.tie_word_embeddings:
-            normal_(self.tok_embeddings.weight, std=init.embedding_std, generator=generator)
-        for layer, block in self.layers.items():
-            block.init_weights(init, into_stream_std=self.into_stream_std(int(layer)), generator=generator)
-        self.norm.reset_parameters()
-        output_bound = init.output_truncation_stds * init.output_std
-        truncated_normal_(self.output.weight, std=init.output_std, bound=output_bound, generator=generator)
+        super().__init__(config, [TransformerBlock(config) for _ in range(config.n_layers)], seq_len=seq_len)
 
     def new_rope_table(self, device: torch.device) -> Tensor:
         """The RoPE table [T, P]; on the meta device only its shape: computing there imports torch's compiler (1 s)."""
@@ -111,8 +76,6 @@ class Llama3(nn.Module):
             return torch.empty(self.seq_len, self.config.head_dim // 2, dtype=torch.complex64, device=device)
         return rope_table(self.config.rope, head_dim=self.config.head_dim, seq_len=self.seq_len, device=device)
 
-    def into_stream_std(self, layer: int) -> float:
-        """Std of wo, w2 and w3: falls with the depth, so that the residual stream's variance does not grow with it."""
-        init = self.config.init
-        depth = layer + 1 if init.depth_scaling == "layer" else self.config.n_layers
-        return init.linear_std / math.sqrt(2 * depth)
+    def rope_rows(self, seq_len: int, positions_BT: Tensor | None) -> Tensor:
+        """Rows of complex numbers [1 or B, T, 1, P]."""
+        return rope_rows(self.rope_table, seq_len, positions_BT)

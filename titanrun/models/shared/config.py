@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.fields import bookkeeping, component, numerics, performance
 from titanrun.config.problems import DataPath, Problem
-from titanrun.config.types import AUTO, OrAuto, PositiveFloat, PositiveInt, Text
+from titanrun.config.types import AUTO, NonNegativeInt, OrAuto, PositiveFloat, PositiveInt, Text
 
 T = TypeVar("T")
 Sizes: TypeAlias = dict[str, Any]
@@ -72,6 +72,14 @@ class ModelConfig(ComponentConfig):
     def attention_width(self) -> int:
         """Width of a query head's key plus width of its value, summed over query heads and layers."""
         raise NotImplementedError
+
+    def export_problems(self) -> list[Problem]:
+        """What transformers has no mathematics for, so that weights under its names would be another model's."""
+        return []
+
+    def idle_parameter_count(self) -> int:
+        """Parameters that a token does not meet: those of the experts it is not sent to."""
+        return 0
 
     def heads(self) -> dict[str, int]:
         """Attention heads, which tensor-parallel ranks hold whole, by the field that names their number."""
@@ -160,9 +168,84 @@ class FeedForwardConfig(Config):
     """Factor of the rule; null: 1."""
 
 
+class DecoderInitConfig(Config):
+    """Standard deviations of the initial weights; matrices are drawn from a normal truncated at +-truncation."""
+
+    embedding_std: PositiveFloat = numerics(1.0)
+    """Std of the token embedding, a plain normal; a tied matrix is drawn as the output head."""
+    linear_std: PositiveFloat = numerics(0.02)
+    """Std of wq, wk, wv and w1; base of the depth-scaled std of wo, w2 and w3."""
+    depth_scaling: Literal["layer", "model"] = numerics("layer")
+    """Std of wo, w2, w3: linear_std / sqrt(2 (layer + 1)), or linear_std / sqrt(2 n_layers) for all layers."""
+    truncation: PositiveFloat = numerics(2.0)
+    """Absolute bound of the truncated normal draws (not in stds)."""
+    output_std: OrAuto[PositiveFloat] = numerics("auto", examples=[0.02])
+    """Std of the output head; `auto` is dim^-0.5."""
+    output_truncation_stds: PositiveFloat = numerics(3.0)
+    """Bound of the output head's draws, in its stds."""
+
+
 def swiglu_width(dim: int, *, multiplier: float | None, multiple_of: int) -> int:
     """Hidden width by Llama's rule: two thirds of 4 dim, times the multiplier, rounded up."""
     width = int(2 * (4 * dim) / 3)
     if multiplier is not None:
         width = int(multiplier * width)
     return -(-width // multiple_of) * multiple_of
+
+
+class MoeConfig(Config):
+    """Mixture of experts: a router sends each token to `top_k` of `num_experts` feed-forward layers."""
+
+    num_experts: OrAuto[PositiveInt] = numerics("auto", examples=[128])
+    """Experts of a layer that the router chooses from."""
+    top_k: OrAuto[PositiveInt] = numerics("auto", examples=[8])
+    """Experts that one token goes to."""
+    hidden_dim: OrAuto[PositiveInt] = numerics("auto", examples=[768])
+    """Width of an expert's hidden layer."""
+    num_shared_experts: OrAuto[NonNegativeInt] = numerics("auto", examples=[0])
+    """Experts that every token goes to beside those of the router, as one layer of their joint width."""
+    score_func: OrAuto[Literal["sigmoid", "softmax"]] = numerics("auto")
+    """What makes scores of the router's logits, in fp32: each for itself, or a distribution over all experts."""
+    route_norm: OrAuto[bool] = numerics("auto")
+    """Whether the scores of a token's experts are divided by their sum."""
+    route_scale: OrAuto[PositiveFloat] = numerics("auto", examples=[1.0])
+    """Factor on the scores of the chosen experts."""
+    gate_bias: OrAuto[bool] = numerics("auto")
+    """Whether the router's linear layer has a bias."""
+    score_before_experts: OrAuto[bool] = numerics("auto")
+    """Whether a token is multiplied by its score before an expert sees it, or the expert's output after."""
+    num_expert_groups: OrAuto[PositiveInt] | None = numerics("auto", examples=[8])
+    """Groups of experts of which a token may use `num_limited_groups`; null: any expert."""
+    num_limited_groups: OrAuto[PositiveInt] | None = numerics("auto", examples=[4])
+    """Groups that one token may use: those with the largest sum of their two best scores."""
+    load_balance_coeff: OrAuto[PositiveFloat] | None = numerics("auto", examples=[0.001])
+    """Step of the bias that moves the router's choice towards idle experts (https://arxiv.org/abs/2408.15664); null: none."""
+    use_grouped_mm: bool = performance(True)
+    """Whether one grouped matrix product runs all experts where torch has it for the device and dtype; else a loop over experts."""
+
+
+def moe_conflicts(moe: Sizes) -> list[Problem]:
+    """What cannot be true together in the sizes of a mixture of experts."""
+    experts, top_k, groups, limited = (moe[key] for key in ("num_experts", "top_k", "num_expert_groups", "num_limited_groups"))
+    found: list[tuple[str, str, str]] = []
+    if AUTO not in (experts, top_k) and top_k > experts:
+        found.append(("top_k", f"a token cannot go to {top_k} of {experts} experts", f"use {experts} at most"))
+    if (groups is None) != (limited is None) and AUTO not in (groups, limited):
+        found.append(
+            ("num_limited_groups", "expert groups need both num_expert_groups and num_limited_groups", "write both, or null for both")
+        )
+    elif groups is not None and AUTO not in (groups, experts, limited, top_k):
+        found += group_conflicts(experts, groups, limited, top_k)
+    return [Problem("conflict", message, ("model", "moe", field), help=help) for field, message, help in found]
+
+
+def group_conflicts(experts: int, groups: int, limited: int, top_k: int) -> list[tuple[str, str, str]]:
+    """Field, message and help for groups that do not divide the experts, or hold too few of them."""
+    if experts % groups or experts // groups < 2:
+        message = f"{experts} experts cannot be dealt to {groups} groups of at least two"
+        return [("num_expert_groups", message, f"use a divisor of {experts} up to {experts // 2}")]
+    if limited > groups or limited * (experts // groups) < top_k:
+        least = -(-top_k // (experts // groups))
+        message = f"{limited} groups of {experts // groups} experts do not hold the {top_k} experts of a token"
+        return [("num_limited_groups", message, f"use {least} to {groups}")]
+    return []

@@ -112,7 +112,7 @@ def filled(written: Sizes, known: Sizes) -> Sizes:
         if value == AUTO and key not in NO_SIZES:
             result[key] = deepcopy(known.get(key, AUTO))
         elif isinstance(value, dict) and "name" not in value:
-            result[key] = filled(value, known.get(key, {}))
+            result[key] = filled(value, known.get(key) or {})
         else:
             result[key] = value
     return result

@@ -1,6 +1,6 @@
-"""Rotary position embedding in complex numbers (https://arxiv.org/abs/2104.09864).
+"""Rotary position embedding (https://arxiv.org/abs/2104.09864): of neighbours in complex numbers, or of halves by cosine and sine.
 
-Shapes: B batch, T tokens of a row, N heads, H head width, P = H / 2 pairs, S rows of the table.
+Shapes: B batch, T tokens of a row, N heads, H head width, P = H / 2 pairs, S rows of the table, R = 2 H cosines and sines.
 """
 
 import math
@@ -48,3 +48,19 @@ def rotate(x_BTNH: Tensor, rows_BT1P: Tensor) -> Tensor:
     assert rows_BT1P.dtype == torch.complex64, "the table was cast: call init_weights after changing a model's dtype"
     x_BTNP = torch.view_as_complex(x_BTNH.float().unflatten(-1, (-1, 2)))
     return torch.view_as_real(x_BTNP * rows_BT1P).flatten(-2).type_as(x_BTNH)
+
+
+def cos_sin_table(theta: float, *, head_dim: int, seq_len: int, device: torch.device | None = None) -> Tensor:
+    """cos(t f) and sin(t f) for the positions t < seq_len, each of the P frequencies twice: [S, R] in fp32."""
+    exponents_P = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
+    frequencies_P = 1.0 / theta**exponents_P
+    angles_SP = torch.outer(torch.arange(seq_len, dtype=torch.float32, device=device), frequencies_P)
+    angles_SH = torch.cat([angles_SP, angles_SP], dim=-1)
+    return torch.cat([angles_SH.cos(), angles_SH.sin()], dim=-1)
+
+
+def rotate_halves(x_BTNH: Tensor, rows_BT1R: Tensor) -> Tensor:
+    """Pairs (x_p, x_p+H/2) turned by their rows, in x's dtype."""
+    cos_BT1H, sin_BT1H = rows_BT1R.to(x_BTNH.dtype).chunk(2, dim=-1)
+    first, second = x_BTNH.chunk(2, dim=-1)
+    return x_BTNH * cos_BT1H + torch.cat([-second, first], dim=-1) * sin_BT1H

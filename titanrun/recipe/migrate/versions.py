@@ -13,7 +13,7 @@ from titanrun.config.source import read_source
 from titanrun.config.tree import Node, ReadInPart, plain
 from titanrun.recipe import catalogue, menu
 from titanrun.recipe.fixing import read, write_back
-from titanrun.recipe.reading import plugin_names
+from titanrun.recipe.reading import load_listed_plugins
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import check_version
 
@@ -42,7 +42,7 @@ def update(file: str) -> Update:
     menu.open_menu()
     root = read_source(file)
     check_version(root)
-    menu.load_plugins(plugin_names(root))
+    load_listed_plugins(root)
     known = plain(composed(file))
     first = renamed(Recipe, root, known)
     conflicts = [problem for problem in first.problems if problem.code == "conflict"]

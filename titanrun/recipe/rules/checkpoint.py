@@ -35,6 +35,14 @@ def save_needs_checkpoints(run: Recipe) -> Iterator[Finding]:
             )
 
 
+@rule("export-fits-transformers")
+def export_fits_transformers(run: Recipe) -> Iterator[Finding]:
+    """last_save_in_hf writes weights for transformers: a model whose mathematics transformers does not have cannot be written so."""
+    if run.checkpoint.last_save_in_hf:
+        for problem in run.model.export_problems():
+            yield Finding(problem.message, (problem.path, ("checkpoint", "last_save_in_hf")), help=problem.help)
+
+
 @rule("export-dtype-needs-export")
 def export_dtype_needs_export(run: Recipe) -> Iterator[Finding]:
     """export_dtype is the type of the folder that last_save_in_hf writes."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from titanrun.components.data.config import DatasetConfig
 from titanrun.components.schedules.config import WarmupStableDecayConfig
 from titanrun.config.problems import DataPath
 from titanrun.config.tree import path_text
@@ -33,6 +34,26 @@ def settings_need_checkpoints(run: Recipe) -> Iterator[Finding]:
     if not run.checkpoint.enable:
         for name in (*SAVING, *LOADING):
             yield unread(("checkpoint", name), ("checkpoint", "enable"), "is false", "set checkpoint.enable: true, or remove it")
+
+
+@rule("validation-reads-in-order")
+def validation_reads_in_order(run: Recipe) -> Iterator[Finding]:
+    """Validation reads the same rows in the same order each time: shuffling its data changes nothing. Remove it."""
+    dataset = run.validation.dataset
+    if run.validation.enable and isinstance(dataset, DatasetConfig) and dataset.shuffle:
+        message = "shuffle has no effect on validation: it reads the same rows in the same order each time"
+        paths = (("validation", "dataset", "shuffle"),)
+        yield Finding(message, paths, help="remove it", code="no-effect", severity="warning", if_written=True)
+
+
+@rule("products-follow-bf16-weights")
+def products_follow_bf16_weights(run: Recipe) -> Iterator[Finding]:
+    """training.mixed_precision_param is what fp32 weights compute in; weights stored in another type compute in their own. Remove it, or
+    store the weights in float32."""
+    training = run.training
+    if training.dtype not in ("float32", training.mixed_precision_param):
+        state, help = f"is {training.dtype}, and such weights compute in it", "remove it, or set training.dtype: float32"
+        yield unread(("training", "mixed_precision_param"), ("training", "dtype"), state, help)
 
 
 @rule("warning-needs-deterministic")

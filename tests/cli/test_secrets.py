@@ -1,0 +1,191 @@
+"""A secret is never written and never shown: a canary in the environment, and everything that a run writes and prints."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+CANARY = "hf_cAnArY-0123456789"
+KEEPER = '''
+import logging
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from titanrun.components.metrics.config import TrackerConfig
+from titanrun.config.fields import bookkeeping
+from titanrun.config.types import Text
+
+
+class KeeperConfig(TrackerConfig):
+    """A tracker that needs a key."""
+
+    name: Literal["keeper"] = bookkeeping("keeper")
+    builds: ClassVar = "keeper:Keeper"
+    api_key: Text = bookkeeping(secret=True, examples=["${env:KEEPER_KEY}"])
+    """What opens the door."""
+    spare_key: Text | None = bookkeeping(None, secret=True, examples=["${env:SPARE_KEY}"])
+    """What opens the back door."""
+    received: str = bookkeeping("received.txt")
+    """Where the test looks for what arrived."""
+    breaks: bool = bookkeeping(False)
+    """Whether it breaks with the key in its message."""
+
+
+class Keeper:
+    def __init__(self, config, *, run_dir):
+        Path(config.received).write_text(config.api_key)
+        logging.getLogger("titanrun.keeper").warning("opening with %s, as %r", config.api_key, config)
+        if config.breaks:
+            raise RuntimeError(f"{config.api_key} is refused")
+
+    def log(self, step, values):
+        pass
+
+    def close(self):
+        pass
+'''
+RECIPE = """\
+version: 1
+name: keeping
+device: cpu
+plugins: [keeper]
+model: {name: llama3, flavor: debugmodel, n_layers: 1}
+training: {dataset: tiny, seq_len: 16, local_batch_size: 1, steps: 2, mixed_precision_param: float32}
+checkpoint: {enable: true, interval: 1}
+metrics:
+  trackers:
+    - {name: keeper, api_key: "${env:KEEPER_KEY}"}
+"""
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def titanrun(tmp_path: Path) -> Run:
+    """Runs a command where the plug-in is installed and the key is in the environment."""
+    site = tmp_path / "site"
+    info = site / "keeper-1.dist-info"
+    info.mkdir(parents=True)
+    (site / "keeper.py").write_text(KEEPER, encoding="utf-8")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: keeper\nVersion: 1\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text("[titanrun.plugins]\nkeeper = keeper\n", encoding="utf-8")
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
+    path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
+
+    def run(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": path, "KEEPER_KEY": CANARY, **changes}
+        command = [sys.executable, "-m", "titanrun", *arguments]
+        done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, check=False)
+        assert CANARY not in done.stdout + done.stderr, f"{arguments} prints the secret"
+        return done
+
+    return run
+
+
+def leaks(folder: Path) -> list[str]:
+    """The files below `folder` that hold the secret."""
+    return [str(path) for path in folder.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
+
+
+def test_a_secret_reaches_its_component_and_no_file(titanrun: Run, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    received = f"metrics.trackers[0].received={tmp_path / 'received.txt'}"
+    done = titanrun("train", "recipe.yaml", "dump_folder=out", received)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "received.txt").read_text() == CANARY
+    assert "opening with ***, as KeeperConfig(" in done.stderr
+    assert "api_key='***'" in done.stderr
+    assert "opening with ***" in (work / "out" / "logs" / "rank-0.log").read_text()
+    assert leaks(work) == []
+    for resolved in (work / "out" / "resolved.yaml", work / "out" / "checkpoint" / "step-2" / "resolved.yaml"):
+        assert 'api_key: "${env:KEEPER_KEY}"' in resolved.read_text()
+    # goes on, and breaks with the secret in its message
+    again = titanrun("train", "recipe.yaml", "dump_folder=out", received, "training.steps=3", "metrics.trackers[0].breaks=true")
+    assert again.returncode == 70
+    assert "going on after step 2" in again.stderr
+    assert "error[internal]: RuntimeError: *** is refused" in again.stderr
+    assert "*** is refused" in (work / "out" / "logs" / "internal-error.txt").read_text()
+    assert leaks(work) == []
+
+
+def test_commands_show_the_reference(titanrun: Run, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    for arguments in (["show", "recipe.yaml"], ["show", "recipe.yaml", "--minimal"], ["show", "recipe.yaml", "metrics"]):
+        assert 'api_key: "${env:KEEPER_KEY}"' in titanrun(*arguments).stdout
+    assert '"${env:KEEPER_KEY}"' in titanrun("show", "recipe.yaml", "--sources").stdout
+    (work / "resolved.yaml").write_text(titanrun("show", "recipe.yaml").stdout, encoding="utf-8")
+    assert titanrun("show", "resolved.yaml").stdout == (work / "resolved.yaml").read_text()
+    assert titanrun("diff-config", "recipe.yaml", "resolved.yaml").stdout == ""
+    other = "metrics.trackers[0].api_key=${env:OTHER_KEY}"
+    for view in ("--written", "--effective"):
+        assert "${env:OTHER_KEY}" in titanrun("diff-config", "recipe.yaml", "recipe.yaml", other, view, OTHER_KEY=CANARY).stdout
+    assert titanrun("validate", "recipe.yaml", "--level", "build").returncode == 0
+
+
+WRITTEN_OUT = {
+    "plain, beside another mistake": f"{{name: keeper, api_key: {CANARY}, frobnicate: 1}}",
+    "in quotes": f'{{name: keeper, api_key: "{CANARY}"}}',
+    "as the default of a reference": f"{{name: keeper, api_key: '${{env:KEEPER_KEY,{CANARY}}}'}}",
+    "beside a reference": f"{{name: keeper, api_key: '${{env:KEEPER_KEY}}{CANARY}'}}",
+    "in a list": f"{{name: keeper, api_key: [{CANARY}]}}",
+    "in a mapping": f"{{name: keeper, api_key: {{x: {CANARY}}}}}",
+    "under a misspelt key": f"{{name: keeper, api_ky: {CANARY}}}",
+    "with a tag": f"{{name: keeper, api_key: !!str {CANARY}}}",
+    "after another one": f"{{name: keeper, api_key: a, api_key: {CANARY}}}",
+    "in a block of text": f"name: keeper\n      api_key: |-\n        {CANARY}",
+    "folded": f'name: keeper\n      api_key: "abc\n        {CANARY}"',
+    "by an anchor": f"{{name: keeper, api_key: &key {CANARY}, spare_key: *key}}",
+}
+
+
+def written_out(folder: Path, case: str, name: str = "recipe.yaml") -> None:
+    recipe = RECIPE.replace('{name: keeper, api_key: "${env:KEEPER_KEY}"}', WRITTEN_OUT[case])
+    (folder / "work" / name).write_text(recipe, encoding="utf-8")
+
+
+def test_a_secret_written_out_is_a_located_problem_that_does_not_show_it(titanrun: Run, tmp_path: Path) -> None:
+    files = {case: f"{number}.yaml" for number, case in enumerate(WRITTEN_OUT)}
+    for case, name in files.items():
+        written_out(tmp_path, case, name)
+    done = titanrun("validate", *files.values(), "--json")
+    problems = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 2
+    for case, name in files.items():
+        found = [problem for problem in problems if problem["file"] == name]
+        assert found, case
+        assert all(problem["line"] in (10, 11) for problem in found), case
+        assert {problem["path"] for problem in found} & {"metrics.trackers[0].api_key", "metrics.trackers[0].api_ky"}, case
+    assert "^^^^" in titanrun("validate", *files.values()).stderr
+
+
+@pytest.mark.parametrize("format", ["github", "sarif"])
+def test_no_format_shows_a_secret_written_out(titanrun: Run, tmp_path: Path, format: str) -> None:
+    written_out(tmp_path, "plain, beside another mistake")
+    assert "recipe.yaml" in titanrun("validate", "recipe.yaml", "--format", format).stdout
+
+
+@pytest.mark.parametrize(("command", "tag"), [("show", ""), ("train", ""), ("validate", "!!str ")])
+def test_an_override_does_not_show_its_secret_either(titanrun: Run, tmp_path: Path, command: str, tag: str) -> None:
+    done = titanrun(command, "recipe.yaml", f"metrics.trackers[0].api_key={tag}{CANARY}")
+    assert done.returncode == 2
+    assert "<override 1>" in done.stderr
+    assert leaks(tmp_path / "work") == []
+
+
+def test_nothing_refers_to_a_secret(titanrun: Run) -> None:
+    done = titanrun("show", "recipe.yaml", "description=key ${metrics.trackers[0].api_key}")
+    assert "'metrics.trackers[0].api_key' is a secret, and nothing refers to it" in done.stderr
+
+
+def test_a_secret_that_is_not_set_is_found_before_anything_is_written(titanrun: Run, tmp_path: Path) -> None:
+    assert titanrun("validate", "recipe.yaml", KEEPER_KEY="").returncode == 0
+    for command in (["validate", "--level", "environment"], ["train"]):
+        done = titanrun(*command, "recipe.yaml", KEEPER_KEY="")
+        assert (done.returncode, "environment variable 'KEEPER_KEY' is not set" in done.stderr) == (2, True)
+        assert "recipe.yaml:10:31" in done.stderr
+    assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["recipe.yaml"]

@@ -1,0 +1,94 @@
+"""Secret fields: what they take, what is shown of them, and how they get their values."""
+
+import pytest
+from pydantic import ValidationError
+
+from titanrun.config.base import Config, dump
+from titanrun.config.check import check
+from titanrun.config.describe import described
+from titanrun.config.fields import bookkeeping, section
+from titanrun.config.problems import ProblemsFound, SourceText
+from titanrun.config.render import render
+from titanrun.config.secrets import masked, revealed, secrets
+from titanrun.config.source import read_text
+from titanrun.config.types import Text
+
+
+class Door(Config):
+    key: Text = bookkeeping("${env:DOOR_KEY}", secret=True)
+    width: int = bookkeeping(1)
+
+
+class House(Config):
+    door: Door = section(Door)
+    windows: tuple[Door, ...] = bookkeeping(())
+    safe: Text | None = bookkeeping(None, secret=True, examples=["${env:SAFE}"])
+
+
+ENVIRONMENT = {"DOOR_KEY": "open sesame", "SAFE": "12-34"}
+
+
+@pytest.mark.parametrize("written", ["open sesame", "", "$${env:SAFE}", "${env:SAFE,x}", "${env:SAFE} ", "${safe}", "${env:}", 1234, ["x"]])
+def test_a_secret_takes_a_reference_only(written: object) -> None:
+    with pytest.raises(ValidationError) as caught:
+        House.model_validate({"safe": written})
+    assert caught.value.errors()[0]["type"] == "secret"
+
+
+def test_null_stays_where_the_field_takes_it() -> None:
+    assert House.model_validate({"safe": None}).safe is None
+    with pytest.raises(ValidationError):
+        Door.model_validate({"key": None})
+
+
+def test_a_secret_written_out_is_shown_as_stars_in_every_message_of_its_text() -> None:
+    (tree := read_text(SourceText("r.yaml", "{safe: hush, door: {width: many}}"), "yaml"))
+    assert (
+        render(check(House, tree).problems)
+        == """\
+error[wrong-type]: a secret is not written into a recipe; what stands here is not shown
+ --> r.yaml:1:8  (safe)
+  |
+1 | {safe: ****, door: {width: many}}
+  |        ^^^^ help: write ${env:NAME}, and set that environment variable where the run starts
+
+error[wrong-type]: expected a whole number, got text 'many'
+ --> r.yaml:1:28  (door.width)
+  |
+1 | {safe: ****, door: {width: many}}
+  |                            ^^^^
+"""
+    )
+
+
+def test_revealed_fills_every_secret_and_keeps_the_rest() -> None:
+    house = House.model_validate({"safe": "${env:SAFE}", "windows": [{"key": "${env:SAFE}", "width": 3}]})
+    assert list(secrets(house)) == [(("safe",), "SAFE"), (("door", "key"), "DOOR_KEY"), (("windows", 0, "key"), "SAFE")]
+    known = revealed(house, ENVIRONMENT)
+    assert (known.door.key, known.safe, known.windows[0].key, known.windows[0].width) == ("open sesame", "12-34", "12-34", 3)
+    assert dump(house)["door"]["key"] == "${env:DOOR_KEY}"
+    assert "12-34" not in repr(known)
+    assert "open sesame" not in repr(known)
+
+
+def test_a_config_without_secrets_is_itself() -> None:
+    class Plain(Config):
+        width: int = bookkeeping(1)
+
+    plain = Plain()
+    assert revealed(plain, {}) is plain
+
+
+@pytest.mark.parametrize("environment", [{}, {"DOOR_KEY": ""}])
+def test_what_is_not_set_is_a_problem_of_its_path(environment: dict[str, str]) -> None:
+    with pytest.raises(ProblemsFound) as caught:
+        revealed(House(), environment)
+    assert [problem.path for problem in caught.value.problems] == [("door", "key")]
+
+
+def test_of_two_secrets_the_longer_one_is_masked_first() -> None:
+    assert masked("abc abcdef x", {"abc", "abcdef"}) == "*** *** x"
+
+
+def test_the_reference_says_what_a_secret_takes() -> None:
+    assert [field.type for field in described(House)] == ["section", "list of section", "${env:NAME}, a secret or null"]

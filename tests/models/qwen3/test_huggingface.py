@@ -1,0 +1,114 @@
+"""Logits equal transformers' Qwen3ForCausalLM and Qwen3MoeForCausalLM on random weights, in both directions of the mapping."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Generator
+from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+from titanrun.config.problems import ProblemsFound
+from titanrun.models.qwen3.huggingface import from_huggingface, huggingface_config, to_huggingface
+from titanrun.models.qwen3.model import Qwen3
+
+EXPERTS = {
+    "num_experts": 8,
+    "top_k": 3,
+    "hidden_dim": 48,
+    "num_shared_experts": 0,
+    "score_func": "softmax",
+    "route_norm": True,
+    "route_scale": 1.0,
+    "gate_bias": False,
+    "score_before_experts": False,
+    "num_expert_groups": None,
+    "num_limited_groups": None,
+    "load_balance_coeff": 1e-3,
+}
+SHAPES = {
+    "heads wider than the stream": {"head_dim": 32},
+    "tied": {"tie_word_embeddings": True, "n_kv_heads": 1},
+    "experts": {"moe": EXPERTS},
+    "experts one by one, scores not normalised": {"moe": {**EXPERTS, "use_grouped_mm": False, "route_norm": False}},
+}
+SEQ_LEN = 2048
+
+
+@pytest.fixture(params=SHAPES.values(), ids=SHAPES.keys())
+def config(request, qwen3):
+    # weights that let attention decide the logits: at the usual std of 0.02 the embedding does
+    return qwen3(**request.param, init={"linear_std": 0.1})
+
+
+def random_model(config, seed=0):
+    model, generator = Qwen3(config, seq_len=SEQ_LEN), Generator().manual_seed(seed)
+    model.init_weights(generator)
+    for name, parameter in model.named_parameters():
+        if "norm" in name:
+            parameter.data.uniform_(0.5, 1.5, generator=generator)
+    return model
+
+
+def difference(model, theirs, config):
+    """Largest distance of the logits, at the row's start and far behind it."""
+    ids = torch.randint(config.vocab_size, (2, 64), generator=Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    largest = 0.0
+    for positions in (torch.arange(64)[None], torch.arange(1900, 1964)[None], torch.arange(64)[None] * 31):
+        with torch.no_grad():
+            ours, other = model(ids, positions), theirs(ids, mask, position_ids=positions).logits
+        assert 0.5 < other.std() < 5
+        largest = max(largest, (ours - other).abs().max().item())
+    print(f"largest difference of logits: {largest:.1e}")
+    return largest
+
+
+def test_transformers_opens_what_is_exported_and_gives_the_same_logits(config, tmp_path):
+    model = random_model(config)
+    save_file(to_huggingface(config, model.state_dict()), tmp_path / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "config.json").write_text(json.dumps(huggingface_config(config, "float32")))
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert type(theirs) is (Qwen3ForCausalLM if config.moe is None else Qwen3MoeForCausalLM)
+    assert difference(model, theirs, config) < 1e-5
+
+
+def test_weights_of_transformers_give_its_logits_here(config, tmp_path):
+    torch.manual_seed(2)
+    written = {**huggingface_config(config, "float32"), "initializer_range": 0.1}
+    theirs = Qwen3ForCausalLM(Qwen3Config(**written)) if config.moe is None else Qwen3MoeForCausalLM(Qwen3MoeConfig(**written))
+    theirs.save_pretrained(tmp_path)
+    model = Qwen3(config, seq_len=SEQ_LEN)
+    model.load_state_dict(from_huggingface(config, load_file(tmp_path / "model.safetensors")))
+    assert difference(model, theirs, config) < 1e-5
+
+
+def test_gradients_are_those_of_transformers(qwen3, tmp_path):
+    config = qwen3(moe=EXPERTS, init={"linear_std": 0.1})
+    model = random_model(config)
+    save_file(to_huggingface(config, model.state_dict()), tmp_path / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "config.json").write_text(json.dumps(huggingface_config(config, "float32")))
+    theirs = Qwen3MoeForCausalLM.from_pretrained(tmp_path)
+    ids = torch.randint(config.vocab_size, (2, 64), generator=Generator().manual_seed(1))
+    model(ids).logsumexp(-1).mean().backward()
+    theirs(ids).logits.logsumexp(-1).mean().backward()
+    wanted = theirs.model.layers[0].mlp.gate.weight.grad
+    assert wanted.abs().max() > 0
+    torch.testing.assert_close(model.layers["0"].moe.router.gate.weight.grad, wanted, atol=5e-6 * wanted.abs().max().item(), rtol=1e-3)
+    embedding = theirs.model.embed_tokens.weight.grad
+    torch.testing.assert_close(model.tok_embeddings.weight.grad, embedding, atol=5e-6 * embedding.abs().max().item(), rtol=1e-3)
+
+
+def test_there_and_back_is_bitwise_the_same(config):
+    state = random_model(config).state_dict()
+    back = from_huggingface(config, to_huggingface(config, state))
+    assert back.keys() == state.keys()
+    assert all(torch.equal(back[name], state[name]) for name in state)
+
+
+def test_weights_of_another_model_are_named(qwen3):
+    config = qwen3(moe=EXPERTS)
+    exported = to_huggingface(config, random_model(config).state_dict())
+    del exported["model.layers.1.mlp.experts.7.up_proj.weight"]
+    with pytest.raises(ProblemsFound, match=r"missing: model\.layers\.1\.mlp\.experts\.7\.up_proj\.weight"):
+        from_huggingface(config, exported)

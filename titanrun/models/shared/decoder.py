@@ -1,0 +1,89 @@
+"""The skeleton that the decoder-only families share: embedding, layers, final norm, output head.
+
+Shapes: B batch, T tokens of a row, D model width, V vocabulary.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Generator, Tensor, nn
+
+from titanrun.models.shared.config import DecoderInitConfig
+from titanrun.models.shared.initialization import normal_, truncated_normal_
+
+
+class DecoderSizes(Protocol):
+    """What the skeleton reads of a family's config."""
+
+    vocab_size: Any
+    dim: Any
+    n_layers: Any
+    norm_eps: Any
+    tie_word_embeddings: Any
+
+    @property
+    def init(self) -> DecoderInitConfig: ...
+
+
+class Decoder(nn.Module):
+    """Token ids to logits of the next token. A family gives the layers and the RoPE table.
+
+    Build it on the meta device, allocate with `to_empty`, then call `init_weights`, which also fills the RoPE table. A layer is
+    called with the stream [B, T, D] and what `rope_rows` makes of the table, and has
+    `init_weights(init, into_stream_std=..., generator=...)`.
+    """
+
+    rope_table: Tensor
+
+    def __init__(self, config: DecoderSizes, layers: Sequence[nn.Module], *, seq_len: int) -> None:
+        super().__init__()
+        self.config = config
+        self.seq_len = seq_len
+        self.tok_embeddings = nn.Embedding(config.vocab_size, config.dim)
+        self.layers = nn.ModuleDict({str(index): layer for index, layer in enumerate(layers)})
+        self.norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
+        self.output = nn.Linear(config.dim, config.vocab_size, bias=False)
+        self.register_buffer("rope_table", self.new_rope_table(self.output.weight.device), persistent=False)
+        self.tie_weights()
+
+    def new_rope_table(self, device: torch.device) -> Tensor:
+        """The RoPE table, one row a position; on the meta device only its shape."""
+        raise NotImplementedError
+
+    def rope_rows(self, seq_len: int, positions_BT: Tensor | None) -> Tensor:
+        """What the layers need of the table for rows of `seq_len` tokens."""
+        raise NotImplementedError
+
+    def forward(self, tokens_BT: Tensor, positions_BT: Tensor | None = None) -> Tensor:
+        """Logits [B, T, V] in the compute dtype. Positions are [1, T] or [B, T], and 0 to T - 1 where absent."""
+        rope = self.rope_rows(tokens_BT.size(1), positions_BT)
+        h_BTD = self.tok_embeddings(tokens_BT)
+        for layer in self.layers.values():
+            h_BTD = layer(h_BTD, rope)
+        return self.output(self.norm(h_BTD))
+
+    def tie_weights(self) -> None:
+        """Let the output head use the embedding's matrix, if the config says so; `to_empty` separates them."""
+        if self.config.tie_word_embeddings:
+            self.output.weight = self.tok_embeddings.weight
+
+    def init_weights(self, generator: Generator | None = None) -> None:
+        """Fill every parameter and the RoPE table. A tied matrix is drawn as the output head."""
+        init = self.config.init
+        self.tie_weights()
+        self.rope_table = self.new_rope_table(self.rope_table.device)
+        if not self.config.tie_word_embeddings:
+            normal_(self.tok_embeddings.weight, std=init.embedding_std, generator=generator)
+        for layer, block in self.layers.items():
+            block.init_weights(init, into_stream_std=self.into_stream_std(int(layer)), generator=generator)
+        self.norm.reset_parameters()
+        output_bound = init.output_truncation_stds * init.output_std
+        truncated_normal_(self.output.weight, std=init.output_std, bound=output_bound, generator=generator)
+
+    def into_stream_std(self, layer: int) -> float:
+        """Std of what adds to the residual stream: falls with the depth, so that the stream's variance does not grow with it."""
+        init = self.config.init
+        depth = layer + 1 if init.depth_scaling == "layer" else self.config.n_layers
+        return init.linear_std / math.sqrt(2 * depth)

@@ -1,0 +1,59 @@
+"""Experts of one layer as three stacked matrices, run by one grouped product or one after the other.
+
+Shapes: S slots sorted by expert, E experts, D model width, F hidden width, I and O width before and after a product.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from titanrun.models.shared.config import MoeConfig
+
+# torch's grouped product reads rows in pieces of so many bytes
+GROUPED_ALIGNMENT = 16
+# the oldest NVIDIA generation whose kernel does it, and the one dtype it takes
+GROUPED_CAPABILITY = (9, 0)
+
+
+class GroupedExperts(nn.Module):
+    """SwiGLU experts: of expert e, w2[e](silu(w1[e] x) * w3[e] x)."""
+
+    def __init__(self, config: MoeConfig, *, dim: int) -> None:
+        super().__init__()
+        experts, hidden = config.num_experts, config.hidden_dim
+        self.w1 = nn.Parameter(torch.empty(experts, hidden, dim))
+        self.w2 = nn.Parameter(torch.empty(experts, dim, hidden))
+        self.w3 = nn.Parameter(torch.empty(experts, hidden, dim))
+        self.use_grouped_mm = config.use_grouped_mm
+
+    def forward(self, x_SD: Tensor, counts_E: Tensor) -> Tensor:
+        """Outputs [S, D] of slots sorted by expert, `counts_E` to each."""
+        multiply = grouped_product if self.use_grouped_mm and can_group(x_SD, self.w1) else product_by_expert
+        # under autocast the stream is narrower than the weights
+        w1_EFD, w2_EDF, w3_EFD = (weight.to(x_SD.dtype) for weight in (self.w1, self.w2, self.w3))
+        h_SF = F.silu(multiply(x_SD, w1_EFD, counts_E)) * multiply(x_SD, w3_EFD, counts_E)
+        return multiply(h_SF, w2_EDF, counts_E)
+
+
+def can_group(x_SI: Tensor, weight_EOI: Tensor) -> bool:
+    """Whether torch's grouped product takes the device, the dtype and the widths."""
+    widths_fit = all(width * x_SI.element_size() % GROUPED_ALIGNMENT == 0 for width in weight_EOI.shape[1:])
+    if not hasattr(F, "grouped_mm") or not widths_fit or x_SI.size(0) == 0:
+        return False
+    if x_SI.device.type == "cpu":
+        return x_SI.dtype in (torch.float32, torch.bfloat16)
+    return x_SI.dtype == torch.bfloat16 and torch.cuda.get_device_capability(x_SI.device) >= GROUPED_CAPABILITY
+
+
+def grouped_product(x_SI: Tensor, weight_EOI: Tensor, counts_E: Tensor) -> Tensor:
+    """x W^T with the matrix of each slot's expert, in one kernel."""
+    ends_E = counts_E.cumsum(0).to(torch.int32)
+    return F.grouped_mm(x_SI, weight_EOI.transpose(-2, -1), offs=ends_E)
+
+
+def product_by_expert(x_SI: Tensor, weight_EOI: Tensor, counts_E: Tensor) -> Tensor:
+    """The same, one expert after the other; slots beyond the last count are padding and give zero."""
+    counts = counts_E.tolist()
+    parts = [part @ weight_OI.T for part, weight_OI in zip(x_SI[: sum(counts)].split(counts), weight_EOI, strict=True)]
+    padding = x_SI.new_zeros(x_SI.size(0) - sum(counts), weight_EOI.size(1))
+    return torch.cat([*parts, padding])

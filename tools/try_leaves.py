@@ -1,0 +1,45 @@
+"""Ignores one setting after the other, and tells which of the tests in tests/recipe/leaves.yaml do not notice.
+
+python tools/try_leaves.py                      # all of them; a few seconds each
+python tools/try_leaves.py optimizer:adamw.lr   # these
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from recipe_leaves import NOT_BUILT, Leaf, leaves, table
+
+TOOLS = Path(__file__).parent
+ROOT = TOOLS.parent
+# pytest's exit codes: a test failed, or broke where it was collected
+TESTS_FAILED = 1
+
+
+def main(names: list[str]) -> int:
+    """Exit code 1 where a test passes though its setting is ignored."""
+    tests = table()
+    tried = [leaves()[name] for name in names or leaves() if tests[name] != NOT_BUILT and leaves()[name].has_a_choice]
+    blind = [leaf.name for leaf in tried if not notices(leaf, tests[leaf.name])]
+    print(f"{len(tried) - len(blind)} of {len(tried)} settings are missed by their test when they are ignored")
+    return 1 if blind else 0
+
+
+def notices(leaf: Leaf, test: str) -> bool:
+    """Whether the test fails while the setting is ignored."""
+    paths = [str(TOOLS / "ignoring"), str(TOOLS), str(ROOT)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TITANRUN_IGNORED": leaf.name}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"tests/{test}"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode == TESTS_FAILED:
+        return True
+    reason = (
+        "the test passes" if done.returncode == 0 else f"pytest ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    )
+    print(f"{leaf.name}: {test}: {reason}", flush=True)
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
