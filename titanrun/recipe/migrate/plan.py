@@ -129,7 +129,7 @@ def available(item: Item, data: dict[str, Any]) -> Item:
             kept = {other: inside for other, inside in item.targets.items() if not not_available(data, other, inside, extension)}
             return replace(item, fate="refused", targets=kept, words=words)
         if target[-1] == "name":
-            return replace(item, fate="refused", words=f"{words}; kept, since a recipe needs one: this one validates when it is built")
+            return replace(item, fate="refused", words=f"{words} (kept: a recipe needs one)")
     return item
 
 
