@@ -15,6 +15,8 @@ TOOLS = Path(__file__).parent
 ROOT = TOOLS.parent
 # pytest's exit codes: a test failed, or broke where it was collected
 TESTS_FAILED = 1
+# a length that is ignored makes a run of ten thousand steps
+TOO_LONG_SECONDS = 120
 
 
 def main(names: list[str]) -> int:
@@ -31,7 +33,11 @@ def notices(leaf: Leaf, test: str) -> bool:
     paths = [str(TOOLS / "ignoring"), str(TOOLS), str(ROOT)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TITANRUN_IGNORED": leaf.name}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"tests/{test}"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=TOO_LONG_SECONDS)
+    except subprocess.TimeoutExpired:
+        print(f"{leaf.name}: {test}: does not end, which counts as noticed", flush=True)
+        return True
     if done.returncode == TESTS_FAILED:
         return True
     reason = (

@@ -5,6 +5,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from titanrun.config.emit import flow
 from titanrun.config.problems import Fix, Origin, Problem
 from titanrun.config.tree import path_text
 
@@ -100,9 +101,12 @@ def includes(origin: Origin | None) -> list[str]:
 
 
 def shorten(value: object) -> str:
-    """A value as it is shown in a message: text in single quotes, cut after 60 characters."""
+    """A value as it is shown in a message: text in single quotes, lists and mappings as in YAML, cut after 60 characters."""
     names = {None: "null", True: "true", False: "false"}
-    text = names[value] if value is None or isinstance(value, bool) else f"'{value}'" if isinstance(value, str) else str(value)
+    if isinstance(value, list | tuple | dict):
+        text = flow(value)
+    else:
+        text = names[value] if value is None or isinstance(value, bool) else f"'{value}'" if isinstance(value, str) else str(value)
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
 
 

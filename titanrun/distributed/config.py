@@ -74,6 +74,7 @@ class ActivationCheckpointConfig(ComponentConfig):
 
     slot: ClassVar = "activation_checkpoint"
     is_slot: ClassVar = True
+    # torchtitan 0.2.2 recomputes every second layer unless told otherwise; here recomputing is asked for
     default_name: ClassVar = "none"
     name: str = performance()
 
@@ -148,6 +149,7 @@ class FaultToleranceConfig(Config):
     """How long a collective between groups may take."""
     replica_id: NonNegativeInt = bookkeeping(0, not_built=REPLICAS)
     """Which of the groups this is, from 0."""
+    # 0 in torchtitan 0.2.2, which no run with replica groups can have
     group_size: PositiveInt | None = numerics(None, unit="groups", not_built=REPLICAS)
     """How many groups share the data; null only while they are not used."""
     min_replica_size: PositiveInt = bookkeeping(1, unit="groups", not_built=REPLICAS)

@@ -1,6 +1,7 @@
 """Degrees of parallelism: the ranks they take, and the size of every mesh that follows from them."""
 
 from dataclasses import dataclass
+from math import gcd
 
 from titanrun.config.types import AUTO
 from titanrun.distributed.config import ParallelismConfig
@@ -13,6 +14,14 @@ RANK_FIELDS = (
     "context_parallel_degree",
     "tensor_parallel_degree",
 )
+# a count may have 64 bits, and nobody has more ranks than this
+LARGEST_DIVISOR = 4096
+
+
+def common_divisors(*counts: int) -> list[int]:
+    """What divides all of the counts, up to LARGEST_DIVISOR."""
+    shared = gcd(*counts)
+    return [size for size in range(1, min(shared, LARGEST_DIVISOR) + 1) if shared % size == 0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from titanrun.config.base import dump
 from titanrun.config.check import check
 from titanrun.config.interpolate import escaped
@@ -12,7 +14,8 @@ from titanrun.config.problems import DataPath, Problem, ProblemsFound, SourceTex
 from titanrun.config.secrets import secrets, unset_secrets
 from titanrun.config.signature import check_signature, signed
 from titanrun.config.source import read_source, read_text
-from titanrun.config.tree import Node, find, nearest, without
+from titanrun.config.tree import Node, find, nearest, path_text, without
+from titanrun.config.wording import word_value_error
 from titanrun.recipe import menu
 from titanrun.recipe.decide import decide
 from titanrun.recipe.reading import Reading, load_listed_plugins, read_back, read_tree
@@ -176,7 +179,18 @@ def decided(recipe: Recipe, tree: Node, file: str, ranks: int | None) -> Recipe:
     try:
         return Recipe.model_validate(decide(recipe, file=file, ranks=ranks))
     except ProblemsFound as error:
-        raise ProblemsFound([placed(problem, tree) for problem in error.problems]) from None
+        problems = list(error.problems)
+    except ValidationError as error:
+        problems = [beyond_range(item) for item in error.errors(include_url=False)]
+    raise ProblemsFound([placed(problem, tree) for problem in problems])
+
+
+def beyond_range(error: Any) -> Problem:
+    """The problem of a value that nobody wrote: it follows from others, and its own field does not take it."""
+    path: DataPath = tuple(error["loc"])
+    wording = word_value_error(error["type"], error.get("ctx") or {}, error["input"])
+    message = f"{path_text(path)} follows from other values, but {wording.message}"
+    return Problem("out-of-range", message, path, help=f"write {path_text(path)}, or change what it follows from", got=error["input"])
 
 
 def placed(problem: Problem, tree: Node) -> Problem:

@@ -20,6 +20,7 @@ class WarmupStableDecayConfig(ScheduleConfig):
 
     name: Literal["warmup_stable_decay"] = numerics("warmup_stable_decay")
     builds: ClassVar = "titanrun.components.schedules.warmup_stable_decay:WarmupStableDecay"
+    # 200 in torchtitan 0.2.2, which is cut where the run is shorter
     warmup_steps: OrAuto[NonNegativeInt] | None = numerics("auto", unit="steps", examples=[200])
     """Steps of linear warmup; the first step already uses lr / warmup_steps. `auto` is min(200, steps // 10); null: as epochs decide."""
     total_steps: OrAuto[PositiveInt] | None = numerics("auto", unit="steps", examples=[10000])

@@ -13,6 +13,7 @@ class ValidationConfig(Config):
     """Whether validation runs."""
     dataset: OrAuto[DatasetConfig] | None = component("auto")
     """Held-out data; `auto` is the held-out part of the tiny corpus where that corpus trains, else none."""
+    # torchtitan 0.2.2 validates 8 rows of 2048 tokens whatever it trains on
     local_batch_size: OrAuto[PositiveInt] = bookkeeping("auto", unit="rows", examples=[8])
     """Rows a forward pass takes on each data-parallel rank; `auto` is training.local_batch_size."""
     seq_len: OrAuto[PositiveInt] = bookkeeping("auto", unit="tokens", examples=[2048])

@@ -10,6 +10,7 @@ from titanrun.models.shared.config import (
     AttentionConfig,
     DecoderInitConfig,
     FeedForwardConfig,
+    LayerCount,
     ModelConfig,
     RopeConfig,
     Sizes,
@@ -27,7 +28,7 @@ class Llama3Config(ModelConfig):
     follows: ClassVar = frozenset({("n_kv_heads",), ("head_dim",), ("feed_forward", "hidden_dim"), ("init", "output_std")})
     dim: OrAuto[PositiveInt] = numerics("auto", examples=[4096])
     """Width of the residual stream."""
-    n_layers: OrAuto[PositiveInt] = numerics("auto", examples=[32])
+    n_layers: OrAuto[LayerCount] = numerics("auto", examples=[32])
     """Number of decoder layers."""
     n_heads: OrAuto[PositiveInt] = numerics("auto", examples=[32])
     """Number of query heads."""

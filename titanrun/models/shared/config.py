@@ -1,6 +1,8 @@
 """The model slot, and the nested configs that model families share: attention, RoPE, feed-forward."""
 
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
+
+from annotated_types import Interval
 
 from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.fields import bookkeeping, component, numerics, performance
@@ -9,6 +11,10 @@ from titanrun.config.types import AUTO, NonNegativeInt, OrAuto, PositiveFloat, P
 
 T = TypeVar("T")
 Sizes: TypeAlias = dict[str, Any]
+# every layer has names and shapes of its own, which are listed without a GPU: a mistyped count must not fill the memory
+LayerCount: TypeAlias = Annotated[int, Interval(gt=0, le=10_000)]
+# a float that no integer field takes, where infinity would not even become an integer
+FAR_TOO_WIDE = 2.0**64
 Feature: TypeAlias = Literal[
     "tensor parallelism",
     "pipeline parallelism",
@@ -189,7 +195,7 @@ def swiglu_width(dim: int, *, multiplier: float | None, multiple_of: int) -> int
     """Hidden width by Llama's rule: two thirds of 4 dim, times the multiplier, rounded up."""
     width = int(2 * (4 * dim) / 3)
     if multiplier is not None:
-        width = int(multiplier * width)
+        width = int(min(multiplier * width, FAR_TOO_WIDE))
     return -(-width // multiple_of) * multiple_of
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from titanrun.config.suggest import listing
-from titanrun.distributed.degrees import degrees_of
+from titanrun.distributed.degrees import common_divisors, degrees_of
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rank_rule, rule
 from titanrun.recipe.rules.ranks import at
@@ -26,7 +26,7 @@ def experts_divide_over_ep(run: Recipe) -> Iterator[Finding]:
     """Each expert-parallel rank holds the same number of whole experts: expert_parallel_degree must divide model.moe.num_experts."""
     degree, experts = run.parallelism.expert_parallel_degree, run.model.routed_experts()
     if experts % degree:
-        fitting = [str(size) for size in range(1, experts + 1) if experts % size == 0]
+        fitting = map(str, common_divisors(experts))
         yield Finding(
             f"{experts} experts cannot be split over {degree} expert-parallel ranks",
             (EXPERT, ("model", "moe", "num_experts"), ("model", "flavor")),

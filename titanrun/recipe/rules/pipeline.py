@@ -6,6 +6,7 @@ from pathlib import Path
 from titanrun.config.problems import DataPath
 from titanrun.config.suggest import closest, listing
 from titanrun.distributed.config import ParallelismConfig
+from titanrun.distributed.degrees import common_divisors
 from titanrun.distributed.stages import SCHEDULES, ScheduleShape, Weights, rounds_fit, split_fault, stages_for
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rule
@@ -125,7 +126,7 @@ def microbatches_divide(run: Recipe) -> Iterator[Finding]:
     pipeline_parallel_microbatch_size."""
     rows, size = run.training.local_batch_size, run.parallelism.pipeline_parallel_microbatch_size
     if run.parallelism.pipeline_parallel_degree > 1 and rows % size:
-        fitting = [str(number) for number in range(1, rows + 1) if rows % number == 0]
+        fitting = map(str, common_divisors(rows))
         message = f"{rows} rows cannot be split into microbatches of {size}"
         yield Finding(message, (MICROBATCH, LOCAL_BATCH), help=f"use a pipeline_parallel_microbatch_size of {listing(fitting)}")
 

@@ -7,7 +7,7 @@ from titanrun.config.problems import DataPath
 from titanrun.config.suggest import listing
 from titanrun.config.types import AUTO
 from titanrun.distributed.config import ParallelismConfig
-from titanrun.distributed.degrees import RANK_FIELDS, degrees_of, ranks_beside_shards
+from titanrun.distributed.degrees import LARGEST_DIVISOR, RANK_FIELDS, common_divisors, degrees_of, ranks_beside_shards
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rank_rule
 
@@ -59,7 +59,7 @@ def way_out(section: ParallelismConfig, ranks: int, names: list[str]) -> str:
     others = [name for name in names if name != SHARDS]
     if len(others) != 1:
         return f"use degrees whose product divides {ranks}, and leave data_parallel_shard_degree: auto"
-    fitting = [str(degree) for degree in range(1, min(ranks, 64) + 1) if ranks % degree == 0]
+    fitting = [str(degree) for degree in common_divisors(ranks) if degree <= 64]
     return f"use a {others[0]} of {listing(fitting)}, and leave data_parallel_shard_degree: auto"
 
 
@@ -72,7 +72,7 @@ def batch_sizes_divide(run: Recipe, ranks: int | None) -> Iterator[Finding]:
     local, total = run.training.local_batch_size, int(run.training.global_batch_size)
     paths: tuple[DataPath, ...] = (("training", "global_batch_size"), ("training", "local_batch_size"))
     if total % local:
-        divisors = [str(size) for size in range(1, total + 1) if total % size == 0] if total <= 4096 else []
+        divisors = [str(size) for size in common_divisors(total)] if total <= LARGEST_DIVISOR else []
         yield Finding(
             f"a global batch of {total} rows cannot be split into passes of {local}",
             paths,

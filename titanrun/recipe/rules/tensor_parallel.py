@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from titanrun.config.suggest import listing
+from titanrun.distributed.degrees import common_divisors
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rule
 
@@ -14,7 +15,7 @@ def heads_divide_over_tp(run: Recipe) -> Iterator[Finding]:
     """Each tensor-parallel rank computes whole attention heads: tensor_parallel_degree must divide the number of query heads, and
     of key and value heads. Use a degree that divides both."""
     degree, counts = run.parallelism.tensor_parallel_degree, run.model.heads()
-    fitting = [str(size) for size in range(1, max(counts.values(), default=0) + 1) if not any(count % size for count in counts.values())]
+    fitting = [str(size) for size in common_divisors(*counts.values())]
     told: set[int] = set()
     for name, count in counts.items():
         if count % degree and count not in told:

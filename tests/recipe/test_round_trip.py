@@ -1,0 +1,152 @@
+"""Random valid recipes over the whole schema: however one is written, it is the same run, and what was saved is what ran."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from titanrun.cli import diff_config, show
+from titanrun.config.base import dump
+from titanrun.config.emit import emit, emit_toml, flow
+from titanrun.config.fields import setting_of
+from titanrun.config.interpolate import escaped
+from titanrun.config.problems import DataPath, SourceText
+from titanrun.config.source import read_text
+from titanrun.config.tree import path_text, plain
+from titanrun.recipe.resolve import resolve
+from titanrun.recipe.topics import topics
+
+Data = dict[str, Any]
+MANY = 600
+
+
+def write(folder: Path, text: str, *, suffix: str = ".yaml") -> str:
+    """A recipe in a file whose stem is always the same, since a recipe without a name takes it."""
+    file = folder / f"recipe{suffix}"
+    file.write_text(text, encoding="utf-8", newline="")
+    return str(file)
+
+
+def leaves(data: Any, path: DataPath = ()) -> Iterator[tuple[DataPath, Any]]:
+    """Everything below mappings with its path; lists stay whole."""
+    if isinstance(data, dict) and data:
+        for key, value in data.items():
+            yield from leaves(value, (*path, key))
+    else:
+        yield path, data
+
+
+def keys(data: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The path of every key, without the indexes of lists."""
+    for item in data if isinstance(data, list) else []:
+        yield from keys(item, path)
+    for key, value in data.items() if isinstance(data, dict) else ():
+        yield (*path, key)
+        yield from keys(value, (*path, key))
+
+
+def built_fields() -> set[tuple[str, ...]]:
+    """The path of every field that has an effect, in the section where it is met first."""
+    found = set()
+    for topic in topics():
+        for name, field in ({} if topic.is_slot else topic.config.model_fields).items():
+            setting = setting_of(field)
+            if setting is not None and setting.not_built is None and name != "name":
+                found.add((*topic.keys, name))
+    return found
+
+
+def resolved_text(folder: Path, data: Data) -> str:
+    return resolve(write(folder, emit(escaped(data))), environment={}).text
+
+
+def check_canonical_bytes(data: Data, folder: Path) -> None:
+    for written in (emit(escaped(data)), resolved_text(folder, data)):
+        body = written.partition("\n")[2] if written.startswith("#") else written
+        tree = read_text(SourceText("recipe.yaml", written), "yaml")
+        assert emit(plain(tree)) == body
+    run = dump(resolve(write(folder, emit(escaped(data))), environment={}).recipe)
+    assert emit(plain(read_text(SourceText("recipe.yaml", emit(run)), "yaml"))) == emit(run)
+
+
+def check_every_spelling(data: Data, folder: Path) -> None:
+    expected, written = resolved_text(folder, data), escaped(data)
+    assert resolve(write(folder, emit_toml(written), suffix=".toml"), environment={}).text == expected
+    assert resolve(write(folder, f"{flow(written)}\r\n"), environment={}).text == expected
+    base = write(folder, "x-nothing: here\n")
+    overrides = [f"{path_text(path)}={flow(value)}" for path, value in leaves(written)]
+    assert resolve(base, overrides, environment={}).text == expected
+    dashed = [f"--{path_text(path)}={flow(value)}" for path, value in leaves(written)]
+    assert resolve(base, dashed, environment={}).text == expected
+
+
+def check_resolved_is_clean(data: Data, folder: Path) -> None:
+    text = resolved_text(folder, data)
+    again = resolve(write(folder, text), environment={})
+    assert again.warnings == ()
+    assert again.text == text
+
+
+def check_diff_is_empty(data: Data, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "run").mkdir(exist_ok=True)
+    text = resolved_text(folder, data)
+    (folder / "run" / "resolved.yaml").write_text(text, encoding="utf-8", newline="")
+    assert diff_config.run([write(folder, emit(escaped(data))), str(folder / "run")]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def check_minimal_is_the_same_run(data: Data, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = resolved_text(folder, data)
+    capsys.readouterr()
+    assert show.run([write(folder, text), "--minimal"]) == 0
+    assert resolve(write(folder, capsys.readouterr().out), environment={}).text == text
+
+
+def test_writing_what_was_read_gives_the_same_bytes(some_recipes: list[Data], tmp_path: Path) -> None:
+    for data in some_recipes:
+        check_canonical_bytes(data, tmp_path)
+
+
+def test_yaml_toml_and_overrides_resolve_to_the_same_bytes(some_recipes: list[Data], tmp_path: Path) -> None:
+    for data in some_recipes:
+        check_every_spelling(data, tmp_path)
+
+
+def test_a_resolved_recipe_has_no_problems_and_resolves_to_itself(some_recipes: list[Data], tmp_path: Path) -> None:
+    for data in some_recipes:
+        check_resolved_is_clean(data, tmp_path)
+
+
+def test_a_recipe_and_its_resolved_form_do_not_differ(some_recipes: list[Data], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for data in some_recipes:
+        check_diff_is_empty(data, tmp_path, capsys)
+
+
+def test_the_minimal_form_of_a_run_is_the_same_run(some_recipes: list[Data], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for data in some_recipes[::3]:
+        check_minimal_is_the_same_run(data, tmp_path, capsys)
+
+
+def test_the_recipes_drawn_write_most_fields_of_the_schema(some_recipes: list[Data]) -> None:
+    written = {place for data in some_recipes for place in keys(data)}
+    lacking = {place for place in built_fields() if place not in written}
+    assert len(lacking) < len(built_fields()) / 4, sorted(lacking)
+
+
+@pytest.mark.slow
+def test_many_recipes_keep_all_of_these_promises(
+    recipes: st.SearchStrategy[Data], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @settings(max_examples=MANY, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(recipes)
+    def check(data: Data) -> None:
+        check_canonical_bytes(data, tmp_path)
+        check_every_spelling(data, tmp_path)
+        check_resolved_is_clean(data, tmp_path)
+        check_diff_is_empty(data, tmp_path, capsys)
+        check_minimal_is_the_same_run(data, tmp_path, capsys)
+
+    check()
