@@ -177,6 +177,13 @@ def test_a_file_that_is_no_toml_is_a_located_problem(text: str, code: str, line:
     assert (problem.code, problem.origin.line) == (code, line)
 
 
+def test_what_nobody_can_see_is_escaped_in_comments_and_report(tmp_path: Path) -> None:
+    migration = migrated('"a\\nb" = "x\\r"\nmodel.converters = "c\\u001f\\n"\n', tmp_path)
+    assert isinstance(plain(read_text(SourceText("recipe.yaml", migration.text), "yaml")), dict)
+    assert '# a\\u000ab = "x\\r"' in migration.text
+    assert all(line.isprintable() for line in report(migration, "config.toml").split("\n"))
+
+
 ANY = st.one_of(
     st.booleans(), st.integers(-3, 10**6), st.floats(allow_nan=False), st.text(max_size=8), st.lists(st.text(max_size=4), max_size=2)
 )

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from titanrun.config.emit import flow, toml_value
+from titanrun.config.encoding import on_one_line
 from titanrun.config.render import render_text
 from titanrun.recipe.migrate.plan import SAME, Item
 from titanrun.recipe.migrate.torchtitan import Migration
@@ -25,7 +26,7 @@ def report(migration: Migration, file: str, *, quiet: bool = False) -> str:
     if quiet:
         refused = in_file_order([item for item in migration.items if item.fate == "refused"])
         lines = [f"{file}: {line}" for line in grouped(refused)]
-    text = "".join(f"{line}\n" for line in lines)
+    text = "".join(f"{on_one_line(line)}\n" for line in lines)
     if migration.problems:
         text += "\nwhat `titanrun validate` says of the recipe:\n" * (not quiet) + render_text(migration.problems)
     return text

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from titanrun.config.emit import INDENT, PLAIN_KEY, flow, key_text, toml_value
+from titanrun.config.encoding import on_one_line
 from titanrun.config.interpolate import escaped
 from titanrun.config.problems import DataPath
 from titanrun.config.shape import annotation_at, config_at, is_slot
@@ -189,6 +190,6 @@ def left_out(items: list[Item]) -> Iterator[str]:
         assert item.entry is not None
         comments = item.entry.comments
         yield from comments.above
-        yield with_comment(f"# {item.entry.written} = {toml_value(item.value)}", comments.behind)
-        yield f"#   {item.words}"
+        yield with_comment(on_one_line(f"# {item.entry.written} = {toml_value(item.value)}"), comments.behind)
+        yield on_one_line(f"#   {item.words}")
         yield from comments.below
