@@ -1,44 +1,61 @@
-"""Writes what is made from the code: docs/reference.md, docs/migration.md, and what settings like torchtitan's shipped ones become
-today, so that a change shows in review; with --check says whether all of it is fresh."""
+"""Writes what is made from the code: docs/reference.md, docs/migration.md, docs/commands.md and docs/commands/, and what settings like
+torchtitan's shipped ones become today, so that a change shows in review; with --check says whether all of it is fresh."""
 
+import io
 import sys
-from collections.abc import Callable
-from functools import partial
+from contextlib import redirect_stdout, suppress
+from importlib import import_module
 from pathlib import Path
 
+from titanrun.cli.command_docs import index
+from titanrun.cli.main import COMMANDS
 from titanrun.recipe.migrate.document import document
 from titanrun.recipe.migrate.report import report
 from titanrun.recipe.migrate.torchtitan import migrate
 from titanrun.recipe.reference import reference
 
 ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 SETTINGS = ROOT / "tests" / "recipe" / "migrate" / "torchtitan"
+
+
+def pages() -> dict[Path, str]:
+    """The text of every generated file."""
+    commands = {DOCS / "commands" / f"{name}.md": page(name) for name in COMMANDS}
+    settings = {file.with_suffix(".txt"): migrated(file) for file in sorted(SETTINGS.glob("*.toml"))}
+    tables = {DOCS / "reference.md": reference(), DOCS / "migration.md": document(), DOCS / "commands.md": index(COMMANDS)}
+    return {**tables, **commands, **settings}
+
+
+def page(command: str) -> str:
+    """The page of one command, from its parser."""
+    said = io.StringIO()
+    with redirect_stdout(said), suppress(SystemExit):
+        import_module(f"titanrun.cli.{command.replace('-', '_')}").run(["--help-markdown"])
+    return said.getvalue()
+
+
+def migrated(file: Path) -> str:
+    """The recipe that a setting of torchtitan becomes, and the report."""
+    migration = migrate(str(file), recipe="recipe.yaml", head=(f"# Migrated from torchtitan's {file.name} by titanrun migrate.",))
+    return f"{migration.text}\n===== report, exit code {migration.exit_code} =====\n{report(migration, file.name)}"
 
 
 def main() -> int:
     """0 when the files are written, or fresh under --check."""
-    texts = {path: write() for path, write in pages().items()}
+    wanted = pages()
+    left_over = [path for path in (DOCS / "commands").glob("*.md") if path not in wanted]
     if "--check" in sys.argv[1:]:
-        stale = [path for path, text in texts.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
-        for path in stale:
+        stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+        for path in [*stale, *left_over]:
             print(f"{path} is stale: run python tools/write_reference.py", file=sys.stderr)
-        return 1 if stale else 0
-    for path, text in texts.items():
-        path.parent.mkdir(exist_ok=True)
+        return 1 if stale or left_over else 0
+    (DOCS / "commands").mkdir(parents=True, exist_ok=True)
+    for path, text in wanted.items():
         path.write_text(text, encoding="utf-8")
+    for path in left_over:
+        path.unlink()
     return 0
-
-
-def pages() -> dict[Path, Callable[[], str]]:
-    """What writes each file."""
-    docs = {ROOT / "docs" / "reference.md": reference, ROOT / "docs" / "migration.md": document}
-    return {**docs, **{file.with_suffix(".txt"): partial(migrated, file) for file in sorted(SETTINGS.glob("*.toml"))}}
-
-
-def migrated(file: Path) -> str:
-    """The recipe that a setting becomes, and the report."""
-    migration = migrate(str(file), recipe="recipe.yaml", head=(f"# Migrated from torchtitan's {file.name} by titanrun migrate.",))
-    return f"{migration.text}\n===== report, exit code {migration.exit_code} =====\n{report(migration, file.name)}"
 
 
 if __name__ == "__main__":

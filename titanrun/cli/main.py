@@ -20,7 +20,7 @@ COMMANDS = {
     "migrate": "bring an older recipe, or a configuration of torchtitan, up to date",
     "doctor": "what this machine has, and whether titanrun can train on it",
     "completion": "a completion script for bash, zsh or fish",
-    "schema": "the JSON Schema of recipes, for editors",
+    "schema": "the JSON Schemas of recipes, for editors, and of what titanrun writes",
 }
 # what completion scripts call at each key press
 HIDDEN = {"__complete"}
