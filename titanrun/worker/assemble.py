@@ -31,7 +31,7 @@ from titanrun.training.trainer import Plan, Trainer
 from titanrun.worker.build_data import build_loader, build_tokenizer, build_validator
 from titanrun.worker.build_metrics import build_metric_log, build_throughput
 from titanrun.worker.build_model import build_engine, build_model, materialise
-from titanrun.worker.length import length_words, steps_of, with_length
+from titanrun.worker.length import length_words, refuse_fewer_epochs, steps_of, with_length
 from titanrun.worker.weights import load_initial_weights
 
 log = logging.getLogger(__name__)
@@ -68,6 +68,7 @@ def assembled(
     checkpoints = build_checkpoints(recipe, resolved, engine=engine, rows=rows, state=state)
     if checkpoints is None or not checkpoints.resume(steps=steps_of(recipe)):
         load_initial_weights(recipe.checkpoint, model_config=recipe.model, engine=engine)
+    refuse_fewer_epochs(recipe, done=state.step)
     introduce(recipe, resolved, device, precision, rows=rows.row_count)
     machine = {"device": str(device), "device_name": device_name(device), "ranks": place.world_size}
     record_decisions(run_dir, {**machine, "steps": steps_of(recipe)})
