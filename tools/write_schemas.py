@@ -1,24 +1,24 @@
-"""Writes schemas/recipe.schema.json, or with --check says whether it is fresh."""
+"""Writes schemas/*.schema.json, or with --check says whether they are fresh."""
 
-import json
 import sys
 from pathlib import Path
 
-from titanrun.recipe.schema import recipe_schema
+from titanrun.recipe.schemas import SCHEMAS, file_name, schema_text
 
-TARGET = Path(__file__).parents[1] / "schemas" / "recipe.schema.json"
+FOLDER = Path(__file__).parents[1] / "schemas"
 
 
 def main() -> int:
-    """0 when the file is written, or fresh under --check."""
-    text = json.dumps(recipe_schema(), indent=2, ensure_ascii=False) + "\n"
+    """0 when the files are written, or fresh under --check."""
+    wanted = {FOLDER / file_name(name): schema_text(name) for name in SCHEMAS}
     if "--check" in sys.argv[1:]:
-        fresh = TARGET.is_file() and TARGET.read_text(encoding="utf-8") == text
-        if not fresh:
-            print(f"{TARGET} is stale: run python tools/write_schemas.py", file=sys.stderr)
-        return 0 if fresh else 1
-    TARGET.parent.mkdir(exist_ok=True)
-    TARGET.write_text(text, encoding="utf-8")
+        stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+        for path in [*stale, *(path for path in FOLDER.iterdir() if path not in wanted)]:
+            print(f"{path} is stale: run python tools/write_schemas.py", file=sys.stderr)
+        return 1 if stale or any(path not in wanted for path in FOLDER.iterdir()) else 0
+    FOLDER.mkdir(exist_ok=True)
+    for path, text in wanted.items():
+        path.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from titanrun.cli.ls import slots
 from titanrun.config import registry
 from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.docs import class_doc, field_docs
 from titanrun.config.fields import setting_of
 from titanrun.config.shape import bare, is_slot, item_type
-from titanrun.recipe import menu
 from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.topics import topics
 
 # the named runtime objects of each slot, as ARCHITECTURE lists them
 KEYWORDS = {
@@ -26,13 +25,13 @@ KEYWORDS = {
     "activation_checkpoint": {"model"},
     "trackers": {"run_dir"},
     "launch": {"resolved"},
-    "converters": set(),
+    "converters": {"model"},
+    "rope_scaling": {"frequencies"},
 }
 
 
 def all_choices() -> list[type[ComponentConfig]]:
-    menu.open_menu()
-    return [choice for slot in slots().values() for choice in registry.choices(slot).values()]
+    return [choice for topic in topics() if topic.is_slot for choice in registry.choices(topic.config).values()]
 
 
 def all_configs(config: type[Config] = Recipe) -> Iterator[type[Config]]:

@@ -1,15 +1,39 @@
 """Command lines: a parser whose mistakes are problems, and overrides told apart from options."""
 
 import re
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, Action, ArgumentParser, HelpFormatter, Namespace
 from collections.abc import Sequence
-from typing import NoReturn
+from textwrap import fill
+from typing import Any, NoReturn
 
+from titanrun.cli.command_docs import as_markdown, fitted_examples
 from titanrun.config.problems import fail
 
 TORCHTITAN_FLAG = re.compile(r"--[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_\-\[\]]+)+(=.*)?", re.DOTALL)
 OVERRIDE = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-\[\]]*(\+=|-=|=|!$)")
 OVERRIDE_HELP = "changes after the file, in this order: path=value, path+=item, path-=item, path! (back to the default)"
+EXAMPLES = "examples:\n"
+
+
+class WrappedHelp(HelpFormatter):
+    """Help whose paragraphs fit the terminal, and whose examples keep their lines."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(self.paragraph(part, width) for part in text.split("\n\n"))
+
+    def paragraph(self, text: str, width: int) -> str:
+        """A paragraph, or the examples."""
+        if not text.startswith(EXAMPLES):
+            return fill(text, width)
+        return EXAMPLES + fitted_examples(text.removeprefix(EXAMPLES), width)
+
+
+class MarkdownHelp(Action):
+    """`--help-markdown`: the command as a page of docs/commands, which tools/write_reference.py writes."""
+
+    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None) -> NoReturn:
+        print(as_markdown(parser), end="")
+        parser.exit()
 
 
 class Parser(ArgumentParser):
@@ -17,15 +41,18 @@ class Parser(ArgumentParser):
 
     def __init__(self, command: str, summary: str, examples: str) -> None:
         super().__init__(
-            prog=f"titanrun {command}",
-            description=summary,
-            epilog="examples:\n" + examples,
-            formatter_class=RawDescriptionHelpFormatter,
-            allow_abbrev=False,
+            prog=f"titanrun {command}", description=summary, epilog=EXAMPLES + examples, formatter_class=WrappedHelp, allow_abbrev=False
         )
+        self.register("action", "markdown", MarkdownHelp)
+        self.add_argument("--help-markdown", action="markdown", nargs=0, help=SUPPRESS)
         loudness = self.add_mutually_exclusive_group()
         loudness.add_argument("-q", "--quiet", action="store_true", help="say nothing beside the answer and errors")
         loudness.add_argument("-v", "--verbose", action="store_true", help="say on stderr what was read, and from where")
+
+    def takes_overrides(self) -> None:
+        """Say in the help that changes may follow; called when all arguments are added."""
+        self.usage = self.format_usage().removeprefix("usage: ").strip() + " [path=value ...]"
+        self.epilog = f"{OVERRIDE_HELP}\n\n{self.epilog}"
 
     def error(self, message: str) -> NoReturn:
         """A mistake in the command line."""

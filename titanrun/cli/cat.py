@@ -3,6 +3,7 @@
 import sys
 
 from titanrun.cli.arguments import Parser
+from titanrun.cli.voice import detail
 from titanrun.recipe import catalogue
 
 EXAMPLES = """  titanrun cat llama3_debug
@@ -14,5 +15,7 @@ def run(arguments: list[str]) -> int:
     parser = Parser("cat", "Print a shipped recipe as it is, comments included.", EXAMPLES)
     parser.add_argument("name", help="a shipped recipe, see titanrun ls recipes")
     options = parser.parse_args(arguments)
-    sys.stdout.write(catalogue.find(options.name).path.read_text(encoding="utf-8"))
+    path = catalogue.find(options.name).path
+    detail(options, f"read {path}")
+    sys.stdout.write(path.read_text(encoding="utf-8"))
     return 0

@@ -11,8 +11,9 @@ from typing import Literal, TypeAlias
 from titanrun.cli.schema_words import paths, slot_names, values
 from titanrun.recipe import catalogue
 
-Kind = Literal["files", "shipped", "overrides", "paths", "codes", "components", "commands", "kinds", "shells"]
+Kind = Literal["files", "shipped", "overrides", "paths", "codes", "components", "commands", "kinds", "schemas", "shells"]
 FORMATS = ("text", "json", "github", "sarif")
+SCHEMA_SUFFIX = ".schema.json"
 RECIPE_SUFFIXES = (".yaml", ".yml", ".toml")
 Values: TypeAlias = tuple[str, ...] | Kind | None
 FLAG: tuple[str, ...] = ()
@@ -45,16 +46,19 @@ COMMAND_LINES: dict[str, Takes] = {
             **flags("--strict", "--json", "--fix"),
         },
     ),
-    "diff-config": Takes((("files",), ("files",), ("overrides",)), {"--format": ("text", "json"), **flags("--written", "--effective")}),
-    "show": Takes((("files",), ("paths",)), flags("--sources", "--minimal")),
-    "explain": Takes((("paths", "components", "codes"),), flags("--all")),
+    "diff-config": Takes(
+        (("files",), ("files",), ("overrides",)),
+        {"--format": ("text", "json"), **flags("--written", "--effective", "--json")},
+    ),
+    "show": Takes((("files",), ("paths",)), flags("--sources", "--minimal", "--resolved", "--json")),
+    "explain": Takes((("paths", "components", "codes"),), flags("--all", "--json")),
     "ls": Takes((("kinds",), ()), {**dict.fromkeys(f"--{key}" for key in catalogue.HEADER_KEYS), **flags("--json")}),
     "cat": Takes((("shipped",), ())),
     "cp": Takes((("shipped",), ("files",), ())),
     "init": Takes(((),), {"--model": None, "--output": "files"}),
     "doctor": Takes(((),), flags("--no-training", "--json")),
     "completion": Takes((("shells",), ())),
-    "schema": Takes(((),), {"--write": "files"}),
+    "schema": Takes((("schemas",), ()), {"--write": "files"}),
 }
 
 
@@ -119,6 +123,7 @@ def of_kind(kind: Kind, current: str) -> Iterator[str]:
         "codes": problem_codes,
         "commands": commands,
         "kinds": listed_kinds,
+        "schemas": lambda _: (path.name.removesuffix(SCHEMA_SUFFIX) for path in sorted(catalogue.schema_file().parent.glob("*.json"))),
         "shells": lambda _: iter(("bash", "zsh", "fish")),
     }
     return finders[kind](current)

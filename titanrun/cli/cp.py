@@ -4,6 +4,7 @@ from pathlib import Path
 
 from titanrun.cli.arguments import Parser
 from titanrun.cli.new_file import schema_for, write_new
+from titanrun.cli.voice import detail
 from titanrun.config.problems import fail
 from titanrun.recipe import catalogue
 from titanrun.recipe.movable import movable_text
@@ -24,5 +25,7 @@ def run(arguments: list[str]) -> int:
     if target.suffix != entry.path.suffix:
         raise fail("usage", f"'{target}' does not end in {entry.path.suffix}, as {entry.name} does")
     write_new(target, movable_text(entry, schema=schema_for(target)))
-    print(target)
+    detail(options, f"read {entry.path}")
+    if not options.quiet:
+        print(target)
     return 0

@@ -3,6 +3,7 @@
 import json
 
 from titanrun.cli.arguments import Parser, split_overrides
+from titanrun.cli.voice import detail_files
 from titanrun.config.problems import Origin
 from titanrun.config.render import shorten
 from titanrun.config.tree import path_text
@@ -12,7 +13,8 @@ from titanrun.recipe.compared import Difference, differences, read_side
 EXAMPLES = """  titanrun diff-config a.yaml b.yaml
   titanrun diff-config recipes/llama3_debug.yaml runs/first
   titanrun diff-config a.yaml a.yaml optimizer.lr=1e-3      overrides change the second
-  titanrun diff-config runs/a runs/b --format json"""
+  titanrun diff-config runs/a runs/b --json
+  titanrun diff-config runs/a runs/b --quiet                only the exit code: 0 same, 1 differs, 2 trouble"""
 
 
 def run(arguments: list[str]) -> int:
@@ -21,18 +23,21 @@ def run(arguments: list[str]) -> int:
     parser = Parser("diff-config", "What differs between two recipes, run directories or checkpoints.", EXAMPLES)
     parser.add_argument("a", help="a recipe, a run directory or a checkpoint")
     parser.add_argument("b", help="another one")
-    parser.add_argument("overrides", nargs="*", help="changes to b: path=value")
+    parser.add_argument("overrides", nargs="*", metavar="path=value", help="changes to b: path=value")
     parser.add_argument("--written", action="store_true", help="compare what was written; default: all values, defaults filled in")
     parser.add_argument("--effective", action="store_true", help="the default: compare all values, defaults filled in")
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="json: one object a difference")
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help="short for --format json")
     options = parser.parse_intermixed_args(others)
     known = environment()
     left, right = read_side(options.a, [], known), read_side(options.b, [*overrides, *options.overrides], known)
+    for side in (left, right):
+        detail_files(options, side.resolved.tree)
     found = differences(left, right, "written" if options.written else "effective")
     if options.format == "json":
         for difference in found:
             print(json.dumps(as_data(difference), ensure_ascii=False))
-    elif found:
+    elif found and not options.quiet:
         print_table(found)
     return 1 if found else 0
 

@@ -57,11 +57,13 @@ def run(arguments: list[str]) -> int:
     wrong = 0
     for finding in findings(trains=not options.no_training):
         wrong += finding.wrong
+        if options.quiet and not finding.wrong:
+            continue
         if options.json:
             print(json.dumps(asdict(finding), ensure_ascii=False), flush=True)
         else:
             print(as_text(finding), flush=True)
-    if not options.json:
+    if not options.json and (wrong or not options.quiet):
         print(f"\n{wrong} {'thing is' if wrong == 1 else 'things are'} wrong" if wrong else "\nnothing is wrong")
     return 1 if wrong else 0
 

@@ -1,5 +1,6 @@
 """`titanrun explain`: what a field, a component, a problem code or a rule means."""
 
+import json
 import sys
 
 from titanrun.cli.arguments import Parser
@@ -18,6 +19,7 @@ def run(arguments: list[str]) -> int:
     parser = Parser("explain", "What a field, a component, a problem code or a rule means.", EXAMPLES)
     parser.add_argument("word", nargs="*", help="a path, slot:name, a problem code or a rule")
     parser.add_argument("--all", action="store_true", help="the whole reference, as Markdown")
+    parser.add_argument("--json", action="store_true", help="one JSON object a word")
     options = parser.parse_args(arguments)
     if options.all:
         from titanrun.recipe.reference import reference
@@ -28,5 +30,9 @@ def run(arguments: list[str]) -> int:
         raise fail("usage", "nothing to explain was named", help="titanrun explain training.steps, or titanrun explain --all")
     from titanrun.recipe.explained import explanation
 
+    if options.json:
+        for word in options.word:
+            print(json.dumps({"word": word, "text": explanation(word)}, ensure_ascii=False))
+        return 0
     sys.stdout.write("\n".join(explanation(word) for word in options.word))
     return 0

@@ -21,5 +21,6 @@ def run(arguments: list[str]) -> int:
     if target.suffix not in (".yaml", ".yml"):
         raise fail("usage", f"'{target}' does not end in .yaml", help="for TOML: titanrun cp llama3_debug mine.toml")
     write_new(target, starter(options.model, file=str(target), schema=schema_for(target)))
-    print(target)
+    if not options.quiet:
+        print(target)
     return 0

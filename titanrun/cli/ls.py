@@ -4,6 +4,7 @@ import json
 from argparse import Namespace
 
 from titanrun.cli.arguments import Parser
+from titanrun.cli.voice import detail
 from titanrun.config import registry
 from titanrun.config.base import ComponentConfig
 from titanrun.config.problems import ProblemsFound, fail
@@ -43,6 +44,7 @@ def run(arguments: list[str]) -> int:
             print_recipes([entry for entry in catalogue.shipped() if entry.matches(wanted)], options)
         else:
             print_kind(kind, rows(kind), as_json=options.json)
+    detail(options, f"shipped recipes are in {catalogue.folder()}")
     return 0
 
 
@@ -89,8 +91,8 @@ def slots() -> dict[str, type[ComponentConfig]]:
 
 
 def plural(slot: str) -> str:
-    """`optimizer` -> `optimizers`; `model` stays the key of `models`."""
-    return slot if slot == "model" or (slot.endswith("s") and slot != "loss") else "losses" if slot == "loss" else f"{slot}s"
+    """`optimizer` -> `optimizers`, `loss` -> `losses`; `model` stays the key of `models`."""
+    return slot if slot == "model" or (slot.endswith("s") and slot != "loss") else f"{slot}es" if slot in ("loss", "launch") else f"{slot}s"
 
 
 def rows(kind: str) -> list[tuple[str, str, str]]:

@@ -19,7 +19,7 @@ COMMANDS = {
     "init": "write a commented recipe to begin with",
     "doctor": "what this machine has, and whether titanrun can train on it",
     "completion": "a completion script for bash, zsh or fish",
-    "schema": "the JSON Schema of recipes, for editors",
+    "schema": "the JSON Schemas of recipes, for editors, and of what titanrun writes",
 }
 # what completion scripts call at each key press
 HIDDEN = {"__complete"}

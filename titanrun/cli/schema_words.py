@@ -35,9 +35,11 @@ def properties(node: Schema) -> dict[str, Schema]:
     """The keys of a section, or of all components of a slot."""
     found: dict[str, Schema] = {}
     for variant in variants(node):
-        found |= variant.get("properties", {})
-        for case in variant.get("then", {}).get("allOf", ()):
-            found |= properties(case["then"])
+        cases = [properties(case["then"]) for case in variant.get("then", {}).get("allOf", ())]
+        for part in (variant.get("properties", {}), *cases):
+            for name, inside in part.items():
+                # components of one slot may hold different sections under one name
+                found[name] = inside if found.get(name, inside) == inside else {"anyOf": [found[name], inside]}
     return found
 
 

@@ -1,9 +1,13 @@
 """`titanrun show`: a recipe with every default filled in, and where each value came from."""
 
+import json
+import math
 import sys
+from collections.abc import Iterator
 
-from titanrun.cli.arguments import OVERRIDE_HELP, Parser, split_overrides
+from titanrun.cli.arguments import Parser, split_overrides
 from titanrun.cli.guard import print_problems
+from titanrun.cli.voice import detail_files
 from titanrun.config.base import dump
 from titanrun.config.emit import block, emit, scalar
 from titanrun.config.names import PathMistake, parse_path
@@ -14,7 +18,7 @@ from titanrun.config.tree import path_text
 from titanrun.launch.environment import environment
 from titanrun.recipe.minimal import minimal
 from titanrun.recipe.resolve import Resolved, resolve, written
-from titanrun.recipe.sources import data_leaves, sources
+from titanrun.recipe.sources import data_leaves, source_entry, sources
 
 EXAMPLES = """  titanrun show recipes/llama3_debug.yaml
   titanrun show recipes/llama3_debug.yaml optimizer
@@ -31,18 +35,24 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("path", nargs="?", help="a section or value, such as optimizer.lr")
     parser.add_argument("--sources", action="store_true", help="where each value came from")
     parser.add_argument("--minimal", action="store_true", help="the shortest recipe that resolves to the same run")
-    parser.epilog = f"{OVERRIDE_HELP}\n\n{parser.epilog}"
+    parser.add_argument("--resolved", action="store_true", help="the default: the bytes of resolved.yaml, or a part of them")
+    parser.add_argument("--json", action="store_true", help="the same as JSON; with --sources one object a value")
+    parser.takes_overrides()
     options = parser.parse_intermixed_args(others)
-    if options.minimal and (options.path or options.sources):
-        raise fail("usage", "--minimal shows the whole recipe", help="leave out the path and --sources")
+    if options.minimal and (options.path or options.sources or options.resolved):
+        raise fail("usage", "--minimal shows the whole recipe", help="leave out the path, --sources and --resolved")
     resolved = resolve(options.recipe, overrides, environment=environment())
-    if resolved.warnings:
+    detail_files(options, resolved.tree)
+    if resolved.warnings and not options.quiet:
         print_problems(resolved.warnings)
     if options.minimal:
         sys.stdout.write(emit(written(resolved.run, minimal(resolved.run))))
         return 0
     path = known_path(options.path, resolved) if options.path else ()
-    sys.stdout.write(with_sources(resolved, path) if options.sources else part(resolved, path))
+    if options.json:
+        sys.stdout.writelines(sources_as_json(resolved, path) if options.sources else part_as_json(resolved, path))
+    else:
+        sys.stdout.write(with_sources(resolved, path) if options.sources else part(resolved, path))
     return 0
 
 
@@ -70,6 +80,30 @@ def part(resolved: Resolved, path: DataPath) -> str:
     if isinstance(value, list) and value:
         return "".join(f"{line}\n" for line in block(value))
     return f"{scalar(value)}\n"
+
+
+def part_as_json(resolved: Resolved, path: DataPath) -> Iterator[str]:
+    """The resolved recipe, or what stands at `path`, as JSON; what is infinite or no number is text."""
+    value = value_at(dump(resolved.run), path)
+    yield json.dumps(finite(value), indent=2, ensure_ascii=False) + "\n"
+
+
+def sources_as_json(resolved: Resolved, path: DataPath) -> Iterator[str]:
+    """One JSON object a value: what it is, and where it came from."""
+    values = dict(data_leaves(dump(resolved.run)))
+    for leaf, source in sources(resolved).items():
+        if leaf[: len(path)] == path:
+            entry = {"path": path_text(leaf), "value": finite(values[leaf]), **source_entry(source)}
+            yield json.dumps(entry, ensure_ascii=False) + "\n"
+
+
+def finite(value: object) -> object:
+    """Data that JSON can hold."""
+    if isinstance(value, dict):
+        return {key: finite(child) for key, child in value.items()}
+    if isinstance(value, list):
+        return [finite(child) for child in value]
+    return scalar(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def with_sources(resolved: Resolved, path: DataPath) -> str:

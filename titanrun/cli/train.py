@@ -1,10 +1,10 @@
 """`titanrun train`: resolve a recipe, open its run directory, hand over to the worker."""
 
-import sys
 from datetime import datetime
 
-from titanrun.cli.arguments import OVERRIDE_HELP, Parser, split_overrides
+from titanrun.cli.arguments import Parser, split_overrides
 from titanrun.cli.guard import print_problems
+from titanrun.cli.voice import detail_files, note
 from titanrun.config.problems import fail
 from titanrun.launch.environment import environment, ranks_around
 from titanrun.recipe.drift import change_text
@@ -23,26 +23,26 @@ def run(arguments: list[str]) -> int:
     overrides, others = split_overrides(arguments)
     parser = Parser("train", "Train a recipe. Everything wrong with it is said before anything is written.", EXAMPLES)
     parser.add_argument("recipe", help="a recipe (.yaml or .toml), or the resolved.yaml of a run")
-    parser.usage = "titanrun train [-h] [--nproc N] recipe [path=value ...]"
-    parser.epilog = f"{OVERRIDE_HELP}\n\n{parser.epilog}"
     parser.add_argument("--nproc", type=int, metavar="N", help="worker processes, short for launch.nproc_per_node=N")
+    parser.takes_overrides()
     options = parser.parse_args(others)
     changes = [*overrides, *([f"launch.nproc_per_node={options.nproc}"] if options.nproc is not None else [])]
     if ranks_around() > 1:
         help = "start titanrun train by itself, without torchrun"
         raise fail("not-built", f"{ranks_around()} ranks were started, and this version trains in one process", help=help)
     resolved = resolve(options.recipe, changes, environment=environment(), check_inputs=True)
-    if resolved.warnings:
+    detail_files(options, resolved.tree)
+    if resolved.warnings and not options.quiet:
         print_problems(resolved.warnings)
     now = datetime.now().astimezone()
     directory = find_run_directory(resolved, now)
     if directory.state == "finished":
-        print(f"nothing to do: {done_text(directory, resolved.run)} in {directory.path}", file=sys.stderr)
+        note(options, f"nothing to do: {done_text(directory, resolved.run)} in {directory.path}")
         return 0
     write_run(directory, resolved, ["titanrun", "train", *arguments], now)
-    print(announcement(directory), file=sys.stderr)
+    note(options, announcement(directory))
     for change in directory.drift.reported:
-        print(f"  changed: {change_text(change)}", file=sys.stderr)
+        note(options, f"  changed: {change_text(change)}")
     resolved.run.launch.builder()(resolved.run.launch, resolved=directory.path / RESOLVED)
     return 0
 

@@ -4,7 +4,7 @@ import sys
 from argparse import Namespace
 from functools import partial
 
-from titanrun.cli.arguments import OVERRIDE_HELP, Parser, split_overrides
+from titanrun.cli.arguments import Parser, split_overrides
 from titanrun.cli.voice import detail, detail_files, note
 from titanrun.config.problems import Problem
 from titanrun.config.render import render
@@ -36,13 +36,14 @@ def run(arguments: list[str]) -> int:
         SUMMARY,
         EXAMPLES,
     )
-    parser.add_argument("recipes", nargs="+", metavar="RECIPE", help="recipes (.yaml or .toml), and " + OVERRIDE_HELP)
+    parser.add_argument("recipes", nargs="+", metavar="RECIPE", help="recipes (.yaml or .toml)")
     parser.add_argument("--level", choices=LEVELS, default="rules", help=LEVEL_HELP)
     parser.add_argument("--world-size", type=int, metavar="N", help="check the recipe for N processes, on all nodes together")
     parser.add_argument("--strict", action="store_true", help="warnings fail too (exit 1)")
     parser.add_argument("--format", choices=("text", "json", "github", "sarif"), default="text", help="all but text go to stdout")
     parser.add_argument("--json", action="store_const", const="json", dest="format", help="short for --format json")
     parser.add_argument("--fix", action="store_true", help="write the corrections that are certain into the RECIPE files; no other file")
+    parser.takes_overrides()
     options = parser.parse_intermixed_args(others)
     if options.world_size is not None and options.world_size < 1:
         parser.error(f"--world-size counts processes, and {options.world_size} is none")

@@ -1,7 +1,7 @@
 """Validates a tree against a config class: every problem at once, each at its origin."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from titanrun.config import registry
 from titanrun.config.base import Config
 from titanrun.config.compose import EXTENDS
-from titanrun.config.conflict import CONFLICT, place_together
+from titanrun.config.conflict import CONFLICT, place_together, uses
 from titanrun.config.fields import is_secret, setting_of
 from titanrun.config.fixes import quoted, rewritten, unquoted
 from titanrun.config.problems import DataPath, Fix, Origin, Problem
@@ -67,15 +67,15 @@ class Checker:
     def problem(self, error: Any) -> Problem:
         """One of pydantic's errors as a problem."""
         path: DataPath = tuple(error["loc"])
-        if error["type"] == "extra_forbidden":
-            return self.unknown_key(path)
-        if error["type"] == "missing":
-            return self.missing_key(path)
         if error["type"] == "component_name_missing" and (key := self.misspelt_name(path)):
             return self.misspelt_name_problem(path, key)
         if error["type"] == CONFLICT:
             return self.conflict(path, error["ctx"])
-        return self.bad_value(path, error)
+        if error["type"] == "extra_forbidden":
+            found = self.unknown_key(path)
+        else:
+            found = self.missing_key(path) if error["type"] == "missing" else self.bad_value(path, error)
+        return replace(found, related=uses(self.root, found.path))
 
     def unknown_key(self, path: DataPath) -> Problem:
         """A key that the mapping does not have."""

@@ -7,7 +7,7 @@ from pydantic_core import PydanticCustomError
 
 from titanrun.config.problems import DataPath, Origin, Related
 from titanrun.config.render import shorten
-from titanrun.config.tree import Node, find, nearest, path_text
+from titanrun.config.tree import Node, find, nearest, path_text, places_of_use
 
 CONFLICT = "conflict"
 
@@ -32,7 +32,14 @@ def place_together(tree: Node, paths: Sequence[DataPath]) -> Placed:
     shown_path, shown = min(places, key=lambda place: distance_from_user(place[1]))
     others = [(path, origin) for path, origin in places if path != shown_path and origin not in (None, shown)]
     related = tuple(Related(origin, value_text(tree, path), path) for path, origin in others)
-    return Placed(shown_path, shown or nearest_key(tree, shown_path), related)
+    return Placed(shown_path, shown or nearest_key(tree, shown_path), (*uses(tree, shown_path), *related))
+
+
+def uses(tree: Node, path: DataPath) -> tuple[Related, ...]:
+    """Where the value at `path` is used or comes from, as related places."""
+    words = {"interpolation": f"{path_text(path)} comes from here"}
+    used = f"used here as {path_text(path)}"
+    return tuple(Related(origin, words.get(via, used), path) for origin, via in places_of_use(tree, path))
 
 
 def value_text(tree: Node, path: DataPath) -> str:

@@ -11,6 +11,7 @@ from titanrun.config.places import Places
 from titanrun.config.problems import Problem, Related
 from titanrun.config.scalars import BOOLEAN_WORDS, Refusal, resolve
 from titanrun.config.toml_spans import Repeat, Spots
+from titanrun.config.wording import word_text_for_number
 
 BAD_VALUE = ("Invalid value", "Expected newline", "Unclosed")
 TWICE = ("Cannot overwrite", "Cannot declare", "Cannot redefine", "Cannot mutate", "Duplicate inline")
@@ -53,12 +54,18 @@ MISTAKES = (
 
 
 def explain(error: tomli.TOMLDecodeError, places: Places, spots: Spots) -> list[Problem]:
-    """The problems that an error of tomli stands for."""
+    """The problems that an error of tomli stands for, where no single value is to blame."""
     at = index_of(error, places.source.text)
     if error.msg.startswith(TWICE):
         return [given_twice(repeat, places) for repeat in spots.again] or [opened_twice(at, places)]
-    unread = unread_value(at, places, at_value=error.msg == "Invalid value") if error.msg.startswith(BAD_VALUE) else None
-    return [unread or known_mistake(error.msg, at, places, spots)]
+    return [known_mistake(error.msg, at, places, spots)]
+
+
+def unread_word(error: tomli.TOMLDecodeError, places: Places) -> Problem | None:
+    """The problem of one unquoted word, if such a word is all that an error of tomli is about."""
+    if not error.msg.startswith(BAD_VALUE):
+        return None
+    return unread_value(index_of(error, places.source.text), places, at_value=error.msg == "Invalid value")
 
 
 def index_of(error: tomli.TOMLDecodeError, text: str) -> int:
@@ -106,10 +113,19 @@ def unread_value(at: int, places: Places, *, at_value: bool) -> Problem | None:
     if isinstance(value, str):
         meant = BOOLEAN_WORDS.get(word.lower())
         fix = unquoted(origin, word, meant) if meant else None
-        return Problem("syntax", f"{cut(word)} is not in quotes", origin=origin, help=f'write "{cut(word)}"', got=word, fix=fix)
+        help = f'write "{cut(word)}"{or_instead(word)}'
+        return Problem("syntax", f"{cut(word)} is not in quotes", origin=origin, help=help, got=word, fix=fix)
     written = '"null" in quotes' if value is None else str(value).lower()
     fix = unquoted(origin, word, written) if isinstance(value, bool) else None
     return Problem("syntax", f"{cut(word)} is not TOML", origin=origin, help=f"write {written}", got=word, fix=fix)
+
+
+def or_instead(word: str) -> str:
+    """What else than text an unquoted word may stand for: a boolean or a number as people write them elsewhere."""
+    if word.lower() in BOOLEAN_WORDS:
+        return f" for text, {BOOLEAN_WORDS[word.lower()]} for a boolean"
+    meant = word_text_for_number("a number", word, "")
+    return f" for text; for a number, {meant.help.removeprefix('write ')}" if meant.code == "ambiguous-number" and meant.help else ""
 
 
 def known_mistake(message: str, at: int, places: Places, spots: Spots) -> Problem:

@@ -100,6 +100,14 @@ def nearest(root: Node, path: DataPath) -> tuple[Node, DataPath]:
     return root, ()
 
 
+def places_of_use(root: Node, path: DataPath) -> Iterator[tuple[Origin, Via]]:
+    """The aliases and merges (via the file) and references (via interpolation) through which the value at `path` got there."""
+    for length in range(1, len(path) + 1):
+        node = find(root, path[:length])
+        if node is not None:
+            yield from ((place, node.via) for place in node.also)
+
+
 def walk(node: Node, path: DataPath = ()) -> Iterator[tuple[DataPath, Node]]:
     """Every node below and including `node`, parents first."""
     yield path, node

@@ -2,6 +2,7 @@
 
 import math
 import re
+import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -119,7 +120,7 @@ def word_wrong_type(expected: str, value: Any) -> Wording:
 
 def word_text_for_number(expected: str, value: str, message: str) -> Wording:
     """Text where a number belongs: 1_000, 1:30:00, 4k, "8"."""
-    if re.fullmatch(r"[-+]?[0-9][0-9_]*(\.[0-9_]+)?", value) and "_" in value:
+    if re.fullmatch(r"[-+]?[0-9][0-9_]*(\.[0-9_]+)?([eE][-+]?[0-9]+)?", value) and "_" in value:
         plain = value.replace("_", "")
         wrong = f"{shorten(value)} is text: numbers have no underscores"
         return Wording("ambiguous-number", wrong, f"write {plain}", plain, expected, certain=True)
@@ -133,14 +134,17 @@ def word_text_for_number(expected: str, value: str, message: str) -> Wording:
         offers = [number(float(size[1]) * factor) for factor in reversed(SIZE_FACTORS[size[2].lower()])]
         wrong = f"{shorten(value)} has a unit, and this field has none"
         return Wording("ambiguous-number", wrong, f"write {listing(offers)}", None, expected)
+    plain = unicodedata.normalize("NFKC", value).strip().replace("_", "")
     try:
-        finite = math.isfinite(float(value))
+        finite = math.isfinite(float(plain))
     except ValueError:
         return Wording("wrong-type", message, expected=expected)
+    if not value.isascii():
+        return Wording("ambiguous-number", f"{shorten(value)} is text: numbers have ASCII digits", f"write {plain}", plain, expected)
     if not finite:  # nan, inf and infinity are text in YAML
         return Wording("out-of-range", f"{shorten(value)} is not a finite number", expected=expected)
-    certain = "whole" not in expected or float(value).is_integer()
-    return Wording("wrong-type", f"{message} in quotes", f"write {value} without quotes", value, expected, certain)
+    certain = "whole" not in expected or float(plain).is_integer()
+    return Wording("wrong-type", f"{message} in quotes", f"write {plain} without quotes", plain, expected, certain)
 
 
 def word_unit(context: Mapping[str, Any], value: Any) -> Wording:

@@ -1,0 +1,134 @@
+"""The JSON Schemas of what titanrun writes for programs: problems, run.json, status.json, metrics lines, resolved.sources.json."""
+
+from typing import Any, get_args
+
+from titanrun.config.problems import Code
+from titanrun.recipe.schema import DIALECT
+
+Schema = dict[str, Any]
+
+STATES = ("starting", "running", "finished", "preempted", "failed")
+# how metrics.jsonl writes what JSON has no number for
+NON_FINITE = ("nan", "inf", "-inf")
+TEXT: Schema = {"type": "string"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+PLACE: Schema = {"type": "integer", "minimum": 1}
+METRIC: Schema = {"anyOf": [{"type": "number"}, {"enum": list(NON_FINITE)}]}
+
+
+def described(schema: Schema, description: str) -> Schema:
+    """A schema with the sentence that editors show."""
+    return {"description": description, **schema}
+
+
+def or_null(schema: Schema, description: str | None = None) -> Schema:
+    """A schema whose value may be null."""
+    found: Schema = {"anyOf": [schema, {"type": "null"}]}
+    return found if description is None else described(found, description)
+
+
+def record(properties: Schema, *, optional: tuple[str, ...] = ()) -> Schema:
+    """An object with these keys and no other; all but the optional ones are always there."""
+    required = [name for name in properties if name not in optional]
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def titled(title: str, schema: Schema) -> Schema:
+    """A whole schema."""
+    return {"$schema": DIALECT, "title": title, **schema}
+
+
+def problem_schema() -> Schema:
+    """One line of `titanrun validate --format json`."""
+    place = {"file": or_null(TEXT), "line": or_null(PLACE)}
+    fix = record({"file": TEXT, "line": PLACE, "col": PLACE, "end_col": PLACE, "replacement": TEXT})
+    properties = {
+        "code": described({"enum": list(get_args(Code))}, "What kind of problem it is; titanrun explain CODE says more."),
+        "rule": or_null(TEXT, "The rule that found it; titanrun explain RULE says more."),
+        "severity": {"enum": ["error", "warning"]},
+        "message": described(TEXT, "What is wrong, with the value."),
+        "file": or_null(TEXT, "As it was named; <override N> for the N-th change on the command line."),
+        "line": or_null(PLACE),
+        "col": or_null(PLACE, "Counted in code points from 1."),
+        "end_col": or_null(PLACE, "The first column behind the marked text."),
+        "path": described(TEXT, "Where in the recipe: converters[0].lr."),
+        "got": or_null(TEXT, "The value, cut after 60 characters."),
+        "expected": or_null(TEXT),
+        "suggestion": or_null(TEXT, "The word that was probably meant."),
+        "help": or_null(TEXT, "What to do."),
+        "related": described({"type": "array", "items": record({**place, "message": TEXT})}, "The other places that are involved."),
+        "fix": or_null(fix, "The correction that validate --fix makes: the text from col up to end_col becomes the replacement."),
+    }
+    return titled("titanrun problem", record(properties))
+
+
+def status_schema() -> Schema:
+    """status.json of a run directory."""
+    properties = {
+        "state": {"enum": list(STATES)},
+        "step": described(COUNT, "The last step that is done."),
+        "pid": COUNT,
+        "host": TEXT,
+        "boot_id": or_null(TEXT, "Which boot of the host: a pid alone may belong to another process after a reboot."),
+        "heartbeat": described({"type": "number"}, "Seconds since 1970; written every second while steps go by."),
+        "exit_code": or_null({"type": "integer"}, "Null until the worker ends."),
+    }
+    return titled("titanrun status.json", record(properties))
+
+
+def run_schema() -> Schema:
+    """run.json of a run directory."""
+    file = record({"path": TEXT, "absolute": TEXT, "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"}}, optional=("sha256",))
+    start = record(
+        {
+            "time": described({"type": "string", "format": "date-time"}, "When it was started, in local time with its offset."),
+            "argv": {"type": "array", "items": TEXT},
+            "cwd": TEXT,
+            "python": TEXT,
+            "inputs": described({"type": "array", "items": file}, "Every file and folder that the recipe names."),
+            "changes": described({"type": "array", "items": TEXT}, "What differs from the start before, in words."),
+            "decided": described({"type": "object"}, "What only the machine could decide: device, ranks ..."),
+        },
+        optional=("decided",),
+    )
+    starts = described({"type": "array", "items": start}, "Every start of the run, the first one first.")
+    return titled("titanrun run.json", record({"format": {"const": 1}, "name": or_null(TEXT), "starts": starts}))
+
+
+def metrics_schema() -> Schema:
+    """One line of metrics.jsonl."""
+    known = {
+        "step": described({"type": "integer", "minimum": 1}, "Of two lines of one step, the last counts."),
+        "loss": described(METRIC, "Mean over the tokens of the step."),
+        "grad_norm": described(METRIC, "Before clipping."),
+        "lr": described(METRIC, "Learning rate of the step."),
+        "tps": described(METRIC, "Tokens a second on one device."),
+        "tokens_seen": METRIC,
+        "memory_gib": METRIC,
+        "validation/loss": METRIC,
+    }
+    schema: Schema = {"type": "object", "properties": known, "required": ["step"], "additionalProperties": METRIC}
+    return titled("titanrun metrics line", schema)
+
+
+def sources_schema() -> Schema:
+    """resolved.sources.json of a run directory."""
+    value = record(
+        {
+            "source": {"enum": ["file", "override", "interpolation", "default", "decided"]},
+            "file": TEXT,
+            "line": PLACE,
+            "column": PLACE,
+            "shadowed": described({"type": "array", "items": TEXT}, "Places whose values this one replaced, nearest first."),
+        },
+        optional=("file", "line", "column", "shadowed"),
+    )
+    by_name = {"type": "object", "additionalProperties": TEXT}
+    properties = {
+        "format": {"const": 1},
+        "argv": {"type": "array", "items": TEXT},
+        "versions": described(by_name, "Installed packages that decide what a run does."),
+        "files": described(by_name, "sha256 of every file that a value came from."),
+        "values": described({"type": "object", "additionalProperties": value}, "The source of every value, by its path."),
+    }
+    return titled("titanrun resolved.sources.json", record(properties))
