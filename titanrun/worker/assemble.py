@@ -70,8 +70,7 @@ def assembled(
         load_initial_weights(recipe.checkpoint, model_config=recipe.model, engine=engine)
     refuse_fewer_epochs(recipe, done=state.step)
     introduce(recipe, resolved, device, precision, rows=rows.row_count)
-    machine = {"device": str(device), "device_name": device_name(device), "ranks": place.world_size}
-    record_decisions(run_dir, {**machine, "steps": steps_of(recipe)})
+    record_decisions(run_dir, decisions(recipe, device, place))
     finding_nan = torch.autograd.set_detect_anomaly(recipe.debug.detect_anomaly)
     with finding_nan, closing(build_metric_log(recipe, run_dir, first_step=state.step)) as metrics:
         yield Trainer(
@@ -126,6 +125,11 @@ def build_plan(recipe: Recipe) -> Plan:
         vocab_size=decided(recipe.model.vocab_size),
         log_every=recipe.metrics.log_freq,
     )
+
+
+def decisions(recipe: Recipe, device: torch.device, place: Place) -> dict[str, object]:
+    """What the recipe leaves to the machine and to the data."""
+    return {"device": str(device), "device_name": device_name(device), "ranks": place.world_size, "steps": steps_of(recipe)}
 
 
 def introduce(recipe: Recipe, resolved: Path, device: torch.device, precision: Precision, *, rows: int) -> None:
