@@ -12,6 +12,7 @@ from titanrun.config.compose import EXTENDS
 from titanrun.config.conflict import CONFLICT, place_together, uses
 from titanrun.config.fields import is_secret, setting_of
 from titanrun.config.fixes import quoted, rewritten, unquoted
+from titanrun.config.limits import MAX_PROBLEMS
 from titanrun.config.problems import DataPath, Fix, Origin, Problem
 from titanrun.config.shape import annotation_at, bare, chosen, config_at, field_at, is_slot, item_type
 from titanrun.config.suggest import closest, is_respelling, letters, listing
@@ -43,7 +44,11 @@ def check(model: type[C], root: Node, *, synonyms: Synonyms | None = None, same_
     except ValidationError as error:
         errors = error.errors(include_url=False)
     checker = Checker(model, root, data, synonyms or {}, same_meaning)
-    return Checked(None, tuple(without_follow_ups([checker.problem(item) for item in errors])))
+    problems = [checker.problem(item) for item in errors[:MAX_PROBLEMS]]
+    if len(errors) > MAX_PROBLEMS:
+        message = f"{len(errors) - MAX_PROBLEMS} more mistakes are not shown"
+        problems.append(Problem("limit", message, origin=root.origin, help="correct those that are shown first"))
+    return Checked(None, tuple(without_follow_ups(problems)))
 
 
 def without_follow_ups(problems: list[Problem]) -> list[Problem]:

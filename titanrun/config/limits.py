@@ -11,7 +11,7 @@ MAX_DIGITS = 4300
 """Python refuses to print longer integers, so that no message could show them."""
 BITS_PER_DIGIT = 3.32193
 MAX_PROBLEMS = 100
-"""Problems of one file after which reading ends."""
+"""Problems of one file after which reading or checking ends."""
 LONGEST_SHOWN = 60
 
 

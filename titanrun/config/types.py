@@ -10,6 +10,9 @@ from pydantic_core import CoreSchema, PydanticCustomError, ValidationError, core
 AUTO: Literal["auto"] = "auto"
 # what a run directory holds already
 OWN_NAMES = {"logs", "data", "hf", "metrics.jsonl", "resolved.yaml", "resolved.sources.json", "run.json", "status.json"}
+# bytes of a name on common file systems, and of a path that leaves room for the run directory in front of it
+LONGEST_NAME = 255
+LONGEST_PATH = 1024
 T = TypeVar("T")
 
 PositiveInt: TypeAlias = Annotated[int, Gt(0)]
@@ -24,7 +27,10 @@ def inside_run_directory(text: str) -> str:
     """A relative path that stays inside the run directory and takes none of the run's own names."""
     parts = PurePath(text).parts
     leaves = PurePath(text).is_absolute() or ".." in parts or "\0" in text
-    if leaves or not parts or parts[0].startswith(".") or parts[0] in OWN_NAMES:
+    # on some file systems RUN.JSON is run.json
+    taken = bool(parts) and (parts[0].startswith(".") or parts[0].casefold() in OWN_NAMES)
+    long = len(text.encode()) > LONGEST_PATH or any(len(part.encode()) > LONGEST_NAME for part in parts)
+    if leaves or not parts or taken or long:
         raise PydanticCustomError("a_folder_of_its_own_inside_the_run_directory", "leaves the run directory")
     return text
 

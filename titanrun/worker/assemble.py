@@ -31,7 +31,7 @@ from titanrun.training.trainer import Plan, Trainer
 from titanrun.worker.build_data import build_loader, build_tokenizer, build_validator
 from titanrun.worker.build_metrics import build_metric_log, build_throughput
 from titanrun.worker.build_model import build_engine, build_model, materialise
-from titanrun.worker.length import length_words, steps_of, with_length
+from titanrun.worker.length import length_words, refuse_fewer_epochs, steps_of, with_length
 from titanrun.worker.weights import load_initial_weights
 
 log = logging.getLogger(__name__)
@@ -68,9 +68,9 @@ def assembled(
     checkpoints = build_checkpoints(recipe, resolved, engine=engine, rows=rows, state=state)
     if checkpoints is None or not checkpoints.resume(steps=steps_of(recipe)):
         load_initial_weights(recipe.checkpoint, model_config=recipe.model, engine=engine)
+    refuse_fewer_epochs(recipe, done=state.step)
     introduce(recipe, resolved, device, precision, rows=rows.row_count)
-    machine = {"device": str(device), "device_name": device_name(device), "ranks": place.world_size}
-    record_decisions(run_dir, {**machine, "steps": steps_of(recipe)})
+    record_decisions(run_dir, decisions(recipe, device, place))
     finding_nan = torch.autograd.set_detect_anomaly(recipe.debug.detect_anomaly)
     with finding_nan, closing(build_metric_log(recipe, run_dir, first_step=state.step)) as metrics:
         yield Trainer(
@@ -125,6 +125,11 @@ def build_plan(recipe: Recipe) -> Plan:
         vocab_size=decided(recipe.model.vocab_size),
         log_every=recipe.metrics.log_freq,
     )
+
+
+def decisions(recipe: Recipe, device: torch.device, place: Place) -> dict[str, object]:
+    """What the recipe leaves to the machine and to the data."""
+    return {"device": str(device), "device_name": device_name(device), "ranks": place.world_size, "steps": steps_of(recipe)}
 
 
 def introduce(recipe: Recipe, resolved: Path, device: torch.device, precision: Precision, *, rows: int) -> None:

@@ -22,3 +22,13 @@ def async_tp_needs_compile(run: Recipe) -> Iterator[Finding]:
     if run.parallelism.tensor_parallel_degree > 1 and run.parallelism.enable_async_tensor_parallel and not compiles_model(run):
         path = at("enable_async_tensor_parallel")
         yield Finding("asynchronous tensor parallelism needs a compiled model", (path, ENABLE, COMPONENTS), help=HELP)
+
+
+@rule("compiled-tp-needs-accelerator")
+def compiled_tp_needs_accelerator(run: Recipe) -> Iterator[Finding]:
+    """On a CPU the backward pass of compiled, tensor-parallel blocks fails inside PyTorch 2.13 with every back end but eager. Compile
+    with backend eager, or not the model."""
+    if run.device == "cpu" and run.parallelism.tensor_parallel_degree > 1 and compiles_model(run) and run.compile.backend != "eager":
+        message = f"tensor-parallel blocks compiled by {run.compile.backend} fail in the backward pass on a CPU"
+        places = (("compile", "backend"), ENABLE, at("tensor_parallel_degree"), ("device",))
+        yield Finding(message, places, help="set compile.backend: eager, or compile.enable: false")

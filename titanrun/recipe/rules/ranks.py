@@ -63,6 +63,16 @@ def way_out(section: ParallelismConfig, ranks: int, names: list[str]) -> str:
     return f"use a {others[0]} of {listing(fitting)}, and leave data_parallel_shard_degree: auto"
 
 
+@rank_rule("nodes-hold-ranks")
+def nodes_hold_ranks(run: Recipe, ranks: int | None) -> Iterator[Finding]:
+    """Every node starts launch.nproc_per_node processes, so that the number given by --world-size must be a multiple of it. Change one
+    of them, or leave launch.nproc_per_node: auto."""
+    each = getattr(run.launch, "nproc_per_node", AUTO)
+    if ranks is not None and each != AUTO and ranks % int(each):
+        message = f"{ranks} ranks cannot be started {each} on a node"
+        yield Finding(message, (("launch", "nproc_per_node"),), help=f"ask for a multiple of {each} ranks, or use auto")
+
+
 @rank_rule("batch-sizes-divide")
 def batch_sizes_divide(run: Recipe, ranks: int | None) -> Iterator[Finding]:
     """One optimizer step takes a whole number of forward passes: global_batch_size must be a multiple of local_batch_size
