@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -13,7 +14,7 @@ from titanrun.recipe.resolve import resolve
 from titanrun.recipe.starter import starter
 
 ROOT = Path(__file__).parents[2]
-SWITCHED_OFF = re.compile(r"^( *)#(?=[a-z_])", re.MULTILINE)
+SWITCHED_OFF = re.compile(r"^( *)#(?=[a-z_\[])", re.MULTILINE)
 MODELS = [None, *menu.MODEL_FAMILIES, "llama3:8B"]
 
 
@@ -43,12 +44,21 @@ def test_init_writes_a_recipe_that_validates_and_never_overwrites(tmp_path: Path
     assert (tmp_path / "recipe.yaml").read_text(encoding="utf-8") == text
 
 
+def test_init_writes_the_same_recipe_as_toml(tmp_path: Path) -> None:
+    for file in ("mine.yaml", "mine.toml"):
+        assert titanrun("init", "-o", file, cwd=tmp_path).returncode == 0
+    schema = re.match(r"#:schema (.*)\n", (tmp_path / "mine.toml").read_text(encoding="utf-8"))
+    assert schema is not None
+    assert (tmp_path / schema[1]).is_file()
+    assert titanrun("diff-config", "mine.yaml", "mine.toml", "--written", cwd=tmp_path).stdout == ""
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--model", "lama3"], "did you mean 'llama3'?"),
         (["--model", "llama3:8b"], "did you mean '8B'?"),
-        (["-o", "mine.toml"], "does not end in .yaml"),
+        (["-o", "mine.json"], "does not end in .yaml or .toml"),
         (["-o", "nowhere/mine.yaml"], "cannot write 'nowhere/mine.yaml'"),
     ],
     ids=str,
@@ -60,10 +70,11 @@ def test_init_says_what_is_wrong_and_writes_nothing(arguments: list[str], messag
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("format", ["yaml", "toml"])
 @pytest.mark.parametrize("model", MODELS)
-def test_switching_every_setting_on_changes_nothing(model: str | None, tmp_path: Path) -> None:
-    text = starter(model, file="recipe.yaml", schema="recipe.schema.json")
-    recipe = tmp_path / "recipe.yaml"
+def test_switching_every_setting_on_changes_nothing(model: str | None, format: Literal["yaml", "toml"], tmp_path: Path) -> None:
+    text = starter(model, file="recipe.yaml", schema="recipe.schema.json", format=format)
+    recipe = tmp_path / f"recipe.{format}"
     recipe.write_text(text, encoding="utf-8")
     as_written = resolve(str(recipe), environment={})
     assert as_written.warnings == ()

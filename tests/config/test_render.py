@@ -49,3 +49,14 @@ def test_problems_come_in_file_order_and_overrides_last() -> None:
         Problem("usage", "a", (), Origin(TEXT, 1, 1, 2)),
     ]
     assert [json.loads(line)["message"] for line in render(problems, format="json").splitlines()] == ["a", "b", "c"]
+
+
+def test_a_help_too_long_for_the_terminal_stands_below() -> None:
+    source = SourceText("mine.yaml", "stepz: 4\n")
+    problem = Problem("unknown-key", "unknown key 'stepz'", ("stepz",), Origin(source, 1, 1, 6), help="known keys: " + "abcdef, " * 12)
+    assert "^^^^^ help: known keys" in render([problem])
+    lines = render([problem], columns=60).splitlines()
+    assert lines[4] == "  | ^^^^^"
+    assert lines[5].startswith("  = help: known keys: abcdef,")
+    assert lines[6].startswith("    abcdef,")
+    assert all(len(line) <= 60 for line in lines)

@@ -3,6 +3,7 @@
 import json
 
 from titanrun.cli.arguments import Parser, split_overrides
+from titanrun.cli.terminal import columns
 from titanrun.cli.voice import detail_files
 from titanrun.config.problems import Origin
 from titanrun.config.render import shorten
@@ -45,10 +46,20 @@ def run(arguments: list[str]) -> int:
 def print_table(found: list[Difference]) -> None:
     """Path, both values with their origins, and the class of each difference, in columns."""
     lines = [(path_text(item.change.path), change_text(item), meaning_text(item)) for item in found]
+    terminal = columns()
+    if terminal is not None and any(len(path) + len(text) + len(meaning) + 4 > terminal for path, text, meaning in lines):
+        for path, text, meaning in lines:
+            print(f"{path}  {meaning}\n{stacked(text, terminal)}")
+        return
     path_width = max(len(path) for path, _, _ in lines)
     text_width = min(80, max(len(text) for _, text, _ in lines))
     for path, text, meaning in lines:
         print(f"{path:<{path_width}}  {text:<{text_width}}  {meaning}")
+
+
+def stacked(text: str, width: int) -> str:
+    """A change below its path, each side on a line of its own where one line is too short."""
+    return "    " + (text if len(text) + 4 <= width else text.replace(" -> ", "\n    -> ", 1))
 
 
 def change_text(item: Difference) -> str:

@@ -15,6 +15,7 @@ from re import match
 from typing import Any
 
 from titanrun.cli.arguments import Parser
+from titanrun.cli.terminal import columns, fitted
 from titanrun.config.base import ComponentConfig
 from titanrun.config.emit import emit
 from titanrun.launch.machine import GIB, free_disk, in_gib, memory, processor
@@ -62,7 +63,7 @@ def run(arguments: list[str]) -> int:
         if options.json:
             print(json.dumps(asdict(finding), ensure_ascii=False), flush=True)
         else:
-            print(as_text(finding), flush=True)
+            print(fitted(as_text(finding), columns()), flush=True)
     if not options.json and (wrong or not options.quiet):
         print(f"\n{wrong} {'thing is' if wrong == 1 else 'things are'} wrong" if wrong else "\nnothing is wrong")
     return 1 if wrong else 0

@@ -4,6 +4,7 @@ import json
 import sys
 
 from titanrun.cli.arguments import Parser
+from titanrun.cli.terminal import columns, fitted
 from titanrun.config.problems import fail
 
 EXAMPLES = """  titanrun explain training.seq_len     a field: what it takes, default, unit, meaning of a change
@@ -34,5 +35,5 @@ def run(arguments: list[str]) -> int:
         for word in options.word:
             print(json.dumps({"word": word, "text": explanation(word)}, ensure_ascii=False))
         return 0
-    sys.stdout.write("\n".join(explanation(word) for word in options.word))
+    sys.stdout.write(fitted("\n".join(explanation(word) for word in options.word), columns()))
     return 0

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from titanrun.cli.terminal import columns
 from titanrun.config.problems import Problem, ProblemsFound
 from titanrun.config.render import in_file_order, render_text
 from titanrun.launch.environment import colour_wanted
@@ -42,7 +43,8 @@ def guarded(command: Callable[[list[str]], int], arguments: Sequence[str]) -> in
 
 def print_problems(problems: Sequence[Problem]) -> None:
     """Problems for a person, on stderr."""
-    print(render_text(in_file_order(problems), colour=colour_wanted(sys.stderr.isatty())), file=sys.stderr)
+    text = render_text(in_file_order(problems), colour=colour_wanted(sys.stderr.isatty()), columns=columns(sys.stderr))
+    print(text, file=sys.stderr)
 
 
 def save_report(arguments: Sequence[str]) -> Path:

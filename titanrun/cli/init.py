@@ -5,10 +5,12 @@ from pathlib import Path
 from titanrun.cli.arguments import Parser
 from titanrun.cli.new_file import schema_for, write_new
 from titanrun.config.problems import fail
+from titanrun.config.source import FORMATS
 from titanrun.recipe.starter import starter
 
 EXAMPLES = """  titanrun init                            writes recipe.yaml
-  titanrun init --model llama3:8B -o mine.yaml"""
+  titanrun init --model llama3:8B -o mine.yaml
+  titanrun init -o mine.toml               the same as TOML"""
 
 
 def run(arguments: list[str]) -> int:
@@ -18,9 +20,9 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("-o", "--output", metavar="F", default="recipe.yaml", help="the new file; default: recipe.yaml")
     options = parser.parse_args(arguments)
     target = Path(options.output)
-    if target.suffix not in (".yaml", ".yml"):
-        raise fail("usage", f"'{target}' does not end in .yaml", help="for TOML: titanrun cp llama3_debug mine.toml")
-    write_new(target, starter(options.model, file=str(target), schema=schema_for(target)))
+    if target.suffix not in FORMATS:
+        raise fail("usage", f"'{target}' does not end in .yaml or .toml", help="name it .yaml or .toml")
+    write_new(target, starter(options.model, file=str(target), schema=schema_for(target), format=FORMATS[target.suffix]))
     if not options.quiet:
         print(target)
     return 0

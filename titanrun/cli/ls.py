@@ -4,6 +4,7 @@ import json
 from argparse import Namespace
 
 from titanrun.cli.arguments import Parser
+from titanrun.cli.terminal import columns, fitted
 from titanrun.cli.voice import detail
 from titanrun.config import registry
 from titanrun.config.base import ComponentConfig
@@ -66,10 +67,10 @@ def print_recipes(entries: list[catalogue.Entry], options: Namespace) -> None:
     print("recipes:")
     width = max((len(entry.name) for entry in entries), default=0)
     for entry in entries:
-        print(f"  {entry.name:<{width}}  {entry.header.get('purpose', '')}")
+        print(fitted(f"  {entry.name:<{width}}  {entry.header.get('purpose', '')}", columns()))
         if options.kind:
             for key in catalogue.HEADER_KEYS[1:]:
-                print(f"  {'':<{width}}    {key + ':':<9}{entry.header.get(key, '')}")
+                print(fitted(f"  {'':<{width}}    {key + ':':<9}{entry.header.get(key, '')}", columns()))
     if not entries:
         print("  (none like this)")
 
@@ -117,6 +118,6 @@ def print_kind(kind: str, entries: list[tuple[str, str, str]], *, as_json: bool)
     width = max((len(name) for name, _, _ in entries), default=0)
     for name, origin, sentence in entries:
         mark = "" if origin == "built in" else f" [{origin}]"
-        print(f"  {name:<{width}}  {sentence}{mark}")
+        print(fitted(f"  {name:<{width}}  {sentence}{mark}", columns()))
     if not entries:
         print("  (none yet)")

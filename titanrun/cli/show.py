@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from titanrun.cli.arguments import Parser, split_overrides
 from titanrun.cli.guard import print_problems
+from titanrun.cli.terminal import columns, fitted
 from titanrun.cli.voice import detail_files
 from titanrun.config.base import dump
 from titanrun.config.emit import block, emit, scalar
@@ -115,4 +116,5 @@ def with_sources(resolved: Resolved, path: DataPath) -> str:
             over = f"  (over {', '.join(map(str, source.shadowed))})" if source.shadowed else ""
             rows.append((path_text(leaf), scalar(values[leaf]), f"{source}{over}"))
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    return "".join(f"{name:<{widths[0]}}  {value:<{min(widths[1], 40)}}  {source}\n" for name, value, source in rows)
+    lines = [f"{name:<{widths[0]}}  {value:<{min(widths[1], 40)}}  {source}\n" for name, value, source in rows]
+    return fitted("".join(lines), columns())

@@ -5,12 +5,11 @@ from argparse import Namespace
 from functools import partial
 
 from titanrun.cli.arguments import Parser, split_overrides
+from titanrun.cli.terminal import columns
 from titanrun.cli.voice import detail, detail_files, note
 from titanrun.config.problems import Problem
 from titanrun.config.render import render
 from titanrun.launch.environment import colour_wanted, environment
-from titanrun.launch.try_build import try_build
-from titanrun.recipe.fixing import Fixing, fix_files, fix_text
 from titanrun.recipe.levels import LEVELS, Examined, Level, built, examine_file
 
 SUMMARY = "Find everything that is wrong with recipes. Needs no GPU, no torch, no network; without --fix it writes nothing."
@@ -48,7 +47,7 @@ def run(arguments: list[str]) -> int:
     if options.world_size is not None and options.world_size < 1:
         parser.error(f"--world-size counts processes, and {options.world_size} is none")
     if options.fix:
-        tell_fixes(options, fix_files(options.recipes, lambda file: examine_quickly(file, overrides, options)))
+        fix(overrides, options)
     code = 0
     found: list[Problem] = []
     for file in options.recipes:
@@ -69,7 +68,11 @@ def run(arguments: list[str]) -> int:
 def examine(file: str, overrides: list[str], level: Level, ranks: int | None) -> Examined:
     """One recipe, examined in this process, and built in another where that is asked for."""
     examined = examine_file(file, overrides, level=level, environment=environment(), ranks=ranks)
-    return built(examined, partial(try_build, ranks=ranks)) if level == "build" else examined
+    if level != "build":
+        return examined
+    from titanrun.launch.try_build import try_build
+
+    return built(examined, partial(try_build, ranks=ranks))
 
 
 def examine_quickly(file: str, overrides: list[str], options: Namespace) -> tuple[Problem, ...]:
@@ -77,12 +80,15 @@ def examine_quickly(file: str, overrides: list[str], options: Namespace) -> tupl
     return examine_file(file, overrides, level=options.level, environment=environment(), ranks=options.world_size).problems
 
 
-def tell_fixes(options: Namespace, done: Fixing) -> None:
-    """What --fix wrote, and what it left."""
-    for fix in done.made:
-        note(options, f"fixed {fix_text(fix)}")
-    for fix, reason in done.left.items():
-        note(options, f"left  {fix_text(fix)} ({reason})")
+def fix(overrides: list[str], options: Namespace) -> None:
+    """Correct the files, and tell what was written and what was left."""
+    from titanrun.recipe.fixing import fix_files, fix_text
+
+    done = fix_files(options.recipes, lambda file: examine_quickly(file, overrides, options))
+    for made in done.made:
+        note(options, f"fixed {fix_text(made)}")
+    for left, reason in done.left.items():
+        note(options, f"left  {fix_text(left)} ({reason})")
 
 
 def show(problems: list[Problem], format: str) -> None:
@@ -90,4 +96,4 @@ def show(problems: list[Problem], format: str) -> None:
     if format != "text":
         sys.stdout.write(render(problems, format=format))  # type: ignore[arg-type]
     elif problems:
-        sys.stderr.write(render(problems, colour=colour_wanted(sys.stderr.isatty())))
+        sys.stderr.write(render(problems, colour=colour_wanted(sys.stderr.isatty()), columns=columns(sys.stderr)))

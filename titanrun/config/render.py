@@ -3,6 +3,7 @@
 import json
 import unicodedata
 from collections.abc import Iterable, Sequence
+from textwrap import wrap
 from typing import Literal
 
 from titanrun.config.emit import flow
@@ -15,7 +16,7 @@ LONGEST_LINE = 160
 STYLES = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m", "place": "\x1b[34m", "bold": "\x1b[1m", "off": "\x1b[0m"}
 
 
-def render(problems: Sequence[Problem], *, format: Format = "text", colour: bool = False) -> str:
+def render(problems: Sequence[Problem], *, format: Format = "text", colour: bool = False, columns: int | None = None) -> str:
     """All problems in file order, in one of the four formats."""
     ordered = in_file_order(problems)
     if format == "json":
@@ -24,13 +25,16 @@ def render(problems: Sequence[Problem], *, format: Format = "text", colour: bool
         return "".join(github_line(problem) + "\n" for problem in ordered)
     if format == "sarif":
         return json.dumps(as_sarif(ordered), indent=2, ensure_ascii=False) + "\n"
-    return render_text(ordered, colour=colour)
+    return render_text(ordered, colour=colour, columns=columns)
 
 
-def render_text(problems: Iterable[Problem], *, colour: bool = False) -> str:
-    """The problems for a terminal, each with its source line and a caret, separated by empty lines."""
+def render_text(problems: Iterable[Problem], *, colour: bool = False, columns: int | None = None) -> str:
+    """The problems for a terminal, each with its source line and a caret, separated by empty lines.
+
+    In `columns` columns a help that does not fit beside its caret stands below it.
+    """
     style = STYLES if colour else dict.fromkeys(STYLES, "")
-    return "\n".join(block(problem, style) for problem in problems)
+    return "\n".join(block(problem, style, columns) for problem in problems)
 
 
 def in_file_order(problems: Iterable[Problem]) -> list[Problem]:
@@ -51,24 +55,43 @@ def in_file_order(problems: Iterable[Problem]) -> list[Problem]:
     return sorted(problems, key=place)
 
 
-def block(problem: Problem, style: dict[str, str]) -> str:
+def block(problem: Problem, style: dict[str, str], columns: int | None = None) -> str:
     """One problem as a block of lines."""
-    title = f"{style[problem.severity]}{problem.severity}[{problem.label}]{style['off']}{style['bold']}: {problem.message}{style['off']}"
-    lines = [title]
+    head = f"{problem.severity}[{problem.label}]"
+    title = "\n".join(folded(f"{head}: {problem.message}", columns)).removeprefix(head)
+    lines = [f"{style[problem.severity]}{head}{style['off']}{style['bold']}{title}{style['off']}"]
     origin = problem.origin
     where = f"  ({path_text(problem.path)})" if problem.path else ""
     if origin is None:
         lines += [f"  --> {path_text(problem.path)}"] if problem.path else []
-        lines += [f"  = help: {problem.help}"] if problem.help else []
+        lines += footnote("help", problem.help, columns) if problem.help else []
     else:
         gutter = " " * len(str(origin.line))
         lines.append(f"{gutter}{style['place']}-->{style['off']} {origin}{where}")
-        lines += snippet(origin, problem.help, style, style[problem.severity])
+        below = problem.help is not None and columns is not None and caret_column(origin) + len(problem.help) > columns
+        lines += snippet(origin, None if below else problem.help, style, style[problem.severity])
+        lines += footnote("help", str(problem.help), columns) if below else []
     for related in problem.related:
         place = str(related.origin) if related.origin else path_text(related.path)
-        lines.append(f"  = {place}: {related.message}")
+        lines += footnote(place, related.message, columns)
     lines += [f"  = note: included from {place}" for place in includes(origin)]
     return "\n".join(lines) + "\n"
+
+
+def footnote(head: str, text: str, columns: int | None) -> list[str]:
+    """A line below a problem, continued below its text where it is longer than a line."""
+    return folded(f"  = {head}: {text}", columns)
+
+
+def folded(line: str, columns: int | None) -> list[str]:
+    """A line as the lines that fit."""
+    return [line] if columns is None else wrap(line, columns, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+
+
+def caret_column(origin: Origin) -> int:
+    """How many columns stand before the help beside a caret."""
+    text = origin.source.line(origin.line)
+    return len(f"{origin.line} | ^ help: ") + width(text[: origin.end_column - 1])
 
 
 def snippet(origin: Origin, help: str | None, style: dict[str, str], accent: str) -> list[str]:

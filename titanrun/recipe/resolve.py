@@ -21,7 +21,7 @@ from titanrun.recipe.decide import decide
 from titanrun.recipe.reading import Reading, load_listed_plugins, read_back, read_tree
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import apply_rules
-from titanrun.recipe.synonyms import SAME_MEANING, SYNONYMS
+from titanrun.recipe.synonyms import SAME_MEANING, SYNONYMS, with_hints
 
 REQUIRED: tuple[DataPath, ...] = (("model",), ("model", "name"), ("training",), ("training", "dataset"), ("training", "dataset", "name"))
 FLAVOR: DataPath = ("model", "flavor")
@@ -86,7 +86,7 @@ def resolve(
     """
     case = Case(file, check_inputs, ranks, machine_ranks)
     reading = read_tree(file, overrides, environment)
-    tree, problems = reading.tree, edited_by_hand(file, reading.tree)
+    tree, problems = reading.tree, [*edited_by_hand(file, reading.tree), *reading.warnings]
     if reading.problems:
         raise ProblemsFound([*problems, *reading.problems, *problems_beside(reading, case)])
     try:
@@ -175,7 +175,7 @@ def check_tree(tree: Node) -> Recipe:
     problems = [placed(problem, tree) for problem in load_listed_plugins(tree)]
     checked = check(Recipe, tree, synonyms=SYNONYMS, same_meaning=SAME_MEANING)
     if checked.config is None or problems:
-        raise ProblemsFound([*problems, *checked.problems])
+        raise ProblemsFound([*problems, *with_hints(checked.problems, tree)])
     return checked.config
 
 

@@ -1,14 +1,15 @@
 """A commented recipe to begin with: what runs as it stands, and every other setting that is built, switched off at its default."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from textwrap import wrap
-from typing import Any
+from typing import Any, Literal
 
 from titanrun.config import registry
 from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.describe import default_of, short
 from titanrun.config.docs import class_summary, field_docs
-from titanrun.config.emit import flow
+from titanrun.config.emit import flow, toml_value
 from titanrun.config.fields import setting_of
 from titanrun.config.problems import fail
 from titanrun.config.shape import bare, is_slot, options
@@ -18,10 +19,11 @@ from titanrun.models.shared.flavors import flavor_names
 from titanrun.recipe import menu
 from titanrun.recipe.recipe import Recipe
 
+Format = Literal["yaml", "toml"]
 WIDTH = 100
 SMALLEST = "debugmodel"
 HEAD = """\
-# yaml-language-server: $schema={schema}
+{editor_line}
 # A recipe to begin with; it trains as it stands: titanrun train {file}
 # A # without a space before a setting switches it off: it has the value that is shown. Remove the # to change it.
 # titanrun explain training.steps says more about a setting, titanrun validate {file} what is wrong.
@@ -35,12 +37,31 @@ FIRST_RUN: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def starter(model: str | None, *, file: str, schema: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a format writes what a starter consists of. Where `settings_first`, what follows a section's head belongs to the section."""
+
+    editor_line: str
+    pair: Callable[[str, object], str]
+    section: Callable[[str], str]
+    indent: str
+    settings_first: bool = False
+
+
+STYLES = {
+    "yaml": Style("# yaml-language-server: $schema={}", lambda name, value: f"{name}: {flow(value)}", "{}:".format, "  "),
+    "toml": Style("#:schema {}", lambda name, value: f"{name} = {toml_value(value)}", "[{}]".format, "", settings_first=True),
+}
+
+
+def starter(model: str | None, *, file: str, schema: str, format: Format = "yaml") -> str:
     """The text of the recipe. `model` is a family, or family:flavor; None: the first family. Raises ProblemsFound."""
+    style = STYLES[format]
     menu.open_menu()
     family, flavor = chosen_model(model)
     values: dict[str, Any] = {"version": 1, "model": {"name": family, "flavor": flavor}, **FIRST_RUN}
-    return HEAD.format(schema=schema, file=file) + "".join(f"{line}\n" for line in recipe_lines(values))
+    head = HEAD.format(editor_line=style.editor_line.format(schema), file=file)
+    return head + "".join(f"{line}\n" for line in recipe_lines(values, style))
 
 
 def chosen_model(written: str | None) -> tuple[str, str | None]:
@@ -67,10 +88,13 @@ def names_of_flavors(family: str) -> list[str]:
     return flavor_names(chosen)
 
 
-def recipe_lines(values: Mapping[str, Any]) -> Iterator[str]:
+def recipe_lines(values: Mapping[str, Any], style: Style) -> Iterator[str]:
     """The lines of the whole recipe; an empty line before each section."""
     after_section = False
-    for name, field in Recipe.model_fields.items():
+    fields = list(Recipe.model_fields.items())
+    if style.settings_first:
+        fields.sort(key=lambda item: held_config(item[1].annotation, values.get(item[0])) is not None)
+    for name, field in fields:
         setting = setting_of(field)
         if setting is not None and setting.not_built:
             continue
@@ -78,11 +102,11 @@ def recipe_lines(values: Mapping[str, Any]) -> Iterator[str]:
         text = field_docs(Recipe).get(name) or (class_summary(held) if held else "")
         if held is None:
             yield from [""] * after_section
-            yield from setting_lines(name, field, values, text)
+            yield from setting_lines(name, field, values, text, style)
             after_section = False
-        elif inside := list(inside_lines(held, values.get(name) or {})):
-            yield from ["", *comment(text), f"{name}:" if name in values else f"#{name}:"]
-            yield from (f"  {line}" for line in inside)
+        elif inside := list(inside_lines(held, values.get(name) or {}, style)):
+            yield from ["", *comment(text), ("" if name in values else "#") + style.section(name)]
+            yield from (f"{style.indent}{line}" for line in inside)
             after_section = True
 
 
@@ -98,7 +122,7 @@ def held_config(annotation: Any, value: Any) -> type[Config] | None:
     return registry.choice(inner, name) if name else None
 
 
-def inside_lines(config: type[Config], values: Mapping[str, Any]) -> Iterator[str]:
+def inside_lines(config: type[Config], values: Mapping[str, Any], style: Style) -> Iterator[str]:
     """The settings of one section; what is not built and what lies deeper is left out."""
     texts = field_docs(config)
     for name, field in config.model_fields.items():
@@ -106,16 +130,19 @@ def inside_lines(config: type[Config], values: Mapping[str, Any]) -> Iterator[st
         inner = bare(field.annotation)
         if (setting and setting.not_built) or (isinstance(inner, type) and issubclass(inner, Config) and not is_slot(inner)):
             continue
-        yield from setting_lines(name, field, values, texts.get(name) or "", family=config if issubclass(config, ModelConfig) else None)
+        family = config if issubclass(config, ModelConfig) else None
+        yield from setting_lines(name, field, values, texts.get(name) or "", style, family=family)
 
 
-def setting_lines(name: str, field: Any, values: Mapping[str, Any], text: str, *, family: type[ModelConfig] | None = None) -> Iterator[str]:
+def setting_lines(
+    name: str, field: Any, values: Mapping[str, Any], text: str, style: Style, *, family: type[ModelConfig] | None = None
+) -> Iterator[str]:
     """The comment and the line of one setting."""
     yield from comment(text + choice_words(name, field, family))
     if name in values:
-        yield f"{name}: {flow(values[name])}"
+        yield style.pair(name, values[name])
     else:
-        yield f"#{name}: {flow(short(default_of(field)))}"
+        yield f"#{style.pair(name, short(default_of(field)))}"
 
 
 def choice_words(name: str, field: Any, family: type[ModelConfig] | None) -> str:

@@ -33,7 +33,7 @@ from titanrun.worker.build_metrics import build_metric_log, build_throughput
 from titanrun.worker.build_model import build_engine, build_model, lay_out, materialise
 from titanrun.worker.company import company, decisions
 from titanrun.worker.job import Job
-from titanrun.worker.length import length_words, steps_of, with_length
+from titanrun.worker.length import length_words, refuse_fewer_epochs, steps_of, with_length
 from titanrun.worker.weights import load_initial_weights
 
 log = logging.getLogger(__name__)
@@ -67,6 +67,7 @@ def assembled(
         checkpoints = build_checkpoints(recipe, job, engine=engine, rows=rows, state=state)
         if checkpoints is None or not checkpoints.resume(steps=steps_of(recipe)):
             load_initial_weights(recipe.checkpoint, model_config=recipe.model, engine=engine)
+        refuse_fewer_epochs(recipe, done=state.step)
         if job.place.is_first:
             introduce(recipe, job, device, precision, rows=rows.row_count)
             record_decisions(job.resolved.parent, decisions(device, meshes) | {"steps": steps_of(recipe)})
