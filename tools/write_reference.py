@@ -1,4 +1,5 @@
-"""Writes docs/reference.md, docs/commands.md and docs/commands/, or with --check says whether they are fresh."""
+"""Writes what is made from the code: docs/reference.md, docs/migration.md, docs/commands.md and docs/commands/, and what settings like
+torchtitan's shipped ones become today, so that a change shows in review; with --check says whether all of it is fresh."""
 
 import io
 import sys
@@ -8,15 +9,22 @@ from pathlib import Path
 
 from titanrun.cli.command_docs import index
 from titanrun.cli.main import COMMANDS
+from titanrun.recipe.migrate.document import document
+from titanrun.recipe.migrate.report import report
+from titanrun.recipe.migrate.torchtitan import migrate
 from titanrun.recipe.reference import reference
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+SETTINGS = ROOT / "tests" / "recipe" / "migrate" / "torchtitan"
 
 
 def pages() -> dict[Path, str]:
-    """The text of every generated page."""
+    """The text of every generated file."""
     commands = {DOCS / "commands" / f"{name}.md": page(name) for name in COMMANDS}
-    return {DOCS / "reference.md": reference(), DOCS / "commands.md": index(COMMANDS), **commands}
+    settings = {file.with_suffix(".txt"): migrated(file) for file in sorted(SETTINGS.glob("*.toml"))}
+    tables = {DOCS / "reference.md": reference(), DOCS / "migration.md": document(), DOCS / "commands.md": index(COMMANDS)}
+    return {**tables, **commands, **settings}
 
 
 def page(command: str) -> str:
@@ -25,6 +33,12 @@ def page(command: str) -> str:
     with redirect_stdout(said), suppress(SystemExit):
         import_module(f"titanrun.cli.{command.replace('-', '_')}").run(["--help-markdown"])
     return said.getvalue()
+
+
+def migrated(file: Path) -> str:
+    """The recipe that a setting of torchtitan becomes, and the report."""
+    migration = migrate(str(file), recipe="recipe.yaml", head=(f"# Migrated from torchtitan's {file.name} by titanrun migrate.",))
+    return f"{migration.text}\n===== report, exit code {migration.exit_code} =====\n{report(migration, file.name)}"
 
 
 def main() -> int:

@@ -98,3 +98,9 @@ def test_the_introduction_has_the_length_in_every_unit(run: Run) -> None:
 
 def test_what_waits_for_the_epochs_can_be_built_without_data(run: Run) -> None:
     build(read_resolved(run("run", "training.epochs=1", *FOLLOW)), world_size=1)
+
+
+def test_a_run_is_not_shortened_to_fewer_epochs_than_it_has_trained(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(run("run", "training.epochs=2", *FOLLOW))]) == 0
+    assert main([str(run("run", "training.epochs=1", *FOLLOW))]) == 2
+    assert "error[conflict/steps-already-done]: the run has trained 15 steps already, and 1 epoch is 7" in capsys.readouterr().err

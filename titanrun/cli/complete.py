@@ -12,7 +12,18 @@ from titanrun.cli.schema_words import paths, slot_names, values
 from titanrun.recipe import catalogue
 
 Kind = Literal[
-    "files", "shipped", "overrides", "paths", "codes", "components", "commands", "kinds", "schemas", "shells", "checkpoint_commands"
+    "files",
+    "migratable",
+    "shipped",
+    "overrides",
+    "paths",
+    "codes",
+    "components",
+    "commands",
+    "kinds",
+    "schemas",
+    "shells",
+    "checkpoint_commands",
 ]
 FORMATS = ("text", "json", "github", "sarif")
 SCHEMA_SUFFIX = ".schema.json"
@@ -61,6 +72,7 @@ COMMAND_LINES: dict[str, Takes] = {
     "cat": Takes((("shipped",), ())),
     "cp": Takes((("shipped",), ("files",), ())),
     "init": Takes(((),), {"--model": None, "--output": "files"}),
+    "migrate": Takes((("migratable",), ()), {"--from": ("torchtitan",), "--output": "files", **flags("--check", "--write")}),
     "doctor": Takes(((),), flags("--no-training", "--json")),
     "completion": Takes((("shells",), ())),
     "schema": Takes((("schemas",), ()), {"--write": "files"}),
@@ -121,6 +133,7 @@ def of_kind(kind: Kind, current: str) -> Iterator[str]:
     """Candidates of one kind."""
     finders: dict[Kind, Callable[[str], Iterator[str]]] = {
         "files": files,
+        "migratable": lambda word: files(word, (*RECIPE_SUFFIXES, ".json")),
         "shipped": lambda _: (entry.name for entry in catalogue.shipped()),
         "overrides": overrides,
         "paths": lambda word: paths(word, leaf=""),
@@ -135,15 +148,15 @@ def of_kind(kind: Kind, current: str) -> Iterator[str]:
     return finders[kind](current)
 
 
-def files(current: str) -> Iterator[str]:
-    """Folders, and files that may be recipes; hidden ones when a dot is typed."""
+def files(current: str, suffixes: tuple[str, ...] = RECIPE_SUFFIXES) -> Iterator[str]:
+    """Folders, and files that may be recipes, or have other suffixes that are asked for; hidden ones when a dot is typed."""
     head, slash, last = current.rpartition("/")
     folder = Path(head or slash or ".").expanduser()
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         if path.name.startswith(last) and path.name.startswith(".") == last.startswith("."):
             if path.is_dir():
                 yield f"{head}{slash}{path.name}/"
-            elif path.suffix in RECIPE_SUFFIXES:
+            elif path.suffix in suffixes:
                 yield f"{head}{slash}{path.name}"
 
 

@@ -20,6 +20,7 @@ COMMANDS = {
     "cat": "print a shipped recipe",
     "cp": "copy a shipped recipe to a file of your own",
     "init": "write a commented recipe to begin with",
+    "migrate": "bring an older recipe, or a configuration of torchtitan, up to date",
     "doctor": "what this machine has, and whether titanrun can train on it",
     "completion": "a completion script for bash, zsh or fish",
     "schema": "the JSON Schemas of recipes, for editors, and of what titanrun writes",

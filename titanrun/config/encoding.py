@@ -35,6 +35,11 @@ def check_characters(source: SourceText) -> None:
         raise ProblemsFound([unseen(found.group(), Places(source).point(found.start()))])
 
 
+def on_one_line(text: str) -> str:
+    """The text with an escape in the place of each character that nobody can see, line breaks included."""
+    return re.sub(rf"{UNSEEN.pattern}|[\t\r\n]", lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def unseen(character: str, origin: Origin) -> Problem:
     """The problem of an invisible character."""
     number = ord(character)

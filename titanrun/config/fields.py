@@ -34,6 +34,13 @@ def setting_of(field: FieldInfo) -> Setting | None:
     return Setting(**known)
 
 
+def former_names(field: FieldInfo) -> tuple[str, ...]:
+    """What a field was called before, for as long as that is still read."""
+    extra = field.json_schema_extra
+    names: Any = extra.get("x-was", ()) if isinstance(extra, dict) else ()
+    return tuple(names)
+
+
 def is_secret(field: FieldInfo) -> bool:
     """Whether a field holds a secret."""
     extra = field.json_schema_extra
@@ -64,23 +71,25 @@ def declare(
     not_built: str | None = None,
     secret: bool = False,
     examples: list[Any] | None = None,
+    was: tuple[str, ...] = (),
 ) -> Any:
     """A pydantic field that carries its `Setting`. No default: the field is required. A callable default is a factory.
 
     `not_built` names the capability whose absence makes every value but the default an error. A `secret` field takes `${env:NAME}`
-    only, and its component gets the variable's value when the worker builds it.
+    only, and its component gets the variable's value when the worker builds it. `was` are former names of the field, read for two
+    minor releases with a warning.
     """
     extra: dict[str, Any] = {"x-change": change}
-    options = {"x-unit": unit, "x-resume": resume, "x-not_built": not_built, "x-secret": secret}
+    options = {"x-unit": unit, "x-resume": resume, "x-not_built": not_built, "x-secret": secret, "x-was": list(was)}
     extra.update({key: value for key, value in options.items() if value})
     if callable(default):
         return Field(default_factory=default, json_schema_extra=extra, examples=examples)
     return Field(default=default, json_schema_extra=extra, examples=examples)
 
 
-def section(factory: Callable[[], Any]) -> Any:
+def section(factory: Callable[[], Any], *, was: tuple[str, ...] = ()) -> Any:
     """A field that holds a nested config, with that config's own defaults where the recipe says nothing."""
-    return Field(default_factory=factory)
+    return Field(default_factory=factory, json_schema_extra={"x-was": list(was)} if was else None)
 
 
 def component(default: Any = PydanticUndefined) -> Any:

@@ -52,8 +52,8 @@ def against_schema(file: str, overrides: Sequence[str], environment: Mapping[str
     except ProblemsFound as error:
         found = [problem for problem in error.problems if not is_follow_up(problem, reading.broken)]
     if reading.problems or found:
-        raise ProblemsFound([*reading.problems, *found])
-    return Examined((), tree=reading.tree)
+        raise ProblemsFound([*reading.warnings, *reading.problems, *found])
+    return Examined(reading.warnings, tree=reading.tree)
 
 
 def built(examined: Examined, try_build: Callable[[Resolved], Sequence[Problem]]) -> Examined:

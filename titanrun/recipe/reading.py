@@ -8,20 +8,23 @@ from titanrun.config.compose import compose
 from titanrun.config.interpolate import interpolate
 from titanrun.config.override import apply_overrides
 from titanrun.config.problems import DataPath, Origin, Problem, ProblemsFound
+from titanrun.config.renames import Renamed, renamed
 from titanrun.config.tree import Node, ReadInPart, broken_paths, find, plain
 from titanrun.config.wording import SECRET_HELP, SECRET_MESSAGE
 from titanrun.recipe import catalogue, menu
 from titanrun.recipe.expected import Expected
 from titanrun.recipe.length import with_one_length
+from titanrun.recipe.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The tree, the problems of single values, and the paths in it that have no meaning because of them."""
+    """The tree, the problems of single values, and the paths in it that have no meaning because of them; warnings apart."""
 
     tree: Node
     problems: tuple[Problem, ...]
     broken: set[DataPath]
+    warnings: tuple[Problem, ...] = ()
 
 
 @dataclass(slots=True)
@@ -66,8 +69,16 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
     tree = findings.read(
         lambda: interpolate(overridden, environment, default_of=after.default_of, is_text=after.is_text, is_secret=after.is_secret)
     )
-    problems = tuple(without_secret(problem) if after.is_secret(problem.path) else problem for problem in findings.problems)
-    return Reading(tree, problems, broken_paths(tree, findings.origins) | findings.paths)
+    problems = [without_secret(problem) if after.is_secret(problem.path) else problem for problem in findings.problems]
+    today = named_as_today(tree)
+    problems += [problem for problem in today.problems if problem.severity == "error"]
+    warnings = tuple(problem for problem in today.problems if problem.severity == "warning")
+    return Reading(today.tree, tuple(problems), broken_paths(today.tree, findings.origins) | findings.paths, warnings)
+
+
+def named_as_today(tree: Node) -> Renamed:
+    """The tree with the names that fields have today."""
+    return renamed(Recipe, tree, plain(tree))
 
 
 def load_listed_plugins(tree: Node) -> list[Problem]:
@@ -93,7 +104,7 @@ def read_back(tree: Node) -> Node:
     menu.open_menu()
     load_listed_plugins(tree)
     expected = Expected(plain(tree))
-    return interpolate(tree, {}, is_text=expected.is_text, is_secret=expected.is_secret)
+    return named_as_today(interpolate(tree, {}, is_text=expected.is_text, is_secret=expected.is_secret)).tree
 
 
 def overridden_tree(composed: Node, overrides: Sequence[Override]) -> Node:

@@ -9,7 +9,7 @@ from pydantic_core import core_schema
 from titanrun.config import registry
 from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.docs import class_doc, field_docs
-from titanrun.config.fields import SECRET, is_secret
+from titanrun.config.fields import SECRET, former_names, is_secret
 from titanrun.config.shape import accepts_auto, accepts_null, bare, is_slot, item_type
 from titanrun.recipe import menu
 from titanrun.recipe.recipe import Recipe
@@ -73,6 +73,8 @@ class Linker:
             drawn = {key: value for key, value in generated["properties"][name].items() if key != "title" and not key.startswith("x-")}
             linked = secret_schema(field) if is_secret(field) else self.linked(field.annotation, drawn)
             properties[name] = {"description": described[name], **linked} if name in described else linked
+            for former in former_names(field):
+                properties[former] = {"deprecated": True, "description": f"Now called {name}.", **linked}
         schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
         if class_doc(config):
             schema["description"] = class_doc(config)

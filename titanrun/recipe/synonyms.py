@@ -1,5 +1,18 @@
 """What people coming from other tools call our fields."""
 
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+from titanrun.config.problems import DataPath, Problem
+from titanrun.config.shape import value_at
+from titanrun.config.tree import Node, path_text, plain
+
+# by name: the table is only looked into where something is unknown
+TORCHTITAN = "titanrun.recipe.migrate.hints"
+MOST_HINTS = 3
+
 # these have the same meaning and unit as the field they stand for, so that `validate --fix` may write it
 SAME_MEANING = frozenset(
     (
@@ -45,23 +58,28 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "log_interval": ("log_freq",),
     "logging": ("metrics",),
     "lr_schedule": ("lr_scheduler",),
+    "max_epochs": ("epochs",),
     "max_grad_norm": ("max_norm",),
     "max_length": ("seq_len",),
     "max_position_embeddings": ("max_seq_len",),
     "max_seq_length": ("seq_len",),
     "max_steps": ("steps",),
+    "max_tokens": ("tokens",),
     "micro_batch_size": ("local_batch_size",),
     "min_lr": ("min_lr_factor",),
     "n_embd": ("dim",),
     "n_head": ("n_heads",),
     "n_layer": ("n_layers",),
     "num_attention_heads": ("n_heads",),
+    "num_epochs": ("epochs",),
     "num_heads": ("n_heads",),
     "num_hidden_layers": ("n_layers",),
     "num_key_value_heads": ("n_kv_heads",),
     "num_kv_heads": ("n_kv_heads",),
     "num_layers": ("n_layers",),
     "num_steps": ("steps",),
+    "num_tokens": ("tokens",),
+    "num_train_epochs": ("epochs",),
     "optim": ("optimizer",),
     "optimiser": ("optimizer",),
     "output_dir": ("dump_folder",),
@@ -77,8 +95,10 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "sequence_length": ("seq_len",),
     "tied": ("tie_word_embeddings",),
     "total_steps": ("steps",),
+    "total_tokens": ("tokens",),
     "tp": ("tensor_parallel_degree",),
     "train": ("training",),
+    "train_tokens": ("tokens",),
     "trainer": ("training", "kind"),
     "train_steps": ("steps",),
     "type": ("name",),
@@ -86,3 +106,34 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "warmup": ("warmup_steps",),
     "wd": ("weight_decay",),
 }
+
+
+def with_hints(problems: tuple[Problem, ...], tree: Node) -> list[Problem]:
+    """The problems, those about names of torchtitan with what these are called here."""
+    if not any(problem.code in ("unknown-key", "unknown-name") for problem in problems):
+        return list(problems)
+    data = plain(tree)
+    return [hinted(problem, data) for problem in problems]
+
+
+def hinted(problem: Problem, data: Any) -> Problem:
+    """One problem with its hint, if there is one."""
+    table = import_module(TORCHTITAN)
+    if problem.code == "unknown-name":
+        hint = table.component_hint(problem.got["name"] if isinstance(problem.got, dict) else problem.got)
+    elif problem.code == "unknown-key":
+        value = value_at(data, problem.path)
+        hints = [found for path in leaves(value, problem.path) if (found := table.key_hint(path_text(path)))]
+        hint = "; ".join(hints[:MOST_HINTS])
+    else:
+        return problem
+    return replace(problem, help=hint, suggestion=None, fix=None) if hint else problem
+
+
+def leaves(value: Any, path: DataPath) -> Iterator[DataPath]:
+    """The paths of the values below a mapping."""
+    if isinstance(value, dict) and value:
+        for key, inside in value.items():
+            yield from leaves(inside, (*path, key))
+    else:
+        yield path

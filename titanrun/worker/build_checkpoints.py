@@ -1,7 +1,5 @@
 """What saves a run, and what it starts from: its own checkpoint, another run's state, weights from elsewhere, or its first weights."""
 
-from pathlib import Path
-
 from titanrun.components.checkpoints.background import BackgroundSaves, Stage, WriterProcess
 from titanrun.components.checkpoints.config import CheckpointConfig
 from titanrun.components.checkpoints.retention import Retention
@@ -13,16 +11,17 @@ from titanrun.recipe.recipe import Recipe
 from titanrun.training.engine import Engine
 from titanrun.training.run_checkpoints import RunCheckpoints
 from titanrun.training.state import TrainState
+from titanrun.worker.job import Job
 from titanrun.worker.length import steps_of
 from titanrun.worker.weights import load_initial_weights, named_checkpoint
 
 
-def build_checkpoints(recipe: Recipe, resolved: Path, *, engine: Engine, rows: RowLoader, state: TrainState) -> RunCheckpoints:
+def build_checkpoints(recipe: Recipe, job: Job, *, engine: Engine, rows: RowLoader, state: TrainState) -> RunCheckpoints:
     """What saves and resumes the run. Close it at the end."""
     config = recipe.checkpoint
     in_background = config.async_mode != "disabled" and writes(config)
     store = CheckpointStore(
-        folder=resolved.parent / config.folder,
+        folder=job.resolved.parent / config.folder,
         retention=Retention(config.keep_latest_k, config.keep_every, config.keep_best),
         ranks=ranks_beside() if in_background else current_ranks(),
     )
@@ -32,7 +31,7 @@ def build_checkpoints(recipe: Recipe, resolved: Path, *, engine: Engine, rows: R
         engine=engine,
         rows=rows,
         state=state,
-        resolved=resolved.read_text(encoding="utf-8"),
+        resolved=job.text,
         parallelism=dump(recipe.parallelism),
         background=build_background(config, store) if in_background else None,
     )

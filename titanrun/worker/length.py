@@ -29,6 +29,15 @@ def with_length(recipe: Recipe, *, rows: int) -> Recipe:
     return run
 
 
+def refuse_fewer_epochs(recipe: Recipe, *, done: int) -> None:
+    """Raises ProblemsFound where the run has trained more steps than its epochs come to: it cannot be shortened afterwards."""
+    epochs, steps = recipe.training.epochs, steps_of(recipe)
+    if epochs is not None and done > steps:
+        message = f"the run has trained {done} steps already, and {epochs} epoch{'s are' if epochs > 1 else ' is'} {steps}"
+        help = "ask for more epochs, or name another folder"
+        raise ProblemsFound([Problem("conflict", message, ("training", "epochs"), rule="steps-already-done", help=help)])
+
+
 def global_batch(recipe: Recipe) -> int:
     """Rows of one optimizer step."""
     assert recipe.training.global_batch_size != "auto"

@@ -1,0 +1,205 @@
+"""Files of torchtitan as people have them, and what becomes of them.
+
+The whole output for each setting in torchtitan/ lies beside it, written by tools/write_reference.py: read the diff when it changes, as
+it does where something that was "not built" is built.
+"""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from titanrun.config.base import dump
+from titanrun.config.emit import emit_toml
+from titanrun.config.problems import ProblemsFound, SourceText
+from titanrun.config.shape import value_at
+from titanrun.config.source import read_text
+from titanrun.config.tree import plain
+from titanrun.recipe.migrate.places import target_steps
+from titanrun.recipe.migrate.report import report
+from titanrun.recipe.migrate.table import CORE
+from titanrun.recipe.migrate.torchtitan import Migration, migrate
+from titanrun.recipe.resolve import resolve
+
+FILES = sorted((Path(__file__).parent / "torchtitan").glob("*.toml"))
+
+
+def migrated(text: str, folder: Path, suffix: str = ".toml") -> Migration:
+    file = folder / f"config{suffix}"
+    file.write_text(text, encoding="utf-8")
+    return migrate(str(file), recipe="recipe.yaml", head=())
+
+
+def lines(migration: Migration) -> list[str]:
+    return [line for line in migration.text.splitlines() if line]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_nothing_is_dropped_silently(file: Path) -> None:
+    migration = migrate(str(file), recipe="recipe.yaml", head=())
+    keys = [item.entry.written for item in migration.items if item.entry]
+    text = file.read_text(encoding="utf-8")
+    written = sum("=" in line and not line.startswith("#") for line in text.splitlines())
+    assert len(keys) == len(set(keys)) == written
+    shown = report(migration, str(file))
+    assert all(f"{key} = " in shown for key in keys)
+    assert all(comment.strip() in migration.text for line in text.splitlines() for comment in line.partition("#")[1:] if comment)
+
+
+def test_an_empty_file_is_the_release_with_its_defaults(tmp_path: Path) -> None:
+    migration = migrated('training.dataset = "tiny"\n', tmp_path)
+    (tmp_path / "recipe.yaml").write_text(migration.text, encoding="utf-8")
+    run = dump(resolve(str(tmp_path / "recipe.yaml"), environment={}).recipe)
+    values = {key.path: key.default for key in CORE} | {"training.dataset": "tiny"}
+    differing = []
+    for key in CORE:
+        for target, value in key.converted(values[key.path], values).targets.items():
+            steps = target_steps(target)
+            if value is not None and not key.unread(values) and value_at(run, steps) != value:
+                differing.append((key.path, value, value_at(run, steps)))
+    refused = [item.path for item in migration.items if item.fate == "refused"]
+    # a component that is not built is told in the report, its fields are not
+    told = [path.removesuffix("mode") for path in refused]
+    assert [entry for entry in differing if not entry[0].startswith(tuple(told))] == []
+    assert set(refused) <= {"activation_checkpoint.mode"}
+    assert run["training"]["dataset"]["shuffle"] is False
+
+
+def test_defaults_that_differ_are_written_and_equal_ones_are_not(tmp_path: Path) -> None:
+    found = lines(migrated('[checkpoint]\nenable = true\n[activation_checkpoint]\nmode = "full"\n', tmp_path))
+    assert "  last_save_model_only: true" in found
+    assert "  early_stop: false" in found
+    assert "  warmup_steps: 200" in found
+    assert not any("interval" in line or "beta1" in line for line in found)
+
+
+def test_a_file_of_what_is_built_migrates_with_exit_code_0_and_validates(tmp_path: Path) -> None:
+    text = """
+[model]
+flavor = "8B"
+[training]
+dataset = "tiny"
+steps = 100
+global_batch_size = 16
+[lr_scheduler]
+warmup_steps = 300   # more than the run has
+[activation_checkpoint]
+mode = "none"
+[debug]
+seed = 3
+"""
+    migration = migrated(text, tmp_path)
+    assert (migration.exit_code, migration.problems) == (0, ())
+    found = lines(migration)
+    assert "  warmup_steps: 100  # more than the run has" in found
+    assert "  global_batch_size: 16" in found
+    assert "  seed: 3" in found
+    (warmup,) = [item for item in migration.items if item.path == "lr_scheduler.warmup_steps"]
+    assert (warmup.fate, warmup.words.startswith("cut to the 100 steps")) == ("changed", True)
+
+
+def test_comments_stay_with_their_keys_and_sections(tmp_path: Path) -> None:
+    text = """\
+# top of the file
+
+# about training
+[training]  # all of it
+dataset = "tiny"
+# why so many
+steps = 7  # seven
+
+# left alone after a key
+
+[optimizer]
+lr = 1e-3 # fast
+# not me = 5
+"""
+    found = migrated(text, tmp_path).text
+    assert found.startswith("# top of the file\nversion: 1\n")
+    assert "\n# about training\ntraining:  # all of it\n" in found
+    assert "\n  # why so many\n  steps: 7  # seven\n  # left alone after a key\n" in found
+    assert "\noptimizer:\n  lr: 0.001  # fast\n  # not me = 5\n" in found
+
+
+def test_unknown_keys_are_refused_with_a_suggestion(tmp_path: Path) -> None:
+    migration = migrated("[training]\nstepz = 5\nlr = 0.1\n[mine]\nsecret = 1\n", tmp_path)
+    words = {item.path: item.words for item in migration.items if item.entry}
+    assert words["training.stepz"] == "torchtitan has no such key; did you mean 'training.steps'?"
+    assert words["training.lr"] == "torchtitan has no such key; did you mean 'optimizer.lr'?"
+    assert words["mine.secret"] == "torchtitan has no such key"
+    assert migration.exit_code == 1
+
+
+def test_older_spellings_are_understood_and_today_s_wins(tmp_path: Path) -> None:
+    text = """
+[model]
+tokenizer_path = "assets/tokenizer"
+converters = ["float8"]
+[float8]
+filter_fqns = ["lm_head"]
+[training]
+seed = 1
+deterministic = true
+[debug]
+seed = 2
+"""
+    migration = migrated(text, tmp_path)
+    fates = {item.entry.written: (item.fate, item.words) for item in migration.items if item.entry}
+    assert fates["training.seed"] == ("unread", "left out: 'debug.seed' is written too")
+    assert fates["training.deterministic"][0] == "mapped"
+    assert {"  seed: 2", "  deterministic: true", "  hf_assets_path: assets/tokenizer"} <= set(lines(migration))
+    assert "float8_linear is not built" in fates["float8.filter_fqns"][1] or "filter_fqns: [output]" in migration.text
+
+
+def test_a_value_of_a_wrong_type_is_kept_and_told(tmp_path: Path) -> None:
+    migration = migrated('[training]\ndataset = "tiny"\n[optimizer]\nlr = "3e-4"\n[activation_checkpoint]\nmode="none"\n', tmp_path)
+    (problem,) = migration.problems
+    assert (problem.code, problem.path, migration.exit_code) == ("wrong-type", ("optimizer", "lr"), 1)
+    assert 'lr: "3e-4"' in migration.text
+
+
+def test_text_that_looks_like_a_reference_stays_text(tmp_path: Path) -> None:
+    migration = migrated('job.description = "${env:HOME} ${training.steps}"\ntraining.dataset = "tiny"\n', tmp_path)
+    (tmp_path / "recipe.yaml").write_text(migration.text, encoding="utf-8")
+    assert resolve(str(tmp_path / "recipe.yaml"), environment={}).recipe.description == "${env:HOME} ${training.steps}"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "line"),
+    [("a = \n", "syntax", 1), ("[a]\nb = 1\nb = 2\n", "duplicate-key", 3), ("a = 1979-05-27\n", "wrong-type", 1)],
+)
+def test_a_file_that_is_no_toml_is_a_located_problem(text: str, code: str, line: int, tmp_path: Path) -> None:
+    with pytest.raises(ProblemsFound) as caught:
+        migrated(text, tmp_path)
+    problem = caught.value.problems[0]
+    assert problem.origin is not None
+    assert (problem.code, problem.origin.line) == (code, line)
+
+
+def test_what_nobody_can_see_is_escaped_in_comments_and_report(tmp_path: Path) -> None:
+    migration = migrated('"a\\nb" = "x\\r"\nmodel.converters = "c\\u001f\\n"\n', tmp_path)
+    assert isinstance(plain(read_text(SourceText("recipe.yaml", migration.text), "yaml")), dict)
+    assert '# a\\u000ab = "x\\r"' in migration.text
+    assert all(line.isprintable() for line in report(migration, "config.toml").split("\n"))
+
+
+ANY = st.one_of(
+    st.booleans(), st.integers(-3, 10**6), st.floats(allow_nan=False), st.text(max_size=8), st.lists(st.text(max_size=4), max_size=2)
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(st.sampled_from([key.path for key in CORE]), ANY, max_size=6))
+def test_any_value_of_any_key_is_accounted_for(tmp_path_factory: pytest.TempPathFactory, chosen: dict[str, object]) -> None:
+    nested: dict[str, object] = {}
+    for path, value in chosen.items():
+        holder: dict[str, object] = nested
+        *sections, last = path.split(".")
+        for section in sections:
+            holder = holder.setdefault(section, {})  # type: ignore[assignment]
+        holder[last] = value
+    migration = migrated(emit_toml(nested), tmp_path_factory.mktemp("any"))
+    assert sorted(item.path for item in migration.items if item.entry) == sorted(chosen)
+    assert isinstance(plain(read_text(SourceText("recipe.yaml", migration.text), "yaml")), dict)
+    assert report(migration, "config.toml")

@@ -1,0 +1,80 @@
+"""Keys that torchtitan's own extensions and experiments add, keys that were called otherwise once, and what no key says."""
+
+from typing import Any
+
+from titanrun.recipe.migrate import conversions as to
+from titanrun.recipe.migrate.keys import Key, moved, on, refused, same, unread
+
+FLUX, REPLICAS = "flux", on("fault_tolerance.enable")
+PASSES = "passes of torchtitan's compiler experiments; titanrun shards with FSDP2 and compiles with compile.enable"
+PLACEMENT = "a switch of the autoparallel experiment; in titanrun the parallelism section decides the placement"
+PICTURES = "a vision-language model is none of titanrun's families"
+SAMPLER = "torchtitan's sampling script reads it; a training run does not"
+
+EXTENSIONS: tuple[Key, ...] = (
+    same("fault_tolerance.sync_steps", 5, needs=(REPLICAS,), extension="llama3_ft"),
+    same("fault_tolerance.should_quantize", False, needs=(REPLICAS,), extension="llama3_ft"),
+    same("fault_tolerance.fragment_sync_delay", 0, needs=(REPLICAS,), extension="llama3_ft"),
+    same("fault_tolerance.fragment_update_alpha", 0.0, needs=(REPLICAS,), extension="llama3_ft"),
+    same("fault_tolerance.module_fqns_per_model_fragment", [], needs=(REPLICAS,), extension="llama3_ft"),
+    same("fault_tolerance.num_fragments", 1, needs=(REPLICAS,), extension="llama3_ft"),
+    same("training.classifier_free_guidance_prob", 0.0, extension=FLUX),
+    same("training.img_size", 256, extension=FLUX),
+    same("training.test_mode", False, extension=FLUX),
+    same("encoder.t5_encoder", "google/t5-v1_1-small", extension=FLUX),
+    same("encoder.clip_encoder", "openai/clip-vit-large-patch14", extension=FLUX),
+    same("encoder.autoencoder_path", None, extension=FLUX),
+    same("encoder.max_t5_encoding_len", 256, extension=FLUX),
+    same("validation.enable_classifier_free_guidance", False, needs=(on("validation.enable"),), extension=FLUX),
+    same("validation.classifier_free_guidance_scale", 5.0, needs=(on("validation.enable"),), extension=FLUX),
+    same("validation.denoising_steps", 50, needs=(on("validation.enable"),), extension=FLUX),
+    same("validation.eval_freq", 100, needs=(on("validation.enable"),), extension=FLUX),
+    same("validation.save_img_count", 1, needs=(on("validation.enable"),), extension=FLUX),
+    same("validation.save_img_folder", "img", needs=(on("validation.enable"),), extension=FLUX),
+    same("validation.all_timesteps", False, needs=(on("validation.enable"),), extension=FLUX),
+    unread("inference.save_img_folder", "inference_results", SAMPLER, extension=FLUX),
+    unread("inference.prompts_path", None, SAMPLER, extension=FLUX),
+    unread("inference.local_batch_size", 2, SAMPLER, extension=FLUX),
+    unread("inference.img_size", 256, SAMPLER, extension=FLUX),
+    refused("compile.graph_passes", None, PASSES, convert=to.empty_is_refused, extension="simple_fsdp"),
+    refused("compile.joint_passes", [], PASSES, convert=to.empty_is_refused, extension="compiler_toolkit"),
+    refused("compile.passes", [], PASSES, convert=to.empty_is_refused, extension="compiler_toolkit"),
+    refused("data.max_images_per_batch", 10, PICTURES, extension="vlm"),
+    refused("data.max_patches_per_image", 256, PICTURES, extension="vlm"),
+    refused("data.patch_size", 16, PICTURES, extension="vlm"),
+    refused("data.spatial_merge_size", 1, PICTURES, extension="vlm"),
+    refused("data.packing_buffer_size", 0, PICTURES, extension="vlm"),
+    moved("hf_transformers.model", "", "model.path", convert=to.empty_is_null, extension="transformers_modeling_backend"),
+    refused("experimental.comms_bucket_reorder_strategy", "aten", PLACEMENT, extension="autoparallel"),
+    refused("experimental.autop_force_bf16", False, PLACEMENT, extension="autoparallel"),
+)
+
+# spellings of torchtitan before 0.2.2; a trailing dot stands for a whole section
+OLD_SPELLINGS: dict[str, str] = {
+    "float8.": "quantize.linear.float8.",
+    "mx.": "quantize.linear.mx.",
+    "training.seed": "debug.seed",
+    "training.deterministic": "debug.deterministic",
+    "training.debug_moe_force_load_balance": "debug.moe_force_load_balance",
+    "checkpoint.enable_checkpoint": "checkpoint.enable",
+}
+OLDER: tuple[Key, ...] = (
+    refused("parallelism.enable_compiled_autograd", False, "torchtitan 0.2.2 has no compiled autograd any more, and titanrun none"),
+)
+
+# what torchtitan does without a key for it, and titanrun does otherwise by default
+IMPLIED: tuple[tuple[str, Any, str], ...] = (
+    ("training.dataset.shuffle", False, "torchtitan reads documents in the given order"),
+    ("validation.dataset.shuffle", False, "torchtitan reads documents in the given order"),
+)
+
+# torchtitan's experiments: the module name under torchtitan.experiments, and what becomes of it
+EXPERIMENTS: dict[str, str] = {
+    "simple_fsdp": "mapped to the family itself: titanrun shards with FSDP2; `compile.graph_passes` is refused",
+    "compiler_toolkit": "mapped to the family itself; `compile.joint_passes` and `compile.passes` are refused",
+    "autoparallel": "mapped to the family itself: the parallelism section says the placement that a solver finds there",
+    "llama3_ft (torchft)": "mapped to llama3 with the fault_tolerance section",
+    "transformers_modeling_backend": "mapped to `model: {name: transformers, path: ...}`, available when that component is built",
+    "flux": "mapped to the family flux, available when it is built; what only its sampling script reads is left out",
+    "vlm": "refused: a vision-language model is none of titanrun's families",
+}
