@@ -9,6 +9,11 @@ def environment() -> Mapping[str, str]:
     return dict(os.environ)
 
 
+def leave_out_pydantic_plugins() -> None:
+    """Keep pydantic from importing what other packages register with it: foreign code in `validate`, and a search of all packages."""
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+
+
 def ranks_around() -> int:
     """How many ranks torchrun or srun started beside and including this process."""
     text = os.environ.get("WORLD_SIZE", "1")
