@@ -13,6 +13,7 @@ from titanrun.distributed.environment import Place
 from titanrun.recipe.resolve import read_resolved
 from titanrun.training.signals import SignalRequests
 from titanrun.worker.assemble import assembled
+from titanrun.worker.job import meet_others
 from titanrun.worker.main import main
 
 Run = Callable[..., Path]
@@ -27,7 +28,7 @@ def stop_after(resolved: Path, step: int) -> None:
 
     with (
         SignalRequests() as signals,
-        assembled(read_resolved(resolved), resolved, place=Place(), signals=signals, on_step=stop) as trainer,
+        assembled(read_resolved(resolved), meet_others(resolved, Place()), signals=signals, on_step=stop) as trainer,
     ):
         trainer.fit()
 

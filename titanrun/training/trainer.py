@@ -15,6 +15,7 @@ from titanrun.components.metrics.throughput import Throughput
 from titanrun.components.validation.validator import Validator
 from titanrun.config.problems import fail
 from titanrun.distributed.device import is_accelerator
+from titanrun.training.agreed_signals import AgreedSignals
 from titanrun.training.engine import Engine
 from titanrun.training.finite import FiniteGuard
 from titanrun.training.garbage import GarbageCollection
@@ -52,11 +53,12 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How `fit` ended, after which step, and that in words."""
+    """How `fit` ended, after which step, and that in words. `exit_code`: the worker's, where the state alone does not say it."""
 
     state: Literal["finished", "preempted", "failed"]
     step: int
     message: str
+    exit_code: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,10 +74,11 @@ class Trainer:
     throughput: Throughput
     garbage: GarbageCollection
     save_times: SaveTimes
-    signals: SignalRequests = field(default_factory=SignalRequests)
+    signals: SignalRequests | AgreedSignals = field(default_factory=SignalRequests)
     validator: Validator | None = None
     checkpoints: Checkpoints | None = None
     on_step: Callable[[int], None] = lambda step: None
+    on_first_step: Callable[[], None] = lambda: None
     guard: FiniteGuard = field(default_factory=FiniteGuard)
     has_trained: bool = False
     _lr: float = 0.0
@@ -88,6 +91,7 @@ class Trainer:
             return Outcome("finished", step, f"nothing to do: step {step} of {end}")
         self.throughput.start()
         self.save_times.restart()
+        self.signals.agree()
         with self.garbage:
             while self.rows.has_next() and self.state.step < end and not self.signals.stop:
                 with self.throughput.loading():
@@ -107,6 +111,8 @@ class Trainer:
         with self.recorder.open():
             output = self.engine.forward_backward(TokenBatch.from_rows(rows).split(self.plan.rows_per_pass))
             update = self.engine.optim_step()
+        if not self.has_trained:
+            self.on_first_step()
         self.has_trained = True
         self.state.step += 1
         self.state.tokens_seen += self.plan.tokens_per_step
@@ -115,6 +121,7 @@ class Trainer:
         self.throughput.count_step(rows.size - len(rows))
         self.garbage.after_step(self.state.step)
         self.on_step(self.state.step)
+        self.signals.agree()
 
     def _follow_up(self, *, is_last: bool) -> None:
         """What is due after a step, in this order: the check for finite numbers, validation and the log, a checkpoint."""
@@ -137,15 +144,19 @@ class Trainer:
         """Passes on the numbers of the current step, and what was recorded since the last time."""
         numbers = self.guard.read()
         values = {"loss": numbers.loss, "grad_norm": numbers.grad_norm, "lr": self._lr, "tokens_seen": self.state.tokens_seen}
-        self.metrics.log(self.state.step, values | self.throughput.flush() | self.recorder.flush() | validation)
+        self.metrics.log(self.state.step, values | self.throughput.flush() | self.recorder.flush(self.engine.loss_group) | validation)
         self._logged_step = self.state.step
 
     def _validation(self) -> dict[str, float]:
         """The held-out loss; nothing where a signal broke it off."""
         assert self.validator is not None
         with self.throughput.pause(), self.engine.eval_mode():
-            loss = self.validator.measure(self.engine.eval_forward, stop=lambda: self.signals.stop)
+            loss = self.validator.measure(self.engine.eval_forward, stop=self._is_asked_to_stop)
         return {} if loss is None else {"validation/loss": loss}
+
+    def _is_asked_to_stop(self) -> bool:
+        self.signals.agree()
+        return self.signals.stop
 
     def _save(self, *, is_last: bool = False) -> None:
         if self.checkpoints is not None:
@@ -158,7 +169,7 @@ class Trainer:
         step = self.state.step
         stopped = f"stopped by {self.signals.stop_signal} after step {step} of {self.plan.steps}"
         if self.has_trained and self.checkpoints is None:
-            return Outcome("failed", step, f"{stopped}, nothing saved: checkpoint.enable is false")
+            return Outcome("failed", step, f"{stopped}, nothing saved: checkpoint.enable is false", self.signals.exit_code)
         if self.has_trained:
             self.guard.read()
             self._save()

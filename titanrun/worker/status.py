@@ -16,10 +16,16 @@ HEARTBEAT_SECONDS = 1.0
 
 
 class StatusFile:
-    """Writes status.json: at every change of state, and at most once a second while steps go by."""
+    """Writes status.json: at every change of state, and at most once a second while steps go by.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: the file.
+        is_first: whether this is the first rank. The others write only that they failed.
+    """
+
+    def __init__(self, path: Path, *, is_first: bool = True) -> None:
         self.path = path
+        self.is_first = is_first
         self.state: State = "starting"
         # a start that fails before its first step does not know better than the one before it
         self.step = last_step(path)
@@ -37,6 +43,8 @@ class StatusFile:
         """Writes the file with a new state, replacing the old one in one move."""
         self.state = state
         self.step = self.step if step is None else step
+        if not self.is_first and state != "failed":
+            return
         content = {"state": state, "step": self.step, **self._process, "heartbeat": time.time(), "exit_code": exit_code}
         part = self.path.with_name(f"{self.path.name}.tmp-{os.getpid()}")
         part.write_text(json.dumps(content) + "\n", encoding="utf-8")

@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from titanrun.components.checkpoints.checkpoint import Checkpoint, Tolerance
 from titanrun.components.checkpoints.config import CheckpointConfig
@@ -17,6 +17,7 @@ from titanrun.components.tokenizers.vocabulary import open_folder
 from titanrun.config.problems import fail
 from titanrun.distributed.agreement import current_ranks
 from titanrun.distributed.dtypes import dtype_named
+from titanrun.distributed.shards import fill
 from titanrun.models.shared.config import ModelConfig
 from titanrun.models.shared.family import family_module
 from titanrun.training.engine import MODEL_PREFIX, Engine
@@ -90,16 +91,23 @@ def copy_into(own: dict[str, Tensor], given: dict[str, Tensor]) -> None:
     """Copies each given tensor into the model's tensor of that name."""
     for name, tensor in own.items():
         if given[name] is not tensor:
-            tensor.copy_(given[name])
+            fill(tensor, given[name])
 
 
 def export_huggingface(
-    folder: Path, *, model: nn.Module, model_config: ModelConfig, tokenizer: TokenizerConfig | None, dtype_name: str
+    folder: Path, *, engine: Engine, model_config: ModelConfig, tokenizer: TokenizerConfig | None, dtype_name: str, is_writer: bool
 ) -> None:
-    """Writes a folder that transformers opens: config.json, the weights as `dtype_name`, and the tokenizer's files where they are known."""
+    """Writes a folder that transformers opens: config.json, the weights as `dtype_name`, and the tokenizer's files where they are known.
+
+    Every rank must call it, since each may hold a part of the weights; one of them is the writer.
+    """
     family = family_module(type(model_config), "huggingface")
-    dtype = dtype_named(dtype_name)
-    state = {name: tensor.detach().to(dtype) for name, tensor in model.state_dict().items()}
+    state: dict[str, Tensor] = {}
+    for name, tensor in engine.state_dict_stream(dtype=dtype_named(dtype_name)):
+        if is_writer:
+            state[name] = tensor.cpu()
+    if not is_writer:
+        return
     files = [] if tokenizer is None else open_folder(tokenizer.folder).files
     config = family.huggingface_config(model_config, dtype_name)
     write_folder(folder, family.to_huggingface(model_config, state), config, files)
