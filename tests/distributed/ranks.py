@@ -90,6 +90,8 @@ def train(nproc: int, overrides: Sequence[str], *, folder: Path | None = None, l
         look: a function of a module, which each rank calls with its trainer after the last step.
     """
     folder = folder or Path(mkdtemp(prefix="titanrun-ranks-"))
+    for old in (path for what in ("gradients", "seen", "error") for path in folder.glob(f"{what}-*")):
+        old.unlink()
     recipe, resolved = folder / "recipe.yaml", folder / "resolved.yaml"
     recipe.write_text(TEXT)
     resolved.write_text(resolve(str(recipe), overrides, environment={}, ranks=nproc).text)

@@ -40,6 +40,8 @@ def tensors(trainer: Trainer) -> dict[str, Tensor]:
 )
 def test_a_run_goes_on_in_another_layout(tmp_path: Path, first: tuple[int, Sequence[str]], then: tuple[int, Sequence[str]]) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
+    for folder in (whole, cut):
+        folder.mkdir()
     expected = train(first[0], [*SAVING, *first[1]], folder=whole).numbers
     train(first[0], [*SAVING, *first[1], "training.steps=3"], folder=cut)
     before = saved(cut, 3)

@@ -12,6 +12,14 @@ LAYOUTS = [
     case("fsdp4", nproc=4, slow=True),
     case("hsdp2x2", nproc=4, overrides=["parallelism.data_parallel_replicate_degree=2"]),
     case("ddp2", nproc=2, overrides=["parallelism.data_parallel_replicate_degree=2"]),
+    case("ddp4", nproc=4, overrides=["parallelism.data_parallel_replicate_degree=4"], slow=True),
+    case("fsdp2_always", nproc=2, overrides=["parallelism.fsdp_reshard_after_forward=always"], slow=True),
+    case("fsdp2_never", nproc=2, overrides=["parallelism.fsdp_reshard_after_forward=never"], slow=True),
+    case("fsdp2_offload", nproc=2, overrides=["training.enable_cpu_offload=true"], slow=True),
+    case("fsdp2_recomputed", nproc=2, overrides=["activation_checkpoint=full"], slow=True),
+    case("fsdp3_uneven", nproc=3, base=["training.global_batch_size=6"], slow=True),
+    case("fsdp2_tied", nproc=2, base=["model.tie_word_embeddings=true"], slow=True),
+    case("fsdp2_unclipped", nproc=2, base=["training.max_norm=null"], slow=True),
 ]
 
 

@@ -18,6 +18,11 @@ def environment() -> Mapping[str, str]:
     return dict(os.environ)
 
 
+def leave_out_pydantic_plugins() -> None:
+    """Keep pydantic from importing what other packages register with it: foreign code in `validate`, and a search of all packages."""
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+
+
 def worker_environment(rank: int, count: int, *, port: int, failure_file: Path) -> dict[str, str]:
     """What one of `count` workers on this machine finds in its environment: what torchrun would set, and where to tell of a failure."""
     defaults = {"OMP_NUM_THREADS": str(max(1, usable_cores() // count))}
