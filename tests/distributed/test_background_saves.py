@@ -13,6 +13,8 @@ def manifests(folder: Path) -> dict[int, Manifest]:
 
 
 def test_two_ranks_save_the_same_beside_training_and_while_it_waits(tmp_path: Path) -> None:
+    for name in ("waits", "beside"):
+        (tmp_path / name).mkdir()
     train(2, SAVING, folder=tmp_path / "waits")
     train(2, [*SAVING, "checkpoint.async_mode=async"], folder=tmp_path / "beside")
     expected, found = manifests(tmp_path / "waits"), manifests(tmp_path / "beside")
