@@ -78,7 +78,7 @@ def export_huggingface(out: Path, weights: dict[str, Tensor], recipe: Recipe, *,
 
 
 def write_torch(out: Path, weights: dict[str, Tensor]) -> None:
-    """One file that torch.load reads with weights_only."""
+    """One file that torch opens without unpickling more than tensors."""
     part = out.with_name(f"{out.name}.part")
     file = DigestedFile(part)
     try:
