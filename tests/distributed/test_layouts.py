@@ -7,19 +7,42 @@ from tests.distributed.ranks import Case, alone, case, train
 LOSS_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 5e-6
 
+FOUR_STAGES = ["training.local_batch_size=4", "validation.local_batch_size=2"]
+IN_ORDER = "[[tok_embeddings, layers.0], [layers.1, layers.2, layers.3, norm, output]]"
+QWEN3 = ["model={name: qwen3, flavor: debugmodel, n_layers: 4}"]
+
+
+def pipeline(ranks: int, schedule: str = "1F1B", **settings: object) -> list[str]:
+    """Overrides that cut the layers into stages."""
+    more = [f"parallelism.pipeline_parallel_{name}={value}" for name, value in settings.items()]
+    return [f"parallelism.pipeline_parallel_degree={ranks}", f"parallelism.pipeline_parallel_schedule={schedule}", *more]
+
+
 LAYOUTS = [
     case("fsdp2", nproc=2),
     case("fsdp4", nproc=4, slow=True),
     case("hsdp2x2", nproc=4, overrides=["parallelism.data_parallel_replicate_degree=2"]),
     case("ddp2", nproc=2, overrides=["parallelism.data_parallel_replicate_degree=2"]),
-    case("ddp4", nproc=4, overrides=["parallelism.data_parallel_replicate_degree=4"], slow=True),
-    case("fsdp2_always", nproc=2, overrides=["parallelism.fsdp_reshard_after_forward=always"], slow=True),
-    case("fsdp2_never", nproc=2, overrides=["parallelism.fsdp_reshard_after_forward=never"], slow=True),
-    case("fsdp2_offload", nproc=2, overrides=["training.enable_cpu_offload=true"], slow=True),
-    case("fsdp2_recomputed", nproc=2, overrides=["activation_checkpoint=full"], slow=True),
-    case("fsdp3_uneven", nproc=3, base=["training.global_batch_size=6"], slow=True),
-    case("fsdp2_tied", nproc=2, base=["model.tie_word_embeddings=true"], slow=True),
-    case("fsdp2_unclipped", nproc=2, base=["training.max_norm=null"], slow=True),
+    case("pp2_1f1b", nproc=2, overrides=pipeline(2)),
+    case("pp2_gpipe", nproc=2, overrides=pipeline(2, "GPipe"), slow=True),
+    case("pp2_looped_1f1b", nproc=2, overrides=[*pipeline(2, "Interleaved1F1B"), *FOUR_STAGES]),
+    case("pp2_looped_bfs", nproc=2, overrides=[*pipeline(2, "LoopedBFS"), *FOUR_STAGES], slow=True),
+    case("pp2_looped_zero_bubble", nproc=2, overrides=[*pipeline(2, "InterleavedZeroBubble"), *FOUR_STAGES], slow=True),
+    case("pp2_zbv", nproc=2, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES]),
+    case("pp2_dualpipev", nproc=2, overrides=[*pipeline(2, "DualPipeV"), *FOUR_STAGES], slow=True),
+    case("pp2_three_stages_a_rank", nproc=2, overrides=[*pipeline(2, "LoopedBFS", layers_per_stage=1), *FOUR_STAGES], slow=True),
+    case("pp2_explicit", nproc=2, overrides=[*pipeline(2), f"parallelism.module_fqns_per_model_part={IN_ORDER}"], slow=True),
+    case("pp2_uneven", nproc=2, overrides=pipeline(2, first_stage_less_layers=0, last_stage_less_layers=3), slow=True),
+    case("pp2_microbatch2", nproc=2, overrides=[*pipeline(2, microbatch_size=2), *FOUR_STAGES], slow=True),
+    case("pp2_recompute", nproc=2, overrides=[*pipeline(2), "activation_checkpoint=full"], slow=True),
+    case("pp2_zbv_recompute", nproc=2, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES, "activation_checkpoint=full"], slow=True),
+    case("pp2_qwen3", nproc=2, overrides=pipeline(2), base=QWEN3, slow=True),
+    case("pp4", nproc=4, overrides=[*pipeline(4), *FOUR_STAGES], slow=True),
+    case("fsdp2_pp2_1f1b", nproc=4, overrides=pipeline(2), slow=True),
+    case("fsdp2_pp2_looped_1f1b", nproc=4, overrides=[*pipeline(2, "Interleaved1F1B"), *FOUR_STAGES], slow=True),
+    case("fsdp2_pp2_zbv", nproc=4, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES], slow=True),
+    case("fsdp2_pp2_dualpipev", nproc=4, overrides=[*pipeline(2, "DualPipeV"), *FOUR_STAGES], slow=True),
+    case("ddp2_pp2", nproc=4, overrides=[*pipeline(2), "parallelism.data_parallel_replicate_degree=2"], slow=True),
 ]
 
 
