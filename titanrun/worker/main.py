@@ -91,10 +91,19 @@ def train(job: Job, signals: SignalRequests, status: StatusFile, hidden: Hidden)
         return Outcome("preempted", status.step, f"stopped by {signals.stop_signal} before the first step")
     with assembled(recipe, job, signals=signals, on_step=status.beat) as trainer:
         status.step = trainer.state.step
+        if recipe.checkpoint.create_seed_checkpoint:
+            return seed(trainer)
         outcome = trainer.fit()
         if outcome.state == "finished" and recipe.checkpoint.last_save_in_hf:
             export(recipe, trainer, job.resolved.parent / EXPORT_FOLDER, job.place)
     return outcome
+
+
+def seed(trainer: Trainer) -> Outcome:
+    """Saves the first weights, and that is all."""
+    assert trainer.checkpoints is not None, "a rule asks for checkpoint.enable"
+    trainer.checkpoints.save_seed()
+    return Outcome("finished", trainer.state.step, "finished: the seed checkpoint holds the first weights")
 
 
 def with_secrets(recipe: Recipe, hidden: Hidden) -> Recipe:
