@@ -56,7 +56,8 @@ def assembled(
         precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
         model = build_model(recipe, precision)
         left = lay_out(recipe, model, meshes=meshes, precision=precision)
-        materialise(model, device=device, seed=recipe.debug.seed, offload=recipe.training.enable_cpu_offload)
+        offload = recipe.training.enable_cpu_offload and meshes is not None and meshes.degrees.loss > 1
+        materialise(model, device=device, seed=recipe.debug.seed, offload=offload)
         engine = build_engine(recipe, model, device=device, precision=left, meshes=meshes)
         state = TrainState()
         checkpoints = build_checkpoints(recipe, job, engine=engine, rows=rows, state=state)
