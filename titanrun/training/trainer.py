@@ -35,9 +35,13 @@ class RowSource(Protocol):
 
 
 class Checkpoints(Protocol):
-    """Saves the whole run as it is after its current step, unless that step is saved already."""
+    """Saves the whole run as it is after its current step, unless that step is saved already. `check` raises what went wrong since."""
 
-    def save(self, *, is_last: bool = False) -> None: ...
+    def save(self, *, is_last: bool = False, validation_loss: float | None = None) -> None: ...
+
+    def save_seed(self) -> None: ...
+
+    def check(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +130,8 @@ class Trainer:
     def _follow_up(self, *, is_last: bool) -> None:
         """What is due after a step, in this order: the check for finite numbers, validation and the log, a checkpoint."""
         step = self.state.step
+        if self.checkpoints is not None:
+            self.checkpoints.check()
         validates = self.validator is not None and self.validator.is_due(step, is_last=is_last)
         logs = validates or is_last or step == 1 or step % self.plan.log_every == 0
         asked = self.signals.take_save()
@@ -133,12 +139,13 @@ class Trainer:
         # reading waits for an accelerator: only where something else waits anyway, and before spoiled weights could be saved
         if logs or saves or not is_accelerator(self.engine.device):
             self.guard.read()
+        validation = self._validation() if validates and step > self._logged_step else {}
         if logs and step > self._logged_step:
-            self._log(self._validation() if validates else {})
+            self._log(validation)
         if asked and self.checkpoints is None:
-            log.warning("asked for a checkpoint after step %d, but checkpoint.enable is off", step)
+            log.warning("asked for a checkpoint after step %d, but this run writes none", step)
         if saves:
-            self._save(is_last=is_last)
+            self._save(is_last=is_last, validation_loss=validation.get("validation/loss"))
 
     def _log(self, validation: dict[str, float]) -> None:
         """Passes on the numbers of the current step, and what was recorded since the last time."""
@@ -158,10 +165,10 @@ class Trainer:
         self.signals.agree()
         return self.signals.stop
 
-    def _save(self, *, is_last: bool = False) -> None:
+    def _save(self, *, is_last: bool = False, validation_loss: float | None = None) -> None:
         if self.checkpoints is not None:
             with self.throughput.pause():
-                self.checkpoints.save(is_last=is_last)
+                self.checkpoints.save(is_last=is_last, validation_loss=validation_loss)
             self.save_times.restart()
 
     def _stop(self) -> Outcome:
@@ -169,7 +176,7 @@ class Trainer:
         step = self.state.step
         stopped = f"stopped by {self.signals.stop_signal} after step {step} of {self.plan.steps}"
         if self.has_trained and self.checkpoints is None:
-            return Outcome("failed", step, f"{stopped}, nothing saved: checkpoint.enable is false", self.signals.exit_code)
+            return Outcome("failed", step, f"{stopped}, nothing saved: this run writes no checkpoints", self.signals.exit_code)
         if self.has_trained:
             self.guard.read()
             self._save()
