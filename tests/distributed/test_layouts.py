@@ -11,7 +11,9 @@ TP2 = "parallelism.tensor_parallel_degree=2"
 WHOLE_STREAM = "parallelism.enable_sequence_parallel=false"
 ODD = "model.vocab_size=2049"
 QWEN3 = "model={name: qwen3, flavor: debugmodel, n_layers: 2}"
-QWEN3_MOE = "model={name: qwen3, flavor: debugmodel_moe, n_layers: 2, moe: {num_experts: 8, top_k: 2, hidden_dim: 128, num_shared_experts: 1}}"
+QWEN3_MOE = (
+    "model={name: qwen3, flavor: debugmodel_moe, n_layers: 2, moe: {num_experts: 8, top_k: 2, hidden_dim: 128, num_shared_experts: 1}}"
+)
 
 LAYOUTS = [
     case("fsdp2", nproc=2),
