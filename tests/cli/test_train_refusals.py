@@ -46,12 +46,12 @@ def test_one_clear_problem_and_nothing_written(case: str, tmp_path: Path) -> Non
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_more_ranks_than_one_are_refused(tmp_path: Path) -> None:
-    environment = {**os.environ, "WORLD_SIZE": "2", "RANK": "0"}
-    command = [sys.executable, "-m", "titanrun", "train", str(ROOT / "recipes" / "llama3_debug.yaml")]
+def test_a_rank_that_is_not_the_first_leaves_resolving_to_it(tmp_path: Path) -> None:
+    environment = {**os.environ, "WORLD_SIZE": "2", "RANK": "1"}
+    command = [sys.executable, "-m", "titanrun", "train", "no-such-recipe.yaml"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
     assert done.returncode == 2
-    assert "error[not-built]: 2 ranks were started" in done.stderr
+    assert "rank 1 of 2 cannot meet the others" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

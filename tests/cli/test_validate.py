@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -97,3 +98,16 @@ def test_sarif_carries_the_correction(titanrun: Run, tmp_path: Path) -> None:
     (result,) = json.loads(titanrun("validate", "mine.yaml", "--format", "sarif").stdout)["runs"][0]["results"]
     (change,) = result["fixes"][0]["artifactChanges"]
     assert change["replacements"][0]["insertedContent"] == {"text": "steps"}
+
+
+def test_no_plugin_of_pydantic_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "spy.py").write_text("raise SystemExit('imported')\n")
+    info = tmp_path / "spy-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: spy\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[pydantic]\nspy = spy:plugin\n")
+    (tmp_path / "recipe.yaml").write_text("version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntraining: {dataset: tiny}\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-m", "titanrun", "validate", "recipe.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "recipe.yaml: ok\n")

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from titanrun.distributed.seeds import generator_for, load_random_states, random_states, seed_everything, use_deterministic_kernels
+from titanrun.distributed.seeds import (
+    WeightGenerator,
+    load_random_states,
+    random_states,
+    seed_everything,
+    use_deterministic_kernels,
+)
 
 CPU = torch.device("cpu")
 
@@ -43,9 +49,23 @@ def test_a_generator_of_its_own_moves_no_other() -> None:
     seed_everything(0)
     expected = torch.rand(3)
     seed_everything(0)
-    own = generator_for(7, CPU)
+    model = torch.nn.Linear(2, 2, device="meta")
+    own = WeightGenerator(7, CPU, model)
+    own.restart_for(model.weight)
     torch.rand(5, generator=own)
     assert torch.equal(torch.rand(3), expected)
+
+
+def test_first_weights_depend_on_the_seed_and_the_parameters_name_alone() -> None:
+    def draw(seed: int, model: torch.nn.Module, name: str) -> list[float]:
+        generator = WeightGenerator(seed, CPU, model)
+        generator.restart_for(model.get_parameter(name))
+        return torch.rand(3, generator=generator).tolist()
+
+    whole, part = torch.nn.ModuleDict({"0": torch.nn.Linear(2, 2), "1": torch.nn.Linear(2, 2)}), torch.nn.ModuleDict()
+    part["1"] = whole["1"]
+    assert draw(7, part, "1.weight") == draw(7, whole, "1.weight")
+    assert draw(7, whole, "1.weight") not in (draw(7, whole, "0.weight"), draw(7, whole, "1.bias"), draw(8, whole, "1.weight"))
 
 
 def test_deterministic_mode_refuses_or_warns() -> None:

@@ -253,7 +253,7 @@ def said(written: Any, taken: Any) -> None:
     if isinstance(written, bool) or written is None:
         assert taken is written
     elif isinstance(written, int | float):
-        assert taken == written
+        assert taken in (written, float(written))
         assert not isinstance(taken, bool | str)
     elif isinstance(written, str) and not isinstance(taken, dict):
         # a value with a unit is kept in its canonical form

@@ -24,7 +24,7 @@ KEYWORDS = {
     "loss": set(),
     "activation_checkpoint": {"model"},
     "trackers": {"run_dir"},
-    "launch": {"resolved"},
+    "launch": {"resolved", "processes"},
     "converters": {"model"},
     "rope_scaling": {"frequencies"},
 }

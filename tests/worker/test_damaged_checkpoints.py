@@ -13,6 +13,7 @@ from titanrun.distributed.environment import Place
 from titanrun.recipe.resolve import read_resolved
 from titanrun.training.signals import SignalRequests
 from titanrun.worker.assemble import assembled
+from titanrun.worker.job import meet_others
 from titanrun.worker.main import main
 
 Run = Callable[..., Path]
@@ -22,7 +23,7 @@ EVERY_3 = "checkpoint.interval=3"
 def train(resolved: Path, on_step: Callable[[int], None] = lambda step: None) -> None:
     with (
         SignalRequests() as signals,
-        assembled(read_resolved(resolved), resolved, place=Place(), signals=signals, on_step=on_step) as trainer,
+        assembled(read_resolved(resolved), meet_others(resolved, Place()), signals=signals, on_step=on_step) as trainer,
     ):
         trainer.fit()
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.recipe.resolve import resolve
 from titanrun.worker.main import main
 
 Run = Callable[..., Path]
@@ -169,14 +170,22 @@ def test_the_run_record_says_what_the_machine_decided(run: Run) -> None:
     resolved = run()
     assert main([str(resolved)]) == 0
     decided = json.loads((resolved.parent / "run.json").read_text())["starts"][-1]["decided"]
-    assert decided == {"device": "cpu", "device_name": "cpu", "ranks": 1, "steps": 10}
+    assert decided == {"device": "cpu", "device_name": "cpu", "ranks": 1, "data_parallel_shard_degree": 1, "steps": 10}
 
 
-def test_one_of_several_processes_is_refused(run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_nobody_can_meet_is_a_problem(run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main([str(run())]) == 2
-    assert "rank 1 of 2" in capsys.readouterr().err
+    assert "rank 1 of 2 cannot meet the others" in capsys.readouterr().err
+
+
+def test_degrees_that_do_not_fill_the_ranks_are_a_problem(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = run().parent.parent / "recipe.yaml"
+    resolved = run()
+    resolved.write_text(resolve(str(recipe), ["parallelism.data_parallel_shard_degree=2"], environment={}, ranks=2).text)
+    assert main([str(resolved)]) == 2
+    assert "1 process was started, which the degrees of parallelism do not fill" in capsys.readouterr().err
 
 
 def test_signals_are_given_back_after_a_run(run: Run) -> None:

@@ -25,6 +25,7 @@ from titanrun.recipe.resolve import read_resolved
 from titanrun.training.signals import SignalRequests
 from titanrun.training.trainer import Outcome
 from titanrun.worker.assemble import assembled
+from titanrun.worker.job import meet_others
 from titanrun.worker.main import main
 
 Run = Callable[..., Path]
@@ -62,7 +63,7 @@ def train(resolved: Path, on_step: Callable[[int], None] = lambda step: None) ->
     """One process's part of a run: how it ended, and the rows it read."""
     with (
         SignalRequests() as signals,
-        assembled(read_resolved(resolved), resolved, place=Place(), signals=signals, on_step=on_step) as trainer,
+        assembled(read_resolved(resolved), meet_others(resolved, Place()), signals=signals, on_step=on_step) as trainer,
     ):
         trainer.rows = noted = NotedRows(trainer.rows)
         return trainer.fit(), noted.seen
@@ -171,7 +172,7 @@ def test_a_signal_before_the_first_step_changes_nothing(run: Run) -> None:
     before = (run().parent / "metrics.jsonl").read_bytes()
     with (
         SignalRequests() as signals,
-        assembled(read_resolved(run()), run(), place=Place(), signals=signals) as trainer,
+        assembled(read_resolved(run()), meet_others(run(), Place()), signals=signals) as trainer,
     ):
         os.kill(os.getpid(), signal.SIGTERM)
         outcome = trainer.fit()
@@ -183,7 +184,7 @@ def test_without_checkpoints_a_stop_saves_nothing(run: Run) -> None:
     resolved = run("run", "checkpoint.enable=false")
     outcome, _ = train(resolved, sending(signal.SIGTERM, at=3))
     assert outcome.state == "failed"
-    assert outcome.message == "stopped by SIGTERM after step 3 of 10, nothing saved: checkpoint.enable is false"
+    assert outcome.message == "stopped by SIGTERM after step 3 of 10, nothing saved: this run writes no checkpoints"
     assert not (resolved.parent / "checkpoint").exists()
 
 
@@ -284,7 +285,7 @@ def test_saves_by_the_clock_come_between_steps(run: Run) -> None:
     resolved = run("run", "checkpoint.interval=4m")
     with (
         SignalRequests() as signals,
-        assembled(read_resolved(resolved), resolved, place=Place(), signals=signals, on_step=tick) as trainer,
+        assembled(read_resolved(resolved), meet_others(resolved, Place()), signals=signals, on_step=tick) as trainer,
     ):
         trainer.save_times.clock = lambda: seconds
         assert trainer.fit().state == "finished"

@@ -15,6 +15,7 @@ from titanrun.distributed.environment import Place
 from titanrun.recipe.resolve import read_resolved
 from titanrun.training.signals import SignalRequests
 from titanrun.worker.assemble import assembled
+from titanrun.worker.job import meet_others
 
 Run = Callable[..., Path]
 STEPS = 20
@@ -32,7 +33,7 @@ def train(resolved: Path, *, until: int = STEPS) -> list[NDArray[np.int64]]:
     seen = []
     with (
         SignalRequests() as signals,
-        assembled(read_resolved(resolved), resolved, place=Place(), signals=signals, on_step=stop) as trainer,
+        assembled(read_resolved(resolved), meet_others(resolved, Place()), signals=signals, on_step=stop) as trainer,
     ):
         next_rows = trainer.rows.next_rows
         trainer.rows.next_rows = lambda: seen.append(next_rows()) or seen[-1]  # type: ignore[method-assign]

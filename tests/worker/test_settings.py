@@ -19,6 +19,7 @@ from titanrun.recipe.resolve import read_resolved
 from titanrun.recipe.run_dir import read_json
 from titanrun.training.signals import SignalRequests
 from titanrun.worker.assemble import assembled
+from titanrun.worker.job import meet_others
 from titanrun.worker.main import main
 
 Run = Callable[..., Path]
@@ -145,7 +146,7 @@ def test_validation_happens_where_it_is_due(held_out: list[str], metrics: Metric
 @pytest.mark.parametrize("rows", [1, 2, 4])
 def test_a_forward_pass_takes_the_local_batch(rows: int, run: Run) -> None:
     resolved = run("run", f"training.local_batch_size={rows}", "training.steps=2", "checkpoint.enable=false")
-    with assembled(read_resolved(resolved), resolved, place=Place(), signals=SignalRequests()) as trainer:
+    with assembled(read_resolved(resolved), meet_others(resolved, Place()), signals=SignalRequests()) as trainer:
         seen: list[int] = []
         trainer.engine.model.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
         trainer.fit()

@@ -11,6 +11,7 @@ from titanrun.distributed.environment import Place
 from titanrun.recipe.resolve import read_resolved
 from titanrun.training.signals import SignalRequests
 from titanrun.worker.assemble import assembled
+from titanrun.worker.job import meet_others
 from titanrun.worker.main import main
 
 Run = Callable[..., Path]
@@ -22,7 +23,7 @@ def first_loss(resolved: Path) -> float:
 
 def logits(resolved: Path, tokens: torch.Tensor) -> torch.Tensor:
     """What the run's model, as it would start or go on, makes of tokens."""
-    with assembled(read_resolved(resolved), resolved, place=Place(), signals=SignalRequests()) as trainer, torch.no_grad():
+    with assembled(read_resolved(resolved), meet_others(resolved, Place()), signals=SignalRequests()) as trainer, torch.no_grad():
         return trainer.engine.model(tokens)
 
 

@@ -1,8 +1,6 @@
 """Runs one command so that nobody ever sees a traceback: problems are printed, an internal fault is saved and reported."""
 
 import sys
-import tempfile
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -49,6 +47,9 @@ def print_problems(problems: Sequence[Problem]) -> None:
 
 def save_report(arguments: Sequence[str]) -> Path:
     """The traceback of the exception being handled, in a file."""
+    import tempfile
+    import traceback
+
     with tempfile.NamedTemporaryFile("w", prefix="titanrun-internal-", suffix=".txt", delete=False, encoding="utf-8") as file:
         file.write(f"arguments: {list(arguments)}\npython: {sys.version}\n\n{traceback.format_exc()}")
     return Path(file.name)

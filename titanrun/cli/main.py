@@ -7,8 +7,13 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
+from titanrun.launch.environment import leave_out_pydantic_plugins
+
 COMMANDS = {
     "train": "train a recipe",
+    "resume": "go on with a run, from its directory or a checkpoint",
+    "fork": "start a new run from the weights of a checkpoint",
+    "checkpoint": "list, check, compare, export, import and clear away checkpoints",
     "validate": "find everything that is wrong with recipes, without a GPU",
     "diff-config": "what differs between two recipes, runs or checkpoints",
     "show": "a recipe with every default filled in, and where each value came from",
@@ -45,6 +50,7 @@ def main() -> NoReturn:
     """Run the command in sys.argv and exit."""
     # short-lived: collecting garbage costs more than it frees, and so does tearing the interpreter down
     gc.disable()
+    leave_out_pydantic_plugins()
     code = run(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()

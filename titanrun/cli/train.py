@@ -1,19 +1,22 @@
 """`titanrun train`: resolve a recipe, open its run directory, hand over to the worker."""
 
+from argparse import Namespace
 from datetime import datetime
 
 from titanrun.cli.arguments import Parser, split_overrides
 from titanrun.cli.guard import print_problems
 from titanrun.cli.voice import detail_files, note
-from titanrun.config.problems import fail
-from titanrun.launch.environment import environment, ranks_around
+from titanrun.launch.environment import environment, joined_environment, ranks_around
+from titanrun.launch.local import become_worker
+from titanrun.launch.machine import accelerators
 from titanrun.recipe.drift import change_text
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.resolve import resolve
+from titanrun.recipe.resolve import Resolved, resolve
 from titanrun.recipe.run_dir import RESOLVED, RunDirectory, find_run_directory, write_run
 
 EXAMPLES = """  titanrun train recipes/llama3_debug.yaml
   titanrun train recipes/llama3_debug.yaml training.steps=50 optimizer.lr=1e-3
+  titanrun train recipes/llama3_debug.yaml --nproc 4                     four processes on this machine, FSDP
   titanrun train recipes/llama3_debug.yaml dump_folder=runs/first        again: goes on where it stopped
   titanrun train runs/first/checkpoint/step-10/resolved.yaml             the same run once more"""
 
@@ -27,24 +30,45 @@ def run(arguments: list[str]) -> int:
     parser.takes_overrides()
     options = parser.parse_args(others)
     changes = [*overrides, *([f"launch.nproc_per_node={options.nproc}"] if options.nproc is not None else [])]
-    if ranks_around() > 1:
-        help = "start titanrun train by itself, without torchrun"
-        raise fail("not-built", f"{ranks_around()} ranks were started, and this version trains in one process", help=help)
-    resolved = resolve(options.recipe, changes, environment=environment(), check_inputs=True)
+    around = joined_environment()
+    rank, ranks = ranks_around(around)
+    if rank > 0:
+        # the first of the ranks that torchrun or srun started resolves and writes for all
+        become_worker(["--join"], around)
+    machine_ranks = max(1, accelerators(around))
+    resolved = resolve(
+        options.recipe,
+        changes,
+        environment=environment(),
+        check_inputs=True,
+        ranks=ranks if ranks > 1 else None,
+        machine_ranks=machine_ranks,
+    )
     detail_files(options, resolved.tree)
     if resolved.warnings and not options.quiet:
         print_problems(resolved.warnings)
+    directory = opened(resolved, arguments, options)
+    if directory.state == "finished" and ranks == 1:
+        return 0
+    if ranks > 1:
+        become_worker([str(directory.path / RESOLVED)], around)
+    assert resolved.ranks is not None
+    code: int = resolved.run.launch.builder()(resolved.run.launch, resolved=directory.path / RESOLVED, processes=resolved.ranks)
+    return code
+
+
+def opened(resolved: Resolved, arguments: list[str], options: Namespace) -> RunDirectory:
+    """The run's directory, with the files that say what runs; one that is finished is left as it is."""
     now = datetime.now().astimezone()
     directory = find_run_directory(resolved, now)
     if directory.state == "finished":
         note(options, f"nothing to do: {done_text(directory, resolved.run)} in {directory.path}")
-        return 0
+        return directory
     write_run(directory, resolved, ["titanrun", "train", *arguments], now)
     note(options, announcement(directory))
     for change in directory.drift.reported:
         note(options, f"  changed: {change_text(change)}")
-    resolved.run.launch.builder()(resolved.run.launch, resolved=directory.path / RESOLVED)
-    return 0
+    return directory
 
 
 def done_text(directory: RunDirectory, run: Recipe) -> str:

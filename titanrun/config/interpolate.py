@@ -19,6 +19,7 @@ PIECE = re.compile(r"(?P<escape>\$\$\{)|\$\{(?P<inner>[^}]*)\}|(?P<open>\$\{)")
 LONGEST_CHAIN = 64
 # references double a text at each level: 20 levels would fill the memory
 LONGEST_TEXT = 65_536
+MOST_PIECES = 1000
 FORMS = "write ${section.key}, ${env:NAME} or ${env:NAME,default}; $${ stands for the characters ${"
 
 
@@ -131,6 +132,9 @@ class Resolver:
     def replaced(self, node: Node, path: DataPath) -> Node:
         """The text of `node` put together from its pieces."""
         pieces = list(split(node, path))
+        if len(pieces) > MOST_PIECES:
+            message = f"a text with more than {MOST_PIECES} references and words between them"
+            raise Unresolved(Problem("limit", message, path, node.origin))
         if len(pieces) == 1 and isinstance(pieces[0], Reference):
             return self.looked_up(pieces[0], whole=True)
         texts: list[str] = []

@@ -80,6 +80,8 @@ def fits_printing(value: int) -> int | Refusal:
 
 def finite(text: str) -> float | Refusal:
     """A decimal fraction; `1e999` would silently become infinite."""
+    if len(text) > MAX_DIGITS:
+        return Refusal("limit", f"a number of {len(text)} characters is longer than {MAX_DIGITS}")
     value = float(text)
     if math.isinf(value):
         return Refusal("out-of-range", f"{cut(text)} is too large for a float")

@@ -9,7 +9,6 @@ from titanrun.config.conflict import conflict
 from titanrun.config.fields import bookkeeping, numerics, performance
 from titanrun.config.types import Fraction, NonNegativeInt, OrAuto, PositiveInt, RunPath, Text
 
-PARALLEL = "training on more than one process"
 TENSOR = "tensor parallelism"
 PIPELINE = "pipeline parallelism"
 CONTEXT = "context parallelism"
@@ -21,11 +20,11 @@ REPLICAS = "torchft replica groups"
 class ParallelismConfig(Config):
     """Degrees of parallelism, whose product is the number of ranks, and how each of them works."""
 
-    data_parallel_replicate_degree: PositiveInt = performance(1, unit="ranks", not_built=PARALLEL)
+    data_parallel_replicate_degree: PositiveInt = performance(1, unit="ranks", resume=True)
     """Copies of the model (DDP), or groups of shards (HSDP)."""
-    data_parallel_shard_degree: OrAuto[PositiveInt] = performance("auto", unit="ranks", examples=[1])
+    data_parallel_shard_degree: OrAuto[PositiveInt] = performance("auto", unit="ranks", resume=True, examples=[1])
     """Ranks that share one copy of the weights (FSDP2); `auto`: all that the other degrees leave."""
-    fsdp_reshard_after_forward: Literal["default", "always", "never"] = performance("default", not_built=PARALLEL)
+    fsdp_reshard_after_forward: Literal["default", "always", "never"] = performance("default", resume=True)
     """Whether gathered weights are dropped after the forward pass and gathered again; default: always, but never in a pipeline."""
     tensor_parallel_degree: PositiveInt = performance(1, unit="ranks", not_built=TENSOR)
     """Ranks that split each matrix."""
@@ -124,9 +123,9 @@ class CompileConfig(Config):
 class CommConfig(Config):
     """Collective communication."""
 
-    init_timeout_seconds: PositiveInt = bookkeeping(300, unit="seconds", resume=True, not_built=PARALLEL)
+    init_timeout_seconds: PositiveInt = bookkeeping(300, unit="seconds", resume=True)
     """How long ranks wait for each other at the start."""
-    train_timeout_seconds: PositiveInt = bookkeeping(100, unit="seconds", resume=True, not_built=PARALLEL)
+    train_timeout_seconds: PositiveInt = bookkeeping(100, unit="seconds", resume=True)
     """How long a collective may take after the first step."""
     trace_buf_size: NonNegativeInt = bookkeeping(20000, unit="collectives", resume=True, not_built=FLIGHT_RECORDER)
     """Collectives that the flight recorder remembers, to be written where one times out; 0 switches it off."""

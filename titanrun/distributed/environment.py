@@ -3,17 +3,32 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from titanrun.config.problems import fail
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Which process of a run this is, as the launcher (or torchrun, or srun's wrapper) tells it."""
+    """Which process of a run this is, as the launcher or torchrun tells it.
+
+    Args:
+        store_socket: a listening socket at which the ranks meet; given to the first rank by our own launcher.
+        store_port: the port of that socket.
+        failure_file: where our own launcher looks for what went wrong here; it says so once for all ranks.
+    """
 
     rank: int = 0
     local_rank: int = 0
     world_size: int = 1
+    store_socket: int | None = None
+    store_port: int = 0
+    failure_file: Path | None = None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank speaks and writes for all."""
+        return self.rank == 0
 
 
 def read_place(environ: Mapping[str, str] = os.environ) -> Place:
@@ -22,6 +37,9 @@ def read_place(environ: Mapping[str, str] = os.environ) -> Place:
         rank=whole_number(environ, "RANK", 0),
         local_rank=whole_number(environ, "LOCAL_RANK", 0),
         world_size=whole_number(environ, "WORLD_SIZE", 1),
+        store_socket=whole_number(environ, "TITANRUN_STORE_SOCKET", 0) or None,
+        store_port=whole_number(environ, "MASTER_PORT", 0),
+        failure_file=Path(file) if (file := environ.get("TITANRUN_FAILURE_FILE")) else None,
     )
 
 

@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from titanrun.distributed.shards import is_split
+
 
 class WithoutDraws(TorchFunctionMode):
     """Within it the functions of torch.nn.init leave their tensor alone.
@@ -32,14 +34,27 @@ def on_meta_device() -> Iterator[None]:
         yield
 
 
-def allocate(model: nn.Module, device: torch.device) -> None:
-    """Gives every parameter and buffer of a meta model uninitialised memory on `device`; tied parameters are separated.
+def allocate(model: nn.Module, device: torch.device, *, weights_on: torch.device | None = None) -> None:
+    """Gives every parameter and buffer of a meta model uninitialised memory; tied parameters are separated.
 
-    What `to_empty` does, without its detour over Python kernels, which import sympy: 0.3 s of CPU.
+    Args:
+        model: whole, or split over ranks, and then each rank allocates its part.
+        device: where buffers are, and parameters.
+        weights_on: where parameters are instead.
     """
+    if any(is_split(parameter) for parameter in model.parameters()):
+        # whoever split the model hears of its new parameters this way
+        model.to_empty(device=weights_on or device)
+    else:
+        allocate_parameters(model, weights_on or device)
+    for module in model.modules():
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            setattr(module, name, torch.empty(buffer.shape, dtype=buffer.dtype, device=device))
+
+
+def allocate_parameters(model: nn.Module, device: torch.device) -> None:
+    """What `to_empty` does, without its detour over Python kernels, which import sympy: 0.3 s of CPU."""
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             empty = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
             setattr(module, name, nn.Parameter(empty, requires_grad=parameter.requires_grad))
-        for name, buffer in list(module.named_buffers(recurse=False)):
-            setattr(module, name, torch.empty(buffer.shape, dtype=buffer.dtype, device=device))

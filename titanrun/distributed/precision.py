@@ -15,6 +15,11 @@ class Precision:
     storage: torch.dtype
     compute: torch.dtype
 
+    @property
+    def without_autocast(self) -> "Precision":
+        """For a model whose weights arrive in the compute dtype, as those that FSDP gathers do."""
+        return Precision(self.storage, self.storage)
+
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:
         """Autocast to `compute` around a forward pass; nothing where the stored type is the one to compute in."""
         if self.storage != torch.float32 or self.compute == torch.float32:

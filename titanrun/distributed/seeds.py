@@ -1,9 +1,12 @@
 """Seeds, deterministic kernels, and the state of every random generator."""
 
+import hashlib
 import random
+from typing import Self
 
 import numpy as np
 import torch
+from torch import nn
 
 from titanrun.distributed.device import is_accelerator
 from titanrun.distributed.environment import set_default
@@ -27,9 +30,24 @@ def use_deterministic_kernels(*, warn_only: bool) -> None:
     torch.backends.cudnn.benchmark = False
 
 
-def generator_for(seed: int, device: torch.device) -> torch.Generator:
-    """A generator of its own on `device`, so that nothing else drawn moves its numbers."""
-    return torch.Generator(device=device).manual_seed(seed)
+class WeightGenerator(torch.Generator):
+    """Draws first weights so that each parameter's numbers depend on the seed and its name alone.
+
+    Whatever part of a model a rank holds, it draws what one process alone would draw, and nothing else drawn moves its numbers.
+    """
+
+    def __new__(cls, seed: int, device: torch.device, model: nn.Module) -> Self:
+        """On `device`, for the parameters that `model` has at this moment."""
+        return super().__new__(cls, device)
+
+    def __init__(self, seed: int, device: torch.device, model: nn.Module) -> None:
+        self._seed = seed
+        self._names = {id(parameter): name for name, parameter in model.named_parameters()}
+
+    def restart_for(self, parameter: torch.Tensor) -> None:
+        """Goes to the beginning of the parameter's own numbers."""
+        digest = hashlib.sha256(f"{self._seed}/{self._names[id(parameter)]}".encode()).digest()
+        self.manual_seed(int.from_bytes(digest[:8], "little"))
 
 
 def random_states(device: torch.device) -> dict[str, torch.Tensor]:

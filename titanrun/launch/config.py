@@ -25,7 +25,7 @@ class LocalLaunchConfig(LaunchConfig):
 
     name: Literal["local"] = bookkeeping("local")
     builds: ClassVar = "titanrun.launch.local:start"
-    nproc_per_node: OrAuto[PositiveInt] = bookkeeping("auto", unit="processes", examples=[1])
+    nproc_per_node: OrAuto[PositiveInt] = bookkeeping("auto", unit="processes", resume=True, examples=[1])
     """Worker processes; `auto` is the number of accelerators, else 1."""
 
     @property

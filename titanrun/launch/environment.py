@@ -1,7 +1,16 @@
 """The environment as the description wing sees it: the only module of this wing that reads os.environ."""
 
 import os
+import re
+import sys
 from collections.abc import Mapping
+from pathlib import Path
+
+from titanrun.launch.machine import usable_cores
+
+# where ranks of one Slurm job meet, apart from those of another on the same machine
+FIRST_PORT = 20000
+PORTS = 10000
 
 
 def environment() -> Mapping[str, str]:
@@ -9,10 +18,47 @@ def environment() -> Mapping[str, str]:
     return dict(os.environ)
 
 
-def ranks_around() -> int:
-    """How many ranks torchrun or srun started beside and including this process."""
-    text = os.environ.get("WORLD_SIZE", "1")
-    return int(text) if text.isdigit() else 1
+def leave_out_pydantic_plugins() -> None:
+    """Keep pydantic from importing what other packages register with it: foreign code in `validate`, and a search of all packages."""
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+
+
+def worker_environment(rank: int, count: int, *, port: int, failure_file: Path) -> dict[str, str]:
+    """What one of `count` workers on this machine finds in its environment: what torchrun would set, and where to tell of a failure."""
+    defaults = {"OMP_NUM_THREADS": str(max(1, usable_cores() // count))}
+    if sys.platform == "linux":
+        # gloo would look the machine's name up, which fails on many laptops
+        defaults["GLOO_SOCKET_IFNAME"] = "lo"
+    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
+    told = {"MASTER_ADDR": "127.0.0.1", "TITANRUN_FAILURE_FILE": str(failure_file)}
+    return {**defaults, **os.environ, **{name: str(number) for name, number in places.items()}, **told}
+
+
+def joined_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment with what torchrun sets, also where srun started the ranks.
+
+    A batch script and an allocation have a size too; only what srun starts has a step with several tasks.
+    """
+    steps = {name: environ.get(f"SLURM_{name}", "") for name in ("STEP_NUM_TASKS", "PROCID", "LOCALID", "JOB_ID", "STEP_NODELIST")}
+    if "WORLD_SIZE" in environ or not steps["STEP_NUM_TASKS"].isdigit() or int(steps["STEP_NUM_TASKS"]) < 2:
+        return dict(environ)
+    port = FIRST_PORT + int(steps["JOB_ID"]) % PORTS
+    joined = {"RANK": steps["PROCID"], "LOCAL_RANK": steps["LOCALID"], "WORLD_SIZE": steps["STEP_NUM_TASKS"]}
+    meeting = {"MASTER_ADDR": first_host(steps["STEP_NODELIST"]), "MASTER_PORT": str(port)}
+    return {**meeting, **environ, **joined}
+
+
+def first_host(nodes: str) -> str:
+    """The first of the hosts in a list as Slurm writes it: `node[03-07,12],login` begins with node03."""
+    found = re.match(r"([^,\[]*)(?:\[(\d+))?", nodes)
+    assert found is not None
+    return found[1] + (found[2] or "")
+
+
+def ranks_around(environ: Mapping[str, str]) -> tuple[int, int]:
+    """This process's rank, and how many ranks torchrun or srun started; 0 and 1 where neither did."""
+    rank, count = environ.get("RANK", "0"), environ.get("WORLD_SIZE", "1")
+    return (int(rank), int(count)) if rank.isdigit() and count.isdigit() else (0, 1)
 
 
 def colour_wanted(stream_is_terminal: bool) -> bool:

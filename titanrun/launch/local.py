@@ -1,23 +1,30 @@
-"""Starts a run on this machine: one worker process, which takes the place of this one."""
+"""Starts a run on this machine: one worker takes the place of this process, several are started and watched by it."""
 
 import os
 import signal
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from titanrun.launch.config import LaunchConfig, LocalLaunchConfig
-
-WORKER = "titanrun.worker"
-# a new process dies of these until it listens for them: blocked, they wait, and the worker unblocks them then
-HELD_BACK = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
+from titanrun.launch.environment import environment
+from titanrun.launch.workers import HELD_BACK, WORKER, run_workers
 
 
-def start(config: LaunchConfig, *, resolved: Path) -> NoReturn:
-    """Replace this process by the worker of the run in `resolved`."""
+def start(config: LaunchConfig, *, resolved: Path, processes: int) -> int:
+    """Train the run in `resolved` with so many workers. Returns the exit code, unless the one worker takes over."""
     assert isinstance(config, LocalLaunchConfig)
-    assert config.nproc_per_node in ("auto", 1), "more processes than one are refused by a rule"
+    if processes == 1:
+        become_worker([str(resolved)], environment())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return run_workers(resolved, processes)
+
+
+def become_worker(arguments: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
+    """Replace this process by a worker."""
     sys.stdout.flush()
     sys.stderr.flush()
     signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
-    os.execv(sys.executable, [sys.executable, "-m", WORKER, str(resolved)])
+    os.execve(sys.executable, [sys.executable, "-m", WORKER, *arguments], dict(variables))

@@ -15,6 +15,12 @@ CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/
 # what x86 and ARM call their bf16 arithmetic; without it every product is emulated in fp32
 BF16_FLAGS = ("amx_bf16", "avx512_bf16", "avx_ne_convert", "bf16", "svebf16")
 GIB = 1024**3
+DEVICES = Path("/dev")
+# the driver's file, those of accelerators, and the variables that say which of them a process may see
+ACCELERATORS = {
+    ("nvidiactl", "nvidia[0-9]*"): ("CUDA_VISIBLE_DEVICES",),
+    ("kfd", "dri/renderD*"): ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,19 @@ def processor(cpuinfo: str | None = None) -> Processor:
 def usable_cores() -> int:
     """CPU cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def accelerators(environ: Mapping[str, str], devices: Path = DEVICES) -> int:
+    """Accelerators that training may use here: NVIDIA's, else AMD's, as far as the environment does not hide them."""
+    for (driver, pattern), hidden_by in ACCELERATORS.items():
+        found = sum(1 for path in devices.glob(pattern) if re.search(r"[0-9]+$", path.name)) if (devices / driver).exists() else 0
+        for name in hidden_by:
+            if name in environ:
+                shown = [entry for entry in environ[name].split(",") if entry.strip() not in ("", "-1")]
+                found = min(found, len(shown))
+        if found:
+            return found
+    return 0
 
 
 def memory(meminfo: str | None = None) -> Memory:

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
 
 from titanrun.config import registry
 from titanrun.config.problems import Problem
 from titanrun.config.suggest import closest, listing
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 MODEL_FAMILIES = {"llama3": "titanrun.models.llama3.config", "qwen3": "titanrun.models.qwen3.config"}
 RULE_MODULES = (
@@ -27,6 +30,8 @@ RULE_MODULES = (
     "titanrun.recipe.rules.unread",
     "titanrun.recipe.rules.unread_parallel",
 )
+# by name: it brings e-mail and sockets along, and most recipes list no plug-in
+METADATA = "importlib.metadata"
 PLUGIN_GROUP = "titanrun.plugins"
 
 
@@ -41,9 +46,9 @@ def load_rules() -> None:
         import_module(module)
 
 
-def plugins_installed() -> dict[str, EntryPoint]:
+def plugins_installed() -> "dict[str, EntryPoint]":
     """Installed plug-ins by name."""
-    return {point.name: point for point in entry_points(group=PLUGIN_GROUP)}
+    return {point.name: point for point in import_module(METADATA).entry_points(group=PLUGIN_GROUP)}
 
 
 def load_plugins(names: Sequence[str]) -> list[Problem]:

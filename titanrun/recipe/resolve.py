@@ -30,25 +30,33 @@ RECIPE_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a recipe is resolved for: the file it is named after, whether its inputs are looked at, the ranks it is to run on."""
+    """What a recipe is resolved for: the file it is named after, whether its inputs are looked at, and the ranks it is to run on.
+
+    `machine_ranks` are those that the machine decides on where the recipe leaves it to the machine.
+    """
 
     file: str
     check_inputs: bool = False
     ranks: int | None = None
+    machine_ranks: int | None = None
 
     def ranks_of(self, recipe: Recipe) -> int | None:
-        """The ranks: as asked for, else as the recipe says; None where the machine decides."""
-        return recipe.launch.ranks if self.ranks is None else self.ranks
+        """The ranks: as asked for, else as the recipe says, else as the machine decides; None where nothing does."""
+        asked = recipe.launch.ranks if self.ranks is None else self.ranks
+        if asked is None and self.machine_ranks is not None and recipe.device == "cpu":
+            return 1
+        return self.machine_ranks if asked is None else asked
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A run: the recipe as written, the same with every `auto` decided, the tree with the origins, and warnings."""
+    """A run: the recipe as written, the same with every `auto` decided, the tree with the origins, warnings, the ranks if known."""
 
     recipe: Recipe
     run: Recipe
     tree: Node
     warnings: tuple[Problem, ...] = ()
+    ranks: int | None = None
 
     @property
     def text(self) -> str:
@@ -63,14 +71,20 @@ def written(run: Recipe, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def resolve(
-    file: str, overrides: Sequence[str] = (), *, environment: Mapping[str, str], check_inputs: bool = False, ranks: int | None = None
+    file: str,
+    overrides: Sequence[str] = (),
+    *,
+    environment: Mapping[str, str],
+    check_inputs: bool = False,
+    ranks: int | None = None,
+    machine_ranks: int | None = None,
 ) -> Resolved:
     """The run that `file` with `overrides` describes. Raises ProblemsFound with everything that is wrong.
 
     `check_inputs` adds the rules of level environment: paths, tokenizers, installed packages. `ranks` are the processes it is to
-    run on, whatever the recipe says.
+    run on, whatever the recipe says; `machine_ranks` those where it says `launch.nproc_per_node: auto` and a GPU may be used.
     """
-    case = Case(file, check_inputs, ranks)
+    case = Case(file, check_inputs, ranks, machine_ranks)
     reading = read_tree(file, overrides, environment)
     tree, problems = reading.tree, [*edited_by_hand(file, reading.tree), *reading.warnings]
     if reading.problems:
@@ -84,7 +98,7 @@ def resolve(
         problems += [placed(problem, tree) for problem in unset_secrets(run, environment)]
     if any(problem.severity == "error" for problem in problems):
         raise ProblemsFound(problems)
-    return Resolved(recipe, run, tree, tuple(problems))
+    return Resolved(recipe, run, tree, tuple(problems), case.ranks_of(recipe))
 
 
 def examine(tree: Node, written: Node, case: Case) -> tuple[Recipe, Recipe, list[Problem]]:

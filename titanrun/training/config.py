@@ -35,7 +35,7 @@ class TrainingConfig(Config):
     """Compute type of matrix products while weights are stored in fp32 (autocast on one device)."""
     mixed_precision_reduce: Literal["float32"] = numerics("float32")
     """Type in which gradients are summed over ranks."""
-    enable_cpu_offload: bool = performance(False, not_built="CPU offload")
+    enable_cpu_offload: bool = performance(False, resume=True)
     """Whether weights, gradients and optimizer states live in host memory."""
     gc_freq: PositiveInt = performance(50, unit="steps")
     """Steps between Python garbage collections; the automatic ones are off so that all ranks pause together."""

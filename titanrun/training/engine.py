@@ -10,12 +10,15 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from titanrun.components.checkpoints.optimizer_state import flatten
 from titanrun.components.data.batch import TokenBatch
 from titanrun.distributed.gradient_norm import clip_gradients, gradient_norm
+from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.precision import Precision
+from titanrun.distributed.shards import gathered
 
 MODEL_PREFIX = "model."
 
@@ -30,7 +33,7 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What a pass over batches gives: the loss as a sum over tokens, and how many tokens those are. Both stay on the device."""
+    """What a pass over batches gives: the loss as a sum over the tokens of all ranks, and their number. Both stay on the device."""
 
     loss_sum: Tensor
     valid_tokens: Tensor
@@ -53,7 +56,8 @@ class Engine:
     """One model with its optimizer: `forward_backward` adds gradients up, `optim_step` uses them.
 
     A loss returns a sum over tokens. The engine divides it once, before the backward pass, by the count of valid tokens of the
-    whole step, so that every token weighs the same however the step is cut into batches. Nothing here waits for the device.
+    whole step, over all ranks, so that every token weighs the same however the step is cut into batches and dealt to ranks: what
+    ranks add up is sums, never means. Nothing here waits for the device.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class Engine:
         device: torch.device,
         precision: Precision,
         max_norm: float | None = None,
+        meshes: Meshes | None = None,
     ) -> None:
         self.model = model
         self.optimizer = optimizer
@@ -74,6 +79,7 @@ class Engine:
         self.device = device
         self.precision = precision
         self.max_norm = max_norm
+        self.meshes = meshes
         self.steps_done = 0
         self._holds_gradients = False
         for group in optimizer.param_groups:
@@ -83,20 +89,21 @@ class Engine:
         """Adds the gradients of the mean loss over `batches`, one batch after the other.
 
         Args:
-            batches: the batches of one optimizer step, on any device.
-            normalizer: what the loss sum is divided by; without it the valid tokens of `batches`, and then one call makes a step.
+            batches: this rank's batches of one optimizer step, on any device.
+            normalizer: what the loss sum is divided by; without it the valid tokens of all ranks' `batches`, and then one call makes
+                a step.
         """
         parts = [batches] if isinstance(batches, TokenBatch) else batches
         assert normalizer is not None or not self._holds_gradients, "several calls a step need an explicit normalizer"
         self._holds_gradients = True
-        valid_tokens = torch.stack([part.valid_count() for part in parts]).sum().to(self.device, non_blocking=True)
+        valid_tokens = self._of_all_ranks(torch.stack([part.valid_count() for part in parts]).sum().to(self.device, non_blocking=True))
         divisor = (valid_tokens if normalizer is None else normalizer).clamp(min=1)
         sums = []
         for part in parts:
             loss_sum = self._loss_sum(part.to(self.device))
             (loss_sum / divisor).backward()
             sums.append(loss_sum.detach())
-        return StepOutput(torch.stack(sums).sum(), valid_tokens)
+        return StepOutput(self._of_all_ranks(torch.stack(sums).sum()), valid_tokens)
 
     def optim_step(self, *, lr: float | None = None) -> OptimOutput:
         """Clips, updates the weights, drops the gradients and moves the schedule on.
@@ -105,7 +112,8 @@ class Engine:
             lr: this step's learning rate of every group; without it peak x schedule.
         """
         parameters = self._parameters()
-        norm = gradient_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        norm = gradient_norm(gradients, device=self.device, pipeline=self._group("pp"))
         if self.max_norm is not None:
             clip_gradients(parameters, norm=norm, max_norm=self.max_norm)
         factor = self.schedule.factor(self.steps_done)
@@ -124,8 +132,9 @@ class Engine:
 
     @torch.no_grad()
     def eval_forward(self, batch: TokenBatch) -> StepOutput:
-        """The loss of a batch, without gradients."""
-        return StepOutput(self._loss_sum(batch.to(self.device)), batch.valid_count().to(self.device, non_blocking=True))
+        """The loss of all ranks' batches, without gradients."""
+        loss_sum = self._of_all_ranks(self._loss_sum(batch.to(self.device)))
+        return StepOutput(loss_sum, self._of_all_ranks(batch.valid_count().to(self.device, non_blocking=True)))
 
     @torch.no_grad()
     def forward(self, batch: TokenBatch, *, outputs: Sequence[str] = ("logprobs",), temperature: float = 1.0) -> dict[str, Tensor]:
@@ -154,9 +163,24 @@ class Engine:
         return weights | flatten(self.model, self.optimizer) if with_optimizer else weights
 
     def state_dict_stream(self, *, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
-        """The weights by name, one at a time, cast to `dtype`: for who must not hold a second copy of the model."""
+        """The whole weights by name, one at a time, cast to `dtype`: for who must not hold a second copy of the model.
+
+        Ranks that hold parts must all read to the end.
+        """
         for name, tensor in self.model.state_dict().items():
-            yield name, tensor.detach() if dtype is None else tensor.detach().to(dtype)
+            yield name, gathered(tensor.detach() if dtype is None else tensor.detach().to(dtype))
+
+    @property
+    def loss_group(self) -> ProcessGroup | None:
+        """The ranks whose losses cover different tokens; None for one alone."""
+        return self._group("loss")
+
+    def _group(self, axis: str) -> ProcessGroup | None:
+        return None if self.meshes is None else self.meshes.group(axis)
+
+    def _of_all_ranks(self, value: Tensor) -> Tensor:
+        """A sum over this rank's tokens, made one over all tokens."""
+        return value if self.meshes is None else self.meshes.sum_(value, "loss")
 
     @contextmanager
     def _mode(self, *, training: bool) -> Iterator[None]:

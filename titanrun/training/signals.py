@@ -43,6 +43,9 @@ class SignalRequests:
         assert self.stop_signal is not None
         return SHELL_SIGNAL_BASE + signal.Signals[self.stop_signal]
 
+    def agree(self) -> None:
+        """Nobody else is to be heard: this is the only process."""
+
     def take_save(self) -> bool:
         """Whether a save was asked for since the last call."""
         asked, self._save = self._save, False

@@ -15,6 +15,7 @@ from titanrun.components.metrics.throughput import Throughput
 from titanrun.components.validation.validator import Validator
 from titanrun.config.problems import fail
 from titanrun.distributed.device import is_accelerator
+from titanrun.training.agreed_signals import AgreedSignals
 from titanrun.training.engine import Engine
 from titanrun.training.finite import FiniteGuard
 from titanrun.training.garbage import GarbageCollection
@@ -34,9 +35,13 @@ class RowSource(Protocol):
 
 
 class Checkpoints(Protocol):
-    """Saves the whole run as it is after its current step, unless that step is saved already."""
+    """Saves the whole run as it is after its current step, unless that step is saved already. `check` raises what went wrong since."""
 
-    def save(self, *, is_last: bool = False) -> None: ...
+    def save(self, *, is_last: bool = False, validation_loss: float | None = None) -> None: ...
+
+    def save_seed(self) -> None: ...
+
+    def check(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +57,12 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How `fit` ended, after which step, and that in words."""
+    """How `fit` ended, after which step, and that in words. `exit_code`: the worker's, where the state alone does not say it."""
 
     state: Literal["finished", "preempted", "failed"]
     step: int
     message: str
+    exit_code: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,10 +78,11 @@ class Trainer:
     throughput: Throughput
     garbage: GarbageCollection
     save_times: SaveTimes
-    signals: SignalRequests = field(default_factory=SignalRequests)
+    signals: SignalRequests | AgreedSignals = field(default_factory=SignalRequests)
     validator: Validator | None = None
     checkpoints: Checkpoints | None = None
     on_step: Callable[[int], None] = lambda step: None
+    on_first_step: Callable[[], None] = lambda: None
     guard: FiniteGuard = field(default_factory=FiniteGuard)
     has_trained: bool = False
     _lr: float = 0.0
@@ -88,6 +95,7 @@ class Trainer:
             return Outcome("finished", step, f"nothing to do: step {step} of {end}")
         self.throughput.start()
         self.save_times.restart()
+        self.signals.agree()
         with self.garbage:
             while self.rows.has_next() and self.state.step < end and not self.signals.stop:
                 with self.throughput.loading():
@@ -107,6 +115,8 @@ class Trainer:
         with self.recorder.open():
             output = self.engine.forward_backward(TokenBatch.from_rows(rows).split(self.plan.rows_per_pass))
             update = self.engine.optim_step()
+        if not self.has_trained:
+            self.on_first_step()
         self.has_trained = True
         self.state.step += 1
         self.state.tokens_seen += self.plan.tokens_per_step
@@ -115,10 +125,13 @@ class Trainer:
         self.throughput.count_step(rows.size - len(rows))
         self.garbage.after_step(self.state.step)
         self.on_step(self.state.step)
+        self.signals.agree()
 
     def _follow_up(self, *, is_last: bool) -> None:
         """What is due after a step, in this order: the check for finite numbers, validation and the log, a checkpoint."""
         step = self.state.step
+        if self.checkpoints is not None:
+            self.checkpoints.check()
         validates = self.validator is not None and self.validator.is_due(step, is_last=is_last)
         logs = validates or is_last or step == 1 or step % self.plan.log_every == 0
         asked = self.signals.take_save()
@@ -126,31 +139,36 @@ class Trainer:
         # reading waits for an accelerator: only where something else waits anyway, and before spoiled weights could be saved
         if logs or saves or not is_accelerator(self.engine.device):
             self.guard.read()
+        validation = self._validation() if validates and step > self._logged_step else {}
         if logs and step > self._logged_step:
-            self._log(self._validation() if validates else {})
+            self._log(validation)
         if asked and self.checkpoints is None:
-            log.warning("asked for a checkpoint after step %d, but checkpoint.enable is off", step)
+            log.warning("asked for a checkpoint after step %d, but this run writes none", step)
         if saves:
-            self._save(is_last=is_last)
+            self._save(is_last=is_last, validation_loss=validation.get("validation/loss"))
 
     def _log(self, validation: dict[str, float]) -> None:
         """Passes on the numbers of the current step, and what was recorded since the last time."""
         numbers = self.guard.read()
         values = {"loss": numbers.loss, "grad_norm": numbers.grad_norm, "lr": self._lr, "tokens_seen": self.state.tokens_seen}
-        self.metrics.log(self.state.step, values | self.throughput.flush() | self.recorder.flush() | validation)
+        self.metrics.log(self.state.step, values | self.throughput.flush() | self.recorder.flush(self.engine.loss_group) | validation)
         self._logged_step = self.state.step
 
     def _validation(self) -> dict[str, float]:
         """The held-out loss; nothing where a signal broke it off."""
         assert self.validator is not None
         with self.throughput.pause(), self.engine.eval_mode():
-            loss = self.validator.measure(self.engine.eval_forward, stop=lambda: self.signals.stop)
+            loss = self.validator.measure(self.engine.eval_forward, stop=self._is_asked_to_stop)
         return {} if loss is None else {"validation/loss": loss}
 
-    def _save(self, *, is_last: bool = False) -> None:
+    def _is_asked_to_stop(self) -> bool:
+        self.signals.agree()
+        return self.signals.stop
+
+    def _save(self, *, is_last: bool = False, validation_loss: float | None = None) -> None:
         if self.checkpoints is not None:
             with self.throughput.pause():
-                self.checkpoints.save(is_last=is_last)
+                self.checkpoints.save(is_last=is_last, validation_loss=validation_loss)
             self.save_times.restart()
 
     def _stop(self) -> Outcome:
@@ -158,7 +176,7 @@ class Trainer:
         step = self.state.step
         stopped = f"stopped by {self.signals.stop_signal} after step {step} of {self.plan.steps}"
         if self.has_trained and self.checkpoints is None:
-            return Outcome("failed", step, f"{stopped}, nothing saved: checkpoint.enable is false")
+            return Outcome("failed", step, f"{stopped}, nothing saved: this run writes no checkpoints", self.signals.exit_code)
         if self.has_trained:
             self.guard.read()
             self._save()

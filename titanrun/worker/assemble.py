@@ -1,117 +1,103 @@
-"""Builds a run from its recipe, in an order that can be read: device, data, model, optimizer, checkpoints, metrics."""
+"""Builds a run from its recipe, in an order that can be read: ranks, data, model, layout, optimizer, checkpoints, metrics."""
 
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 import torch
 
-from titanrun.components.checkpoints.store import CheckpointStore, Retention
 from titanrun.components.data.loader import RowLoader
 from titanrun.components.metrics.recorder import Recorder
-from titanrun.config.base import dump
-from titanrun.config.problems import fail
-from titanrun.distributed.agreement import current_ranks
+from titanrun.components.validation.validator import Validator
 from titanrun.distributed.device import device_name, emulates_bfloat16, find_device
-from titanrun.distributed.environment import Place
 from titanrun.distributed.precision import Precision, precision_named
+from titanrun.distributed.processes import first_alone, first_decides, set_timeout
 from titanrun.distributed.seeds import seed_everything, use_deterministic_kernels
 from titanrun.models.shared.config import decided
 from titanrun.models.shared.counting import parameter_count
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.run_dir import record_decisions
-from titanrun.training.engine import Engine
+from titanrun.training.agreed_signals import AgreedSignals
 from titanrun.training.garbage import GarbageCollection
-from titanrun.training.run_checkpoints import RunCheckpoints
 from titanrun.training.save_times import SaveTimes
 from titanrun.training.signals import SignalRequests
 from titanrun.training.state import TrainState
 from titanrun.training.trainer import Plan, Trainer
-from titanrun.worker.build_data import build_loader, build_tokenizer, build_validator
+from titanrun.worker.build_checkpoints import begin, build_checkpoints, writes
+from titanrun.worker.build_data import Share, build_loader, build_tokenizer, build_validator
 from titanrun.worker.build_metrics import build_metric_log, build_throughput
-from titanrun.worker.build_model import build_engine, build_model, materialise
+from titanrun.worker.build_model import build_engine, build_model, lay_out, materialise
+from titanrun.worker.company import company, decisions
+from titanrun.worker.job import Job
 from titanrun.worker.length import length_words, refuse_fewer_epochs, steps_of, with_length
-from titanrun.worker.weights import load_initial_weights
 
 log = logging.getLogger(__name__)
 
 
 @contextmanager
 def assembled(
-    recipe: Recipe, resolved: Path, *, place: Place, signals: SignalRequests, on_step: Callable[[int], None] = lambda step: None
+    recipe: Recipe, job: Job, *, signals: SignalRequests, on_step: Callable[[int], None] = lambda step: None
 ) -> Iterator[Trainer]:
     """The trainer of a run, where its latest checkpoint left it or with its first weights.
 
     Args:
-        recipe: the run that `resolved` holds.
-        resolved: path of resolved.yaml in the run directory.
-        place: which process of the run this is.
+        recipe: the run that the job describes.
+        job: where the run's files are, and which process of the run this is.
         signals: requests to stop or save, already listened for.
         on_step: called with the number of each step done.
     """
-    run_dir = resolved.parent
-    refuse_company(place)
-    device = find_device(recipe.device, local_rank=place.local_rank)
-    seed_everything(recipe.debug.seed)
-    if recipe.debug.deterministic:
-        use_deterministic_kernels(warn_only=recipe.debug.deterministic_warn_only)
-    tokenizer = build_tokenizer(recipe)
-    rows = build_loader(recipe, tokenizer, run_dir)
-    recipe = with_length(recipe, rows=rows.row_count)
-    validator = build_validator(recipe, tokenizer, run_dir)
-    precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
-    model = build_model(recipe, precision)
-    materialise(model, device=device, seed=recipe.debug.seed)
-    engine = build_engine(recipe, model, device=device, precision=precision)
-    state = TrainState()
-    checkpoints = build_checkpoints(recipe, resolved, engine=engine, rows=rows, state=state)
-    if checkpoints is None or not checkpoints.resume(steps=steps_of(recipe)):
-        load_initial_weights(recipe.checkpoint, model_config=recipe.model, engine=engine)
-    refuse_fewer_epochs(recipe, done=state.step)
-    introduce(recipe, resolved, device, precision, rows=rows.row_count)
-    record_decisions(run_dir, decisions(recipe, device, place))
-    finding_nan = torch.autograd.set_detect_anomaly(recipe.debug.detect_anomaly)
-    with finding_nan, closing(build_metric_log(recipe, run_dir, first_step=state.step)) as metrics:
-        yield Trainer(
-            engine=engine,
-            rows=rows,
-            state=state,
-            plan=build_plan(recipe),
-            metrics=metrics,
-            recorder=Recorder(device),
-            throughput=build_throughput(recipe, device),
-            garbage=GarbageCollection(recipe.training),
-            save_times=SaveTimes(recipe.checkpoint.interval),
-            signals=signals,
-            validator=validator,
-            checkpoints=checkpoints,
-            on_step=on_step,
-        )
+    device = find_device(recipe.device, local_rank=job.place.local_rank)
+    with company(recipe, job, device) as meshes:
+        seed_everything(recipe.debug.seed)
+        if recipe.debug.deterministic:
+            use_deterministic_kernels(warn_only=recipe.debug.deterministic_warn_only)
+        rows, validator = build_data(recipe, job, Share() if meshes is None else Share(meshes.batch_rank, meshes.degrees.batch))
+        recipe = with_length(recipe, rows=rows.row_count)
+        precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
+        model = build_model(recipe, precision)
+        left = lay_out(recipe, model, meshes=meshes, precision=precision)
+        offload = recipe.training.enable_cpu_offload and meshes is not None and meshes.degrees.loss > 1
+        materialise(model, device=device, seed=recipe.debug.seed, offload=offload)
+        engine = build_engine(recipe, model, device=device, precision=left, meshes=meshes)
+        state = TrainState()
+        checkpoints = build_checkpoints(recipe, job, engine=engine, rows=rows, state=state)
+        begin(recipe, checkpoints)
+        refuse_fewer_epochs(recipe, done=state.step)
+        if job.place.is_first:
+            introduce(recipe, job, device, precision, rows=rows.row_count)
+            record_decisions(job.resolved.parent, decisions(device, meshes) | {"steps": steps_of(recipe)})
+        finding_nan = torch.autograd.set_detect_anomaly(recipe.debug.detect_anomaly)
+        with finding_nan, closing(checkpoints), closing(build_metric_log(recipe, job, first_step=state.step)) as metrics:
+            yield Trainer(
+                engine=engine,
+                rows=rows,
+                state=state,
+                plan=build_plan(recipe),
+                metrics=metrics,
+                recorder=Recorder(device),
+                throughput=build_throughput(recipe, device, meshes),
+                garbage=GarbageCollection(recipe.training),
+                save_times=build_save_times(recipe),
+                signals=signals if meshes is None else AgreedSignals(signals, device),
+                validator=validator,
+                checkpoints=checkpoints if writes(recipe.checkpoint) else None,
+                on_step=on_step,
+                on_first_step=lambda: None if meshes is None else set_timeout(recipe.comm.train_timeout_seconds),
+            )
 
 
-def refuse_company(place: Place) -> None:
-    """Raises ProblemsFound in one of several processes: each would train alone, and write over the others' files."""
-    if place.world_size > 1:
-        message = f"this is rank {place.rank} of {place.world_size}, and training on more than one process is not built yet"
-        raise fail("not-built", message, help="start one process: launch.nproc_per_node: 1, no torchrun")
+def build_data(recipe: Recipe, job: Job, share: Share) -> tuple[RowLoader, Validator | None]:
+    """This rank's share of the training rows and of the held-out ones; what is prepared in files, the first rank prepares."""
+    with first_alone(job.store, job.place, "data"):
+        tokenizer = build_tokenizer(recipe)
+        rows = build_loader(recipe, tokenizer, job.resolved.parent, share)
+        return rows, build_validator(recipe, tokenizer, job.resolved.parent, share)
 
 
-def build_checkpoints(recipe: Recipe, resolved: Path, *, engine: Engine, rows: RowLoader, state: TrainState) -> RunCheckpoints | None:
-    """What saves and resumes the run, if the recipe wants that."""
+def build_save_times(recipe: Recipe) -> SaveTimes:
+    """When the run is saved before its end."""
     config = recipe.checkpoint
-    if not config.enable:
-        return None
-    store = CheckpointStore(folder=resolved.parent / config.folder, retention=Retention(config.keep_latest_k), ranks=current_ranks())
-    return RunCheckpoints(
-        config=config,
-        store=store,
-        engine=engine,
-        rows=rows,
-        state=state,
-        resolved=resolved.read_text(encoding="utf-8"),
-        parallelism=dump(recipe.parallelism),
-    )
+    return SaveTimes(config.interval, after_first=config.enable_first_step_checkpoint, agreed=first_decides)
 
 
 def build_plan(recipe: Recipe) -> Plan:
@@ -127,17 +113,12 @@ def build_plan(recipe: Recipe) -> Plan:
     )
 
 
-def decisions(recipe: Recipe, device: torch.device, place: Place) -> dict[str, object]:
-    """What the recipe leaves to the machine and to the data."""
-    return {"device": str(device), "device_name": device_name(device), "ranks": place.world_size, "steps": steps_of(recipe)}
-
-
-def introduce(recipe: Recipe, resolved: Path, device: torch.device, precision: Precision, *, rows: int) -> None:
+def introduce(recipe: Recipe, job: Job, device: torch.device, precision: Precision, *, rows: int) -> None:
     """Says what is about to train, and what will make it slow."""
     if recipe.description:
         log.info("%s", recipe.description)
     if recipe.debug.print_config:
-        log.info("%s", resolved.read_text(encoding="utf-8").rstrip())
+        log.info("%s", job.text.rstrip())
     if precision.compute == torch.bfloat16 and emulates_bfloat16(device):
         field = compute_field(precision)
         log.warning("this CPU has no bf16 arithmetic and emulates it, many times slower: set %s: float32", field)

@@ -1,5 +1,6 @@
 """The data of a run: tokenizer, training rows dealt to global batches, held-out rows."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from titanrun.components.data.config import DatasetConfig
@@ -30,8 +31,16 @@ def build_tokenizer(recipe: Recipe) -> Tokenizer | None:
     return tokenizer
 
 
-def build_loader(recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path) -> RowLoader:
-    """Training rows, dealt to global batches."""
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which of so many equal shares of each batch this rank reads."""
+
+    index: int = 0
+    count: int = 1
+
+
+def build_loader(recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path, share: Share) -> RowLoader:
+    """Training rows, dealt to global batches and this rank."""
     training, path = recipe.training, ("training", "dataset")
     rows = build_rows(training.dataset, path, recipe, tokenizer=tokenizer, seq_len=training.seq_len, run_dir=run_dir)
     assert training.global_batch_size != "auto"
@@ -42,10 +51,12 @@ def build_loader(recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path) -> 
             shuffle=training.dataset.shuffle,
             repeat=training.dataset.repeat,
             global_batch_size=training.global_batch_size,
+            dp_rank=share.index,
+            dp_size=share.count,
         )
 
 
-def build_validator(recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path) -> Validator | None:
+def build_validator(recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path, share: Share) -> Validator | None:
     """What measures the loss on held-out rows, if the recipe wants that."""
     config, path = recipe.validation, ("validation", "dataset")
     if not config.enable:
@@ -54,7 +65,7 @@ def build_validator(recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path) 
     rows = build_rows(config.dataset, path, recipe, tokenizer=tokenizer, seq_len=config.seq_len, run_dir=run_dir)
     if len(rows) == 0:
         raise fail("data", "the held-out data has no rows", path=path, help="use more data or a smaller validation.seq_len")
-    return Validator(config, rows=rows)
+    return Validator(config, rows=rows, dp_rank=share.index, dp_size=share.count)
 
 
 def build_rows(config: DatasetConfig, path: DataPath, recipe: Recipe, *, tokenizer: Tokenizer | None, seq_len: int, run_dir: Path) -> Rows:

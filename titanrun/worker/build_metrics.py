@@ -1,7 +1,6 @@
 """Where a run's numbers go: metrics.jsonl, the console, the log file, and the recipe's trackers."""
 
 import sys
-from pathlib import Path
 
 import torch
 
@@ -11,17 +10,22 @@ from titanrun.components.metrics.log import MetricLog, Tracker
 from titanrun.components.metrics.peaks import peak_flops
 from titanrun.components.metrics.throughput import Throughput
 from titanrun.distributed.device import device_name
+from titanrun.distributed.mesh import Meshes
 from titanrun.models.shared.counting import flops_per_token
 from titanrun.recipe.recipe import Recipe
+from titanrun.worker.job import Job
 from titanrun.worker.length import steps_of
 from titanrun.worker.talk import StepLines
 
 METRICS_FILE = "metrics.jsonl"
 
 
-def build_metric_log(recipe: Recipe, run_dir: Path, *, first_step: int) -> MetricLog:
-    """What every logged step is passed to. Close it at the end."""
+def build_metric_log(recipe: Recipe, job: Job, *, first_step: int) -> MetricLog:
+    """What every logged step is passed to: on the first rank all there is, on the others their log file. Close it at the end."""
     trackers: dict[str, Tracker] = {"log file": StepLines()}
+    if not job.place.is_first:
+        return MetricLog(trackers=trackers)
+    run_dir = job.resolved.parent
     for config in recipe.metrics.trackers:
         trackers[config.name] = config.builder()(config, run_dir=run_dir)
     colors = not recipe.metrics.disable_color_printing
@@ -29,7 +33,8 @@ def build_metric_log(recipe: Recipe, run_dir: Path, *, first_step: int) -> Metri
     return MetricLog(MetricsFile(run_dir / METRICS_FILE), console, trackers)
 
 
-def build_throughput(recipe: Recipe, device: torch.device) -> Throughput:
+def build_throughput(recipe: Recipe, device: torch.device, meshes: Meshes | None) -> Throughput:
     """Tokens and FLOP per second of this model on this device."""
+    ranks_per_row = 1 if meshes is None else meshes.degrees.ranks // meshes.degrees.batch
     flops = flops_per_token(recipe.model, recipe.training.seq_len)
-    return Throughput(flops_per_token=flops, peak_flops=peak_flops(device_name(device)), device=device)
+    return Throughput(flops_per_token=flops, peak_flops=peak_flops(device_name(device)), device=device, ranks_per_row=ranks_per_row)

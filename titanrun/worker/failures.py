@@ -7,6 +7,7 @@ import torch
 
 from titanrun.config.problems import ProblemsFound
 from titanrun.config.render import render_text
+from titanrun.distributed.processes import is_of_another_rank
 from titanrun.training.finite import EXIT_NON_FINITE, NonFinite
 
 EXIT_OUT_OF_SPACE = 7
@@ -24,11 +25,19 @@ HELP_NON_FINITE = "lower optimizer.lr, or go on from an earlier checkpoint with 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How a failed worker ends. `is_internal`: the fault is titanrun's or a library's, and its traceback is worth keeping."""
+    """How a failed worker ends.
+
+    Args:
+        exit_code: of the process.
+        text: what to say.
+        is_internal: the fault is titanrun's or a library's, and its traceback is worth keeping.
+        is_of_another: another rank is gone or silent; what went wrong, it says itself.
+    """
 
     exit_code: int
     text: str
     is_internal: bool = False
+    is_of_another: bool = False
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -49,6 +58,9 @@ def failure_of(error: BaseException) -> Failure:
         return Failure(EXIT_OUT_OF_SPACE, f"error[memory]: out of memory: {first_line}\n  = help: {help}")
     if isinstance(error, OSError) and error.errno in DISK_FULL:
         return Failure(EXIT_OUT_OF_SPACE, f"error[disk]: {error}\n  = help: free space, then start the same command again")
+    if is_of_another_rank(error):
+        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return Failure(EXIT_INTERNAL, f"error[internal]: another rank is gone or silent: {first_line}", is_of_another=True)
     return Failure(EXIT_INTERNAL, f"error[internal]: {type(error).__name__}: {error}", is_internal=True)
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -11,18 +12,19 @@ from titanrun.components.checkpoints.whole_folder import remove_whole
 from titanrun.config.problems import ProblemsFound
 from titanrun.config.render import render_text
 from titanrun.config.secrets import revealed, secrets
-from titanrun.distributed.environment import read_place, variables
+from titanrun.distributed.environment import Place, read_place, variables
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.resolve import read_resolved
-from titanrun.recipe.run_dir import read_json, write_json
+from titanrun.recipe.resolve import read_resolved_text
+from titanrun.recipe.run_dir import STATUS, read_json, write_json
 from titanrun.training.signals import SignalRequests
 from titanrun.training.trainer import Outcome, Trainer
 from titanrun.worker.assemble import assembled
 from titanrun.worker.failures import Failure, failure_of
+from titanrun.worker.job import JOIN, Job, meet_others
 from titanrun.worker.origins import with_origins
 from titanrun.worker.run_lock import run_lock
 from titanrun.worker.status import StatusFile
-from titanrun.worker.talk import Hidden, talking
+from titanrun.worker.talk import FAILURES, Hidden, talking
 from titanrun.worker.weights import export_huggingface
 
 EXIT_OF_STATE = {"finished": 0, "preempted": 75}
@@ -38,55 +40,70 @@ def main(arguments: Sequence[str] | None = None, *, signals: SignalRequests | No
     """`python -m titanrun.worker <run dir>/resolved.yaml`. Returns the exit code.
 
     Args:
-        arguments: what follows the module's name; None takes the command line's.
+        arguments: what follows the module's name; None takes the command line's. `--join` instead of the file: the first rank tells.
         signals: requests that are listened for already.
     """
-    given = sys.argv[1:] if arguments is None else arguments
-    if len(given) != 1 or not Path(given[0]).is_file():
-        sys.stderr.write("usage: python -m titanrun.worker <run dir>/resolved.yaml\n")
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    place = read_place()
+    joins = given == [JOIN] and not place.is_first
+    if not joins and (len(given) != 1 or not Path(given[0]).is_file()):
+        sys.stderr.write(f"usage: python -m titanrun.worker <run dir>/resolved.yaml | {JOIN}\n")
         return EXIT_USAGE
-    resolved = Path(given[0])
+    resolved = None if joins else Path(given[0])
     try:
-        with run_lock(resolved.parent), nullcontext(signals) if signals is not None else SignalRequests() as listening:
-            return run(resolved, listening)
+        # the first rank holds the run directory for all
+        lock = run_lock(resolved.parent) if place.is_first and resolved is not None else nullcontext()
+        with lock, nullcontext(signals) if signals is not None else SignalRequests() as listening:
+            return run(meet_others(resolved, place, listening), listening)
     except ProblemsFound as error:
         # only the lock raises here, and its loser writes nothing into the other's folder
         sys.stderr.write(render_text(error.problems))
         return error.exit_code
 
 
-def run(resolved: Path, signals: SignalRequests) -> int:
-    """Trains what `resolved` describes, in its folder, and notes in status.json how it goes. Returns the exit code."""
-    run_dir = resolved.parent
-    place = read_place()
-    status = StatusFile(run_dir / "status.json")
+def run(job: Job, signals: SignalRequests) -> int:
+    """Trains what `job` describes, in its folder, and notes in status.json how it goes. Returns the exit code."""
+    run_dir, place = job.resolved.parent, job.place
+    status = StatusFile(run_dir / STATUS, is_first=place.is_first)
     hidden = Hidden()
-    with talking(run_dir / "logs" / f"rank-{place.rank}.log", hidden):
+    with talking(run_dir / "logs" / f"rank-{place.rank}.log", hidden, place):
         status.change("starting")
         try:
-            outcome = train(resolved, signals, status, hidden)
+            outcome = train(job, signals, status, hidden)
         except (Exception, KeyboardInterrupt) as error:
             failure = failure_of(with_origins(error, run_dir))
-            status.change("failed", exit_code=failure.exit_code)
-            report(failure, error, run_dir, hidden)
+            # what another rank did wrong, it has written itself
+            if not failure.is_of_another or read_json(run_dir / STATUS).get("state") != "failed":
+                status.change("failed", exit_code=failure.exit_code)
+            report(failure, error, job, hidden)
             return failure.exit_code
-        exit_code = signals.exit_code if outcome.state == "failed" else EXIT_OF_STATE[outcome.state]
+        exit_code = EXIT_OF_STATE[outcome.state] if outcome.exit_code is None else outcome.exit_code
         log.info("%s", outcome.message)
         status.change(outcome.state, step=outcome.step, exit_code=exit_code)
         return exit_code
 
 
-def train(resolved: Path, signals: SignalRequests, status: StatusFile, hidden: Hidden) -> Outcome:
+def train(job: Job, signals: SignalRequests, status: StatusFile, hidden: Hidden) -> Outcome:
     """Builds the run, trains it to its end, and writes what its end asks for."""
-    recipe = with_secrets(read_resolved(resolved), hidden)
-    if signals.stop:
+    recipe = with_secrets(read_resolved_text(job.text), hidden)
+    # of several ranks none may leave alone: they agree before the first step
+    if signals.stop and job.store is None:
         return Outcome("preempted", status.step, f"stopped by {signals.stop_signal} before the first step")
-    with assembled(recipe, resolved, place=read_place(), signals=signals, on_step=status.beat) as trainer:
+    with assembled(recipe, job, signals=signals, on_step=status.beat) as trainer:
         status.step = trainer.state.step
+        if recipe.checkpoint.create_seed_checkpoint:
+            return seed(trainer)
         outcome = trainer.fit()
         if outcome.state == "finished" and recipe.checkpoint.last_save_in_hf:
-            export(recipe, trainer, resolved.parent / EXPORT_FOLDER)
+            export(recipe, trainer, job.resolved.parent / EXPORT_FOLDER, job.place)
     return outcome
+
+
+def seed(trainer: Trainer) -> Outcome:
+    """Saves the first weights, and that is all."""
+    assert trainer.checkpoints is not None, "a rule asks for checkpoint.enable"
+    trainer.checkpoints.save_seed()
+    return Outcome("finished", trainer.state.step, "finished: the seed checkpoint holds the first weights")
 
 
 def with_secrets(recipe: Recipe, hidden: Hidden) -> Recipe:
@@ -96,29 +113,35 @@ def with_secrets(recipe: Recipe, hidden: Hidden) -> Recipe:
     return revealed(recipe, environment)
 
 
-def export(recipe: Recipe, trainer: Trainer, folder: Path) -> None:
+def export(recipe: Recipe, trainer: Trainer, folder: Path, place: Place) -> None:
     """The finished model as a Hugging Face folder; the one of an earlier, shorter end of this run makes way."""
     if read_json(folder / EXPORT_RECORD).get("step") == trainer.state.step:
         return
-    if folder.exists():
+    if place.is_first and folder.exists():
         remove_whole(folder)
     assert recipe.tokenizer != "auto"
     export_huggingface(
         folder,
-        model=trainer.engine.model,
+        engine=trainer.engine,
         model_config=recipe.model,
         tokenizer=recipe.tokenizer,
         dtype_name=recipe.checkpoint.export_dtype,
+        is_writer=place.is_first,
     )
     # last: an export without it is one that something broke off
-    write_json(folder / EXPORT_RECORD, {"step": trainer.state.step})
+    if place.is_first:
+        write_json(folder / EXPORT_RECORD, {"step": trainer.state.step})
 
 
-def report(failure: Failure, error: BaseException, run_dir: Path, hidden: Hidden) -> None:
-    """Says why the run failed; the traceback of an internal fault goes to a file of its own."""
+def report(failure: Failure, error: BaseException, job: Job, hidden: Hidden) -> None:
+    """Says why this rank failed; the traceback of an internal fault goes to a file of its own."""
     text = failure.text
     if failure.is_internal:
-        path = run_dir / INTERNAL_ERROR
+        path = job.resolved.parent / INTERNAL_ERROR
         path.write_text(hidden.masked("".join(traceback.format_exception(error))), encoding="utf-8")
         text = f"{text} (traceback: {path})"
-    log.error("%s", text)
+    if job.place.failure_file is not None:
+        told = {"time": time.time(), "is_of_another": failure.is_of_another, "text": hidden.masked(text)}
+        write_json(job.place.failure_file, told)
+    # nobody wants to read of every rank that it lost the one that failed
+    logging.getLogger(FAILURES).log(logging.INFO if failure.is_of_another else logging.ERROR, "%s", text)

@@ -7,19 +7,24 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from titanrun.recipe.run_dir import read_json
+from titanrun.recipe.run_dir import boot_id, read_json
 
 State = Literal["starting", "running", "finished", "preempted", "failed"]
 
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 HEARTBEAT_SECONDS = 1.0
 
 
 class StatusFile:
-    """Writes status.json: at every change of state, and at most once a second while steps go by."""
+    """Writes status.json: at every change of state, and at most once a second while steps go by.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: the file.
+        is_first: whether this is the first rank. The others write only that they failed.
+    """
+
+    def __init__(self, path: Path, *, is_first: bool = True) -> None:
         self.path = path
+        self.is_first = is_first
         self.state: State = "starting"
         # a start that fails before its first step does not know better than the one before it
         self.step = last_step(path)
@@ -37,6 +42,8 @@ class StatusFile:
         """Writes the file with a new state, replacing the old one in one move."""
         self.state = state
         self.step = self.step if step is None else step
+        if not self.is_first and state != "failed":
+            return
         content = {"state": state, "step": self.step, **self._process, "heartbeat": time.time(), "exit_code": exit_code}
         part = self.path.with_name(f"{self.path.name}.tmp-{os.getpid()}")
         part.write_text(json.dumps(content) + "\n", encoding="utf-8")
@@ -48,8 +55,3 @@ def last_step(path: Path) -> int:
     """The step in the status file of an earlier start; 0 where there is none that can be read."""
     step = read_json(path).get("step")
     return step if isinstance(step, int) else 0
-
-
-def boot_id() -> str | None:
-    """Which boot of the machine this is; None where the system does not say."""
-    return BOOT_ID.read_text(encoding="ascii").strip() if BOOT_ID.exists() else None

@@ -2,16 +2,19 @@
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
 from titanrun.components.metrics.readings import readings
 from titanrun.config.secrets import masked
+from titanrun.distributed.environment import Place
 
 LINE = "%(asctime)s %(levelname)s %(message)s"
 STEPS = "titanrun.steps"
+# why a rank failed; a launcher of several ranks says it once for all
+FAILURES = "titanrun.failures"
 
 
 class Hidden:
@@ -40,11 +43,10 @@ class Masking(logging.Formatter):
 class CurrentStderr(logging.StreamHandler[TextIO]):
     """Writes to sys.stderr as it is at that moment: a live line on the terminal replaces it while it is shown."""
 
-    def __init__(self, hidden: Hidden) -> None:
+    def __init__(self, hidden: Hidden, *, silent: Collection[str]) -> None:
         logging.Handler.__init__(self)
         self.setFormatter(Masking("%(message)s", hidden))
-        # the console shows the steps in its own way
-        self.addFilter(lambda record: record.name != STEPS)
+        self.addFilter(lambda record: record.name not in silent)
 
     @property
     def stream(self) -> TextIO:
@@ -63,12 +65,19 @@ class StepLines:
 
 
 @contextmanager
-def talking(log_file: Path, hidden: Hidden) -> Iterator[None]:
-    """Within the block titanrun's messages and Python's warnings go to stderr and, appended, to `log_file`, less what is `hidden`."""
+def talking(log_file: Path, hidden: Hidden, place: Place) -> Iterator[None]:
+    """Within the block titanrun's messages and Python's warnings, less what is `hidden`, go to `log_file`, and on the first rank to stderr.
+
+    Other ranks say on stderr only why they failed, and none does where a launcher says it for all.
+    """
     log_file.parent.mkdir(parents=True, exist_ok=True)
     to_file = logging.FileHandler(log_file, encoding="utf-8")
     to_file.setFormatter(Masking(LINE, hidden))
-    handlers = (CurrentStderr(hidden), to_file)
+    # the console shows the steps in its own way
+    to_stderr = CurrentStderr(hidden, silent={STEPS} if place.failure_file is None else {STEPS, FAILURES})
+    if not place.is_first:
+        to_stderr.addFilter(lambda record: record.name == FAILURES)
+    handlers = (to_stderr, to_file)
     loggers = [logging.getLogger("titanrun"), logging.getLogger("py.warnings")]
     logging.captureWarnings(True)
     for logger in loggers:

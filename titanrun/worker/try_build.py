@@ -10,14 +10,13 @@ import torch
 from torch import nn
 
 from titanrun.config.problems import DataPath, Problem, ProblemsFound
-from titanrun.distributed.environment import Place
 from titanrun.distributed.precision import precision_named
 from titanrun.recipe.decide import with_steps
 from titanrun.recipe.length import DEFAULT_STEPS
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved_text
-from titanrun.worker.assemble import refuse_company
 from titanrun.worker.build_model import build_model
+from titanrun.worker.company import degrees_for
 
 # the rule under which a component's own refusal is shown
 RULE = "can-be-built"
@@ -39,7 +38,7 @@ def main() -> int:
 def build(recipe: Recipe, *, world_size: int) -> None:
     """Builds, in the order of worker/assemble.py, all that needs no data and no memory. Raises ProblemsFound."""
     with refusing_at(("parallelism",)):
-        refuse_company(Place(rank=0, local_rank=0, world_size=world_size))
+        degrees_for(recipe, world_size)
     precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
     with refusing_at(("model",)):
         model = build_model(recipe, precision)

@@ -1,8 +1,9 @@
 """Benchmarks: what titanrun costs, as ratios to bare PyTorch measured in the same run. Not a test: machines are noisy.
 
-python tools/bench                    training and start-up on the CPU
+python tools/bench                    training, start-up and recipes on the CPU
 python tools/bench train              the debug model against a bare loop, one thread
 python tools/bench startup            validate, --help, the first step
+python tools/bench recipes            validate of large and many recipes, diff-config
 python tools/bench gpu [--toy]        throughput on the accelerator; --toy: the same code at toy size on a CPU
 """
 
@@ -15,6 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from compare import Comparison, compare
 from startup import DEBUG_RECIPE, startup_report
+
+from recipes import recipes_report
 
 TINY_MODEL = (
     "model.dim=32",
@@ -34,16 +37,18 @@ TOY_SIZES = {"debugmodel, 2 x 64": ("training.local_batch_size=2", "training.seq
 def main() -> None:
     """Run one benchmark, or those for the CPU."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=("train", "startup", "gpu"))
+    parser.add_argument("what", nargs="?", choices=("train", "startup", "recipes", "gpu"))
     parser.add_argument("--toy", action="store_true", help="gpu: toy size on the CPU, so that the code stays alive without a GPU")
     parser.add_argument("--blocks", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20, help="steps of a block")
-    parser.add_argument("--runs", type=int, default=7, help="startup: runs of each command")
+    parser.add_argument("--runs", type=int, default=7, help="startup, recipes: runs of each command")
     options = parser.parse_args()
     if options.what in (None, "train"):
         train_report(options.blocks, options.steps)
     if options.what in (None, "startup"):
         startup_report(options.runs)
+    if options.what in (None, "recipes"):
+        recipes_report(options.runs)
     if options.what == "gpu":
         gpu_report(toy=options.toy)
 

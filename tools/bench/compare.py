@@ -21,6 +21,7 @@ from titanrun.recipe.resolve import resolve
 from titanrun.training.signals import SignalRequests
 from titanrun.training.trainer import Trainer
 from titanrun.worker.assemble import assembled
+from titanrun.worker.job import meet_others
 
 QUIET = ("checkpoint.enable=false", "validation.enable=false", "metrics.log_freq=10")
 
@@ -58,7 +59,7 @@ def compare(recipe_file: str, overrides: list[str], *, blocks: int, steps_per_bl
         (Path(folder) / "logs").mkdir()
         quiet = stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
         stack.enter_context(redirect_stderr(quiet))
-        with assembled(resolved.run, path, place=read_place(), signals=SignalRequests()) as trainer:
+        with assembled(resolved.run, meet_others(path, read_place()), signals=SignalRequests()) as trainer:
             bare = bare_steps(resolved.run, trainer)
             return measure(trainer, bare, blocks=blocks, steps=steps_per_block, tokens=trainer.plan.tokens_per_step)
 

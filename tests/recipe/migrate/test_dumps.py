@@ -68,6 +68,10 @@ def test_a_dump_of_later_versions_is_brought_back_to_the_release() -> None:
     tokens = found["training.num_tokens_per_microbatch_per_dp_rank"]
     assert tokens == ("changed", "4096 tokens are 4 rows of 1024, no longer packed across rows")
     assert found["dataloader.seed"][0] == "unread"
+    shown = report(migration, "head.json")
+    assert "training.num_tokens_per_train_step = 16384 -> training.global_batch_size: 16\n" in shown
+    assert 'model_spec.name = "llama3" -> model.name: llama3\n' in shown
+    assert "#parallelism" not in migration.text
     assert "converters[0]" in "".join(found)
     assert "shuffle: false" in migration.text
 

@@ -23,19 +23,22 @@ class MetricLog:
     """Passes each logged step on. A tracker that fails is dropped with one warning; the run does not depend on it.
 
     Args:
-        file: metrics.jsonl, always written first.
+        file: metrics.jsonl, written first; None on ranks that leave that to another.
         console: None where nothing is shown.
         trackers: receivers by the name they have in the recipe.
     """
 
-    def __init__(self, file: MetricsFile, console: ConsoleLog | None = None, trackers: Mapping[str, Tracker] | None = None) -> None:
+    def __init__(
+        self, file: MetricsFile | None = None, console: ConsoleLog | None = None, trackers: Mapping[str, Tracker] | None = None
+    ) -> None:
         self._file = file
         self._console = console
         self._trackers = dict(trackers or {})
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Pass on the metrics of one step."""
-        self._file.write(step, values)
+        if self._file is not None:
+            self._file.write(step, values)
         if self._console is not None:
             self._console.log(step, values)
         for name, tracker in list(self._trackers.items()):
@@ -47,7 +50,8 @@ class MetricLog:
             self._console.close()
         for name, tracker in list(self._trackers.items()):
             self._guarded(name, tracker.close)
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
     def _guarded(self, name: str, call: Callable[[], None]) -> None:
         try:

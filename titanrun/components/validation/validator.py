@@ -1,5 +1,6 @@
 """Loss on held-out data: the same batches every time, every token weighing the same."""
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -31,15 +32,21 @@ class Evaluation(Protocol):
 
 
 class Validator:
-    """Measures the loss over the first `steps` batches of the held-out rows, or over all of them once."""
+    """Measures the loss over the first `steps` batches of the held-out rows, or over all of them once.
 
-    def __init__(self, config: ValidationConfig, *, rows: Rows) -> None:
+    Which rows those are does not depend on the ranks: they are dealt to them in equal, consecutive shares, the last of which are
+    filled up with rows that count nothing, so that all ranks make equally many passes of the same shape.
+    """
+
+    def __init__(self, config: ValidationConfig, *, rows: Rows, dp_rank: int = 0, dp_size: int = 1) -> None:
         assert config.local_batch_size != "auto"
         self.rows = rows
         self.rows_per_batch = config.local_batch_size
         self.every_steps = config.freq
         available = len(rows) if config.steps is None else config.steps * config.local_batch_size
         self.row_count = min(available, len(rows))
+        self._share = math.ceil(self.row_count / dp_size)
+        self._share_start = dp_rank * self._share
 
     def is_due(self, step: int, *, is_last: bool) -> bool:
         """Whether the model is validated after `step`: the first, every freq-th and the last."""
@@ -48,7 +55,7 @@ class Validator:
     def measure(self, evaluate: Callable[[TokenBatch], Evaluation], *, stop: Callable[[], bool] = lambda: False) -> float | None:
         """Mean loss of a valid token. `evaluate` finds the model in evaluation mode; None when `stop` broke it off."""
         sums, counts = [], []
-        for start in range(0, self.row_count, self.rows_per_batch):
+        for start in range(0, self._share, self.rows_per_batch):
             if stop():
                 return None
             output = evaluate(self._batch(start))
@@ -59,5 +66,10 @@ class Validator:
         return float(total / torch.stack(counts).cpu().sum().clamp(min=1))
 
     def _batch(self, start: int) -> TokenBatch:
-        end = min(start + self.rows_per_batch, self.row_count)
-        return TokenBatch.from_rows(np.stack([self.rows[index] for index in range(start, end)]))
+        """The rows from `start` of this rank's share on; the last row of all fills the batch up, with no label that counts."""
+        first = self._share_start + start
+        wanted = range(first, first + self.rows_per_batch)
+        end = min(self._share_start + self._share, self.row_count)
+        batch = TokenBatch.from_rows(np.stack([self.rows[min(index, self.row_count - 1)] for index in wanted]))
+        batch.loss_mask[max(0, end - first) :] = False
+        return batch

@@ -1,9 +1,15 @@
-"""Random draws for initial weights: computed in fp32, then copied into the parameter's dtype."""
+"""Random draws for initial weights: computed in fp32, then copied into the parameter's dtype.
+
+A rank that holds a part of a parameter draws the whole and keeps its part, so that every layout begins with the same weights.
+"""
 
 import math
 
 import torch
 from torch import Generator, Tensor
+
+from titanrun.distributed.seeds import WeightGenerator
+from titanrun.distributed.shards import fill
 
 # the next fp32 number to 1, whose inverse error function is infinite
 LARGEST_BELOW_ONE = 1 - 2**-24
@@ -12,7 +18,7 @@ LARGEST_BELOW_ONE = 1 - 2**-24
 @torch.no_grad()
 def normal_(weight: Tensor, *, std: float, generator: Generator | None = None) -> None:
     """Fill with draws from normal(0, std)."""
-    weight.copy_(torch.empty_like(weight, dtype=torch.float32).normal_(0, std, generator=generator))
+    fill(weight, space_for(weight, generator).normal_(0, std, generator=generator))
 
 
 @torch.no_grad()
@@ -23,6 +29,13 @@ def truncated_normal_(weight: Tensor, *, std: float, bound: float, generator: Ge
     beyond 5.4 std leave it to fp32 to end the tails there; without the clamp, one draw in 2^24 would land on the bound.
     """
     reach = math.erf(bound / (std * math.sqrt(2)))
-    draws = torch.empty_like(weight, dtype=torch.float32).uniform_(-reach, reach, generator=generator)
+    draws = space_for(weight, generator).uniform_(-reach, reach, generator=generator)
     draws.clamp_(-LARGEST_BELOW_ONE, LARGEST_BELOW_ONE).erfinv_().mul_(std * math.sqrt(2)).clamp_(-bound, bound)
-    weight.copy_(draws)
+    fill(weight, draws)
+
+
+def space_for(weight: Tensor, generator: Generator | None) -> Tensor:
+    """Memory for the draws of all of a parameter, on the generator's device, which is put where that parameter's numbers begin."""
+    if isinstance(generator, WeightGenerator):
+        generator.restart_for(weight)
+    return torch.empty(weight.shape, dtype=torch.float32, device=weight.device if generator is None else generator.device)

@@ -83,6 +83,7 @@ class Found:
     origin: Origin
     how: str = ""
     refused: str = ""
+    original: Any = None
 
 
 def as_release(root: Node) -> Iterator[Found]:
@@ -106,7 +107,7 @@ def walked(node: Node, path: DataPath) -> Iterator[Found]:
         yield leaf(written, node)
 
 
-def leaf(written: str, node: Node, path: str | None = None, **words: str) -> Found:
+def leaf(written: str, node: Node, path: str | None = None, **words: Any) -> Found:
     """One value, under `path` or where its key moved from."""
     return Found(path or before(written), written, plain(node), node.key or node.origin, **words)
 
@@ -167,7 +168,8 @@ def rows(key: str, node: Node, length: Any) -> Found:
     if not isinstance(tokens, int) or not isinstance(length, int) or length < 1 or tokens % length:
         return leaf(written, node, ROWS[key], refused=f"{tokens} tokens are no whole number of rows of {length}")
     counted = Node(tokens // length, node.origin, node.key)
-    return leaf(written, counted, ROWS[key], how=f"{tokens} tokens are {tokens // length} rows of {length}, no longer packed across rows")
+    how = f"{tokens} tokens are {tokens // length} rows of {length}, no longer packed across rows"
+    return leaf(written, counted, ROWS[key], how=how, original=tokens)
 
 
 def read_activation_checkpoint(node: Node) -> list[Found] | None:

@@ -152,7 +152,13 @@ def is_silent(item: Item, data: dict[str, Any]) -> bool:
 def without_repeated_defaults(items: list[Item]) -> list[Item]:
     """The items of a dump, which holds every key: what is titanrun's default too need not be written."""
     data = data_of(placements(items))
-    return [replace(item, targets={}, words=SAME) if repeats_default(item, data) else item for item in items]
+    items = [replace(item, targets={}, words=SAME) if repeats_default(item, data) else item for item in items]
+    return [replace(item, targets={}) if item.fate == "unread" and item.value == default_value(item) else item for item in items]
+
+
+def default_value(item: Item) -> Any:
+    """torchtitan's default."""
+    return KEYS[item.path].default if item.path in KEYS else None
 
 
 def repeats_default(item: Item, data: dict[str, Any]) -> bool:

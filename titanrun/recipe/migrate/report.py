@@ -78,7 +78,8 @@ def grouped(items: list[Item]) -> Iterator[str]:
 
 def item_lines(item: Item) -> Iterator[str]:
     """One key: where it stands, what it was, and what it is now."""
-    stays = all(item.path == written_path(target) and value == item.value for target, value in item.targets.items())
+    name = item.entry.written if item.entry else item.path
+    stays = all(name == written_path(target) and value == item.value for target, value in item.targets.items())
     yield was(item) if stays else f"{was(item)} -> {becomes(item)}"
     if item.words:
         yield f"{INDENT}{item.words}"
@@ -88,7 +89,8 @@ def was(item: Item) -> str:
     """A key as it was written, or torchtitan's default."""
     place = f"line {item.entry.origin.line}" if item.entry else "default"
     name = item.entry.written if item.entry else item.path
-    return f"{place}: {name} = {'unset' if item.value is None else shorten_text(toml_value(item.value))}"
+    value = item.entry.original if item.entry and item.entry.original is not None else item.value
+    return f"{place}: {name} = {'unset' if value is None else shorten_text(toml_value(value))}"
 
 
 def becomes(item: Item) -> str:

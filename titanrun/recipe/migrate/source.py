@@ -20,7 +20,8 @@ from titanrun.recipe.migrate.layouts import as_release
 class Entry:
     """One value of the file: its path in torchtitan 0.2.2, the path that is written, and where the key stands.
 
-    `how` and `refused` are what a later version's dump adds: what changes in meaning, and why there is no such value in 0.2.2.
+    `how` and `refused` are what a later version's dump adds: what changes in meaning, and why there is no such value in 0.2.2;
+    `original` is what the dump holds where `value` was counted from it.
     """
 
     path: str
@@ -30,6 +31,7 @@ class Entry:
     comments: Comments = NONE
     how: str = ""
     refused: str = ""
+    original: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,4 +110,4 @@ def read_json_entries(file: str) -> Written:
 def dump_entries(root: Node) -> Iterator[Entry]:
     """The values of a dump under the paths of 0.2.2."""
     for found in as_release(root):
-        yield Entry(found.path, found.written, found.value, found.origin, how=found.how, refused=found.refused)
+        yield Entry(found.path, found.written, found.value, found.origin, how=found.how, refused=found.refused, original=found.original)

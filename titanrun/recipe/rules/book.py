@@ -76,21 +76,23 @@ def add_rule(entry: Rule) -> None:
 def apply_rules(run: Recipe, tree: Node, level: Level, *, ranks: int | None = None) -> list[Problem]:
     """The problems of all rules of one level, each shown at the place nearest the user."""
     found = []
+    expected = Expected(plain(tree))
     for entry in RULES.values():
         if entry.level == level:
-            findings = [finding for finding in entry.check(run, ranks) if not finding.if_written or is_wish(tree, finding.paths[0])]
+            findings = [
+                finding for finding in entry.check(run, ranks) if not finding.if_written or is_wish(tree, finding.paths[0], expected)
+            ]
             found += [to_problem(entry.id, finding, tree) for finding in findings]
     return found
 
 
-def is_wish(tree: Node, path: DataPath) -> bool:
+def is_wish(tree: Node, path: DataPath, expected: Expected) -> bool:
     """Whether a person asked for the value at `path`: it is written, is not the default, and no resolved recipe brought it along."""
     node = find(tree, path)
     if node is None or check_signature(node.origin.source.text) == "good":
         return False
-    data = plain(tree)
     try:
-        return bool(plain(node) != Expected(data).default_of(path))
+        return bool(plain(node) != expected.default_of(path))
     except LookupError:
         return True
 

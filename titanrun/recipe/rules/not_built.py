@@ -22,16 +22,3 @@ def only_defaults_where_nothing_is_built(run: Recipe) -> Iterator[Finding]:
             where = (*path, name)
             message = f"{path_text(where)}: {shorten(dump_value(value))} asks for {setting.not_built}, which this version does not have"
             yield Finding(message, (where,), help="leave it out", code="not-built", named=False)
-
-
-@rule("one-process")
-def one_process(run: Recipe) -> Iterator[Finding]:
-    """This version trains in one process, on a CPU or one accelerator: more ranks than one are refused."""
-    shards = run.parallelism.data_parallel_shard_degree
-    if shards not in ("auto", 1):
-        path = ("parallelism", "data_parallel_shard_degree")
-        yield Finding(f"{shards} shards: this version trains in one process", (path,), help="use 1 or auto", code="not-built")
-    processes = getattr(run.launch, "nproc_per_node", 1)
-    if processes not in ("auto", 1):
-        path = ("launch", "nproc_per_node")
-        yield Finding(f"{processes} processes: this version trains in one", (path,), help="use 1 or auto", code="not-built")

@@ -1,0 +1,54 @@
+"""What one layout saves, every other loads: the same bits of weights and optimizer state, and the same losses from there on."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.distributed.ranks import train
+from titanrun.components.checkpoints.dcp import read_layouts, read_tensors
+from titanrun.distributed.shards import gathered
+from titanrun.training.trainer import Trainer
+
+SAVING = ("checkpoint={enable: true, interval: 3}", "model.n_layers=2", "lr_scheduler.total_steps=5", "validation.enable=false")
+REPLICATED = ("parallelism.data_parallel_replicate_degree=2",)
+
+
+def saved(folder: Path, step: int) -> dict[str, Tensor]:
+    """All tensors of a checkpoint, whole."""
+    checkpoint = folder / "checkpoint" / f"step-{step}"
+    tensors = {name: torch.empty(layout.shape, dtype=layout.dtype) for name, layout in read_layouts(checkpoint).items()}
+    read_tensors(checkpoint, tensors)
+    return tensors
+
+
+def tensors(trainer: Trainer) -> dict[str, Tensor]:
+    """Weights and optimizer state of a rank's trainer, whole."""
+    return {name: gathered(tensor) for name, tensor in trainer.engine.tensors().items()}
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ((2, ()), (1, ())),
+        pytest.param((1, ()), (2, REPLICATED), marks=pytest.mark.slow),
+        pytest.param((4, REPLICATED), (2, ()), marks=pytest.mark.slow),
+    ],
+    ids=["fsdp2-alone", "alone-ddp2", "hsdp2x2-fsdp2"],
+)
+def test_a_run_goes_on_in_another_layout(tmp_path: Path, first: tuple[int, Sequence[str]], then: tuple[int, Sequence[str]]) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    for folder in (whole, cut):
+        folder.mkdir()
+    expected = train(first[0], [*SAVING, *first[1]], folder=whole).numbers
+    train(first[0], [*SAVING, *first[1], "training.steps=3"], folder=cut)
+    before = saved(cut, 3)
+    for loaded in train(then[0], [*SAVING, *then[1], "training.steps=3"], folder=cut, look=tensors).seen:
+        assert loaded.keys() == before.keys()
+        assert [name for name in before if not torch.equal(loaded[name], before[name])] == []
+    found = train(then[0], [*SAVING, *then[1]], folder=cut).numbers
+    assert len(found) == len(expected) == 5
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5)

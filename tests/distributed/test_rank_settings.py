@@ -1,0 +1,50 @@
+"""Settings of many ranks do what they say, as each rank sees it."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.distributed.ranks import train
+from titanrun.components.data.batch import TokenBatch
+from titanrun.distributed.shards import is_split
+from titanrun.training.trainer import Trainer
+
+SHORT = (
+    "training.steps=1",
+    "lr_scheduler.warmup_steps=0",
+    "training.global_batch_size=4",
+    "validation={enable: false}",
+    "model.n_layers=2",
+)
+
+
+def look(trainer: Trainer) -> dict[str, Any]:
+    """How a rank holds the weights, before and right after a forward pass, and how long it would wait for the others."""
+    model = trainer.engine.model
+    layer = model.get_submodule("layers.0")
+    weight = layer.get_parameter("attention.wq.weight")
+    found: dict[str, Any] = {"placements": str(weight.placements), "share": tuple(weight.to_local().shape)}
+    trainer.engine.eval_forward(TokenBatch.from_rows(torch.zeros(1, 9, dtype=torch.int64)))
+    found["is_dropped"] = is_split(layer.get_parameter("attention.wq.weight"))
+    found["is_offloaded"] = layer._get_fsdp_state()._fsdp_param_group.fsdp_params[0].offload_to_cpu
+    found["timeout"] = dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ([], {"placements": "(Shard(dim=0),)", "share": (128, 256), "is_dropped": True, "is_offloaded": False}),
+        (["parallelism.fsdp_reshard_after_forward=never", "comm.train_timeout_seconds=77"], {"is_dropped": False, "timeout": 77}),
+        (["training.enable_cpu_offload=true"], {"is_offloaded": True}),
+        (["parallelism.data_parallel_replicate_degree=2"], {"placements": "(Replicate(),)", "share": (256, 256)}),
+    ],
+    ids=["default", "never", "offload", "replicate"],
+)
+def test_a_setting_does_what_it_says(overrides: list[str], expected: dict[str, Any]) -> None:
+    seen = train(2, [*SHORT, *overrides], look=look).seen
+    assert len(seen) == 2
+    for rank in seen:
+        assert {name: rank[name] for name in expected} == expected

@@ -1,0 +1,124 @@
+"""Data parallelism: shards (FSDP2), groups of shards (HSDP) and copies (DDP), on any model that keeps the contract of its parts.
+
+Gradients are sums over the ranks, never means: the loss of each rank is divided by the valid tokens of the whole step already.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, Protocol, cast
+
+import torch
+from torch import nn
+from torch.distributed._composable.replicate_with_fsdp import replicate
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+
+from titanrun.distributed.mesh import Meshes
+from titanrun.distributed.precision import Precision
+
+Reshard = Literal["default", "always", "never"]
+
+
+class Wrap(Protocol):
+    """Puts modules into one group, whose weights are gathered together and whose gradients are summed together."""
+
+    def __call__(self, modules: nn.Module | list[nn.Module], *, reshard: bool) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataParallel:
+    """How weights, gradients and optimizer states are shared.
+
+    Args:
+        reshard: whether gathered weights are dropped after the forward pass; `default` is always, but never in a pipeline.
+        precision: what weights are stored and computed in.
+        reduce: what gradients are summed in.
+        offload: whether weights, gradients and optimizer states live in host memory.
+    """
+
+    reshard: Reshard
+    precision: Precision
+    reduce: torch.dtype
+    offload: bool = False
+
+
+def share_over_ranks(model: nn.Module, data_parallel: DataParallel, meshes: Meshes) -> bool:
+    """Shards or copies the model over the data-parallel ranks, layer by layer; the last step before its weights are allocated.
+
+    Gives whether there are such ranks.
+    """
+    wrap = wrapping(data_parallel, meshes)
+    if wrap is None:
+        return False
+    reshards = reshards_after_forward(data_parallel.reshard, is_pipeline=meshes.degrees.pipeline > 1)
+    embeddings, layers, head = parts_of(model)
+    for group in groups_of(embeddings, layers, head):
+        # the head's weights are used last and needed first in the backward pass: dropping them in between only costs
+        wrap(group, reshard=data_parallel.reshard == "always" if group == head else reshards)
+    wrap(model, reshard=reshards)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            sum_gradients(module)
+    return True
+
+
+def wrapping(data_parallel: DataParallel, meshes: Meshes) -> Wrap | None:
+    """What shards (where ranks share a copy) or copies; None where no rank has anything to share."""
+    policies: dict[str, Any] = {
+        "mp_policy": mixed_precision(data_parallel),
+        "offload_policy": CPUOffloadPolicy(pin_memory=meshes.device.type != "cpu") if data_parallel.offload else OffloadPolicy(),
+    }
+    mesh = meshes.axes(meshes.dense, "dp_replicate", "fsdp")
+    if mesh is None:
+        return None
+    return partial(shard, mesh=mesh, **policies) if meshes.degrees.fsdp > 1 else partial(copy, mesh=mesh, **policies)
+
+
+def shard(modules: nn.Module | list[nn.Module], *, reshard: bool, mesh: DeviceMesh, **policies: Any) -> None:
+    """FSDP2, or HSDP on a mesh of two axes."""
+    fully_shard(cast(Any, modules), mesh=mesh, reshard_after_forward=reshard, **policies)
+
+
+def copy(modules: nn.Module | list[nn.Module], *, reshard: bool, mesh: DeviceMesh, **policies: Any) -> None:
+    """DDP: nothing is gathered, so that nothing is dropped either."""
+    replicate(cast(Any, modules), mesh=mesh, **policies)
+
+
+def mixed_precision(data_parallel: DataParallel) -> MixedPrecisionPolicy:
+    """Weights are gathered in the dtype of matrix products, gradients summed in their own."""
+    precision = data_parallel.precision
+    compute = None if precision.compute == precision.storage else precision.compute
+    return MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=data_parallel.reduce)
+
+
+def reshards_after_forward(policy: Reshard, *, is_pipeline: bool) -> bool:
+    """Whether gathered weights are dropped. A pipeline uses them for the next microbatch right away."""
+    return policy == "always" or (policy == "default" and not is_pipeline)
+
+
+def parts_of(model: nn.Module) -> tuple[list[nn.Module], list[nn.Module], list[nn.Module]]:
+    """Embeddings, layers and head of a model or of a pipeline stage, as far as it has them.
+
+    The contract that any model keeps: `tok_embeddings`, `layers`, `norm` and `output`, None where a stage lacks one of them.
+    """
+    present = {name: part for name, part in model.named_children() if part is not None}
+    embeddings = [present[name] for name in ("tok_embeddings",) if name in present]
+    head = [present[name] for name in ("norm", "output") if name in present]
+    return embeddings, list(present["layers"].children()) if "layers" in present else [], head
+
+
+def groups_of(embeddings: list[nn.Module], layers: Sequence[nn.Module], head: list[nn.Module]) -> list[list[nn.Module]]:
+    """The modules that are gathered together; a matrix that embedding and head share must not be in two groups."""
+    blocks = [[layer] for layer in layers]
+    shared = {id(weight) for module in embeddings for weight in module.parameters()}
+    if any(id(weight) in shared for module in head for weight in module.parameters()):
+        return [*blocks, [*embeddings, *head]]
+    return [group for group in (embeddings, *blocks, head) if group]
+
+
+def sum_gradients(module: FSDPModule) -> None:
+    """Gradients are added up over the ranks and not divided."""
+    module.set_gradient_divide_factor(1.0)
+    # gloo has no operation that multiplies while it sums
+    module.set_force_sum_reduction_for_comms(True)

@@ -1,0 +1,50 @@
+"""Tensors of which this rank may hold a part: the part, the whole, and how a whole is put into parts. No import of DTensor.
+
+A tensor that is split over a device mesh is recognised by its placements: importing torch.distributed.tensor takes a second, which
+one process alone need not spend.
+"""
+
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+
+def is_split(tensor: Tensor) -> bool:
+    """Whether the tensor is one of a device mesh (a DTensor), of which each rank holds its part or a copy."""
+    return hasattr(tensor, "placements")
+
+
+def own_part(tensor: Tensor) -> Tensor:
+    """What this rank holds of a tensor, no copy."""
+    part: Tensor = tensor.to_local() if is_split(tensor) else tensor  # type: ignore[attr-defined]
+    return part
+
+
+def split_over(tensor: Tensor) -> list[ProcessGroup]:
+    """The groups of ranks that hold different parts of a tensor; empty where this rank holds all of it."""
+    if not is_split(tensor):
+        return []
+    placed: Any = tensor
+    assert not any(placement.is_partial() for placement in placed.placements), "a gradient is left to be added up"
+    return [placed.device_mesh.get_group(axis) for axis, placement in enumerate(placed.placements) if not placement.is_replicate()]
+
+
+def gathered(tensor: Tensor) -> Tensor:
+    """The whole of a tensor on every rank; all ranks of its mesh must call it."""
+    whole: Tensor = tensor.full_tensor() if is_split(tensor) else tensor  # type: ignore[attr-defined]
+    return whole
+
+
+@torch.no_grad()
+def fill(tensor: Tensor, whole: Tensor) -> None:
+    """Copies `whole`, which every rank has, into `tensor`: each rank its part, without communication. Or part into part."""
+    if is_split(whole) or not is_split(tensor):
+        tensor.copy_(whole)
+        return
+    placed: Any = tensor
+    distribute = import_module("torch.distributed.tensor").distribute_tensor
+    split = distribute(whole.to(placed.device_mesh.device_type), placed.device_mesh, placed.placements, src_data_rank=None)
+    own_part(tensor).copy_(own_part(split))
