@@ -47,10 +47,14 @@ class StepOutput:
 
 @dataclass(frozen=True, slots=True)
 class OptimOutput:
-    """What an optimizer step gives: the gradients' L2 norm before clipping (on the device), and the learning rate used."""
+    """What an optimizer step gives: the gradients' L2 norm before clipping (on the device), and the learning rate used.
+
+    `is_skipped`: the update was refused, and neither weights nor optimizer state changed.
+    """
 
     grad_norm: Tensor
     lr: float
+    is_skipped: bool = False
 
 
 class Engine:
@@ -106,24 +110,27 @@ class Engine:
             sums.append(loss_sum.detach())
         return StepOutput(self._of_all_ranks(torch.stack(sums).sum()), valid_tokens)
 
-    def optim_step(self, *, lr: float | None = None) -> OptimOutput:
+    def optim_step(self, *, lr: float | None = None, accepts: Callable[[Tensor], bool] = lambda norm: True) -> OptimOutput:
         """Clips, updates the weights, drops the gradients and moves the schedule on.
 
         Args:
             lr: this step's learning rate of every group; without it peak x schedule.
+            accepts: whether gradients of that norm may update the weights. While it is asked, they are there to be looked at.
         """
         parameters = self._parameters()
         gradients = finished_gradients(parameters)
         norm = gradient_norm(gradients, device=self.device, pipeline=self._group("pp"))
-        if self.max_norm is not None:
+        is_accepted = accepts(norm)
+        if is_accepted and self.max_norm is not None:
             clip_gradients(parameters, norm=norm, max_norm=self.max_norm)
         factor = self.schedule.factor(self.steps_done)
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak_lr"] * factor if lr is None else lr
-        self.optimizer.step()
+        if is_accepted:
+            self.optimizer.step()
         self.zero_grad()
         self.steps_done += 1
-        return OptimOutput(norm, self.optimizer.param_groups[0]["lr"])
+        return OptimOutput(norm, self.optimizer.param_groups[0]["lr"], is_skipped=not is_accepted)
 
     def zero_grad(self) -> None:
         """Drops the gradients, so that their memory is free until the next backward pass."""
