@@ -9,7 +9,14 @@ GRADIENT_TOLERANCE = 5e-6
 
 FOUR_STAGES = ["training.local_batch_size=4", "validation.local_batch_size=2"]
 IN_ORDER = "[[tok_embeddings, layers.0], [layers.1, layers.2, layers.3, norm, output]]"
-QWEN3 = ["model={name: qwen3, flavor: debugmodel, n_layers: 4}"]
+TP2 = "parallelism.tensor_parallel_degree=2"
+WHOLE_STREAM = "parallelism.enable_sequence_parallel=false"
+UNTIED = "model.tie_word_embeddings=false"
+ODD = "model.vocab_size=2049"
+QWEN3 = "model={name: qwen3, flavor: debugmodel, n_layers: 2}"
+QWEN3_MOE = (
+    "model={name: qwen3, flavor: debugmodel_moe, n_layers: 2, moe: {num_experts: 8, top_k: 2, hidden_dim: 128, num_shared_experts: 1}}"
+)
 
 
 def pipeline(ranks: int, schedule: str = "1F1B", **settings: object) -> list[str]:
@@ -23,6 +30,30 @@ LAYOUTS = [
     case("fsdp4", nproc=4, slow=True),
     case("hsdp2x2", nproc=4, overrides=["parallelism.data_parallel_replicate_degree=2"]),
     case("ddp2", nproc=2, overrides=["parallelism.data_parallel_replicate_degree=2"]),
+    case("ddp4", nproc=4, overrides=["parallelism.data_parallel_replicate_degree=4"], slow=True),
+    case("fsdp2_always", nproc=2, overrides=["parallelism.fsdp_reshard_after_forward=always"], slow=True),
+    case("fsdp2_never", nproc=2, overrides=["parallelism.fsdp_reshard_after_forward=never"], slow=True),
+    case("fsdp2_offload", nproc=2, overrides=["training.enable_cpu_offload=true"], slow=True),
+    case("fsdp2_recomputed", nproc=2, overrides=["activation_checkpoint=full"], slow=True),
+    case("fsdp3_uneven", nproc=3, base=["training.global_batch_size=6"], slow=True),
+    case("fsdp2_tied", nproc=2, base=["model.tie_word_embeddings=true"], slow=True),
+    case("fsdp2_unclipped", nproc=2, base=["training.max_norm=null"], slow=True),
+    case("tp2", nproc=2, overrides=[TP2], slow=True),
+    case("tp2_whole_stream", nproc=2, overrides=[TP2, WHOLE_STREAM], slow=True),
+    case("tp2_whole_logits", nproc=2, overrides=[TP2, "parallelism.disable_loss_parallel=true"], slow=True),
+    case("tp2_odd", nproc=2, overrides=[TP2], base=[ODD]),
+    case("tp2_recomputed", nproc=2, overrides=[TP2, "activation_checkpoint=full"], slow=True),
+    case("tp4", nproc=4, overrides=["parallelism.tensor_parallel_degree=4"], slow=True),
+    case("tp4_odd", nproc=4, overrides=["parallelism.tensor_parallel_degree=4"], base=[ODD], slow=True),
+    case("tp2_qwen3", nproc=2, overrides=[TP2], base=[QWEN3], slow=True),
+    case("tp2_qwen3_moe", nproc=2, overrides=[TP2], base=[QWEN3_MOE]),
+    case("tp2_qwen3_moe_whole_stream", nproc=2, overrides=[TP2, WHOLE_STREAM], base=[QWEN3_MOE], slow=True),
+    case("fsdp2_tp2", nproc=4, overrides=[TP2], slow=True),
+    case("fsdp2_tp2_odd", nproc=4, overrides=[TP2], base=[ODD], slow=True),
+    case("fsdp2_tp2_offload", nproc=4, overrides=[TP2, "training.enable_cpu_offload=true"], slow=True),
+    case("fsdp2_tp2_qwen3", nproc=4, overrides=[TP2], base=[QWEN3], slow=True),
+    case("fsdp2_tp2_qwen3_moe", nproc=4, overrides=[TP2], base=[QWEN3_MOE], slow=True),
+    case("hsdp2x2_tp2", nproc=8, overrides=[TP2, "parallelism.data_parallel_replicate_degree=2"], slow=True),
     case("pp2_1f1b", nproc=2, overrides=pipeline(2)),
     case("pp2_gpipe", nproc=2, overrides=pipeline(2, "GPipe"), slow=True),
     case("pp2_looped_1f1b", nproc=2, overrides=[*pipeline(2, "Interleaved1F1B"), *FOUR_STAGES]),
@@ -36,7 +67,12 @@ LAYOUTS = [
     case("pp2_microbatch2", nproc=2, overrides=[*pipeline(2, microbatch_size=2), *FOUR_STAGES], slow=True),
     case("pp2_recompute", nproc=2, overrides=[*pipeline(2), "activation_checkpoint=full"], slow=True),
     case("pp2_zbv_recompute", nproc=2, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES, "activation_checkpoint=full"], slow=True),
-    case("pp2_qwen3", nproc=2, overrides=pipeline(2), base=QWEN3, slow=True),
+    case("pp2_qwen3", nproc=2, overrides=pipeline(2), base=[QWEN3, UNTIED], slow=True),
+    case("tp2_pp2", nproc=4, overrides=[*pipeline(2), TP2], slow=True),
+    case("tp2_pp2_whole_stream", nproc=4, overrides=[*pipeline(2), TP2, WHOLE_STREAM], slow=True),
+    case("tp2_pp2_zbv", nproc=4, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES, TP2], base=[ODD], slow=True),
+    case("pp2_qwen3_moe", nproc=2, overrides=pipeline(2), base=[QWEN3_MOE], slow=True),
+    case("fsdp2_tp2_pp2", nproc=8, overrides=[*pipeline(2), TP2], slow=True),
     case("pp4", nproc=4, overrides=[*pipeline(4), *FOUR_STAGES], slow=True),
     case("fsdp2_pp2_1f1b", nproc=4, overrides=pipeline(2), slow=True),
     case("fsdp2_pp2_looped_1f1b", nproc=4, overrides=[*pipeline(2, "Interleaved1F1B"), *FOUR_STAGES], slow=True),

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from titanrun.components.data.batch import TokenBatch
 from titanrun.distributed.pipeline import Inputs, Pipeline
+from titanrun.distributed.shards import gathered
 from titanrun.training.passes import Loss, Measure
 
 
@@ -55,11 +56,12 @@ class PipelinePasses:
     def _from_last(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What the last stage's rank has, on all ranks of the pipeline."""
         pipeline = self.pipeline
+        # a tensor that tensor-parallel ranks split describes itself whole
         box = [{name: (tensor.shape, tensor.dtype) for name, tensor in found.items()}]
         dist.broadcast_object_list(box, group=pipeline.group, group_src=pipeline.last_rank, device=pipeline.device)
         whole = {}
         for name, (shape, dtype) in box[0].items():
-            whole[name] = found[name].contiguous() if found else torch.empty(shape, dtype=dtype, device=pipeline.device)
+            whole[name] = gathered(found[name]).contiguous() if found else torch.empty(shape, dtype=dtype, device=pipeline.device)
             dist.broadcast(whole[name], group=pipeline.group, group_src=pipeline.last_rank)
         return whole
 

@@ -16,6 +16,7 @@ from titanrun.distributed.meta_device import allocate, on_meta_device
 from titanrun.distributed.precision import Precision
 from titanrun.distributed.seeds import WeightGenerator
 from titanrun.distributed.stages import plan_pipeline
+from titanrun.models.shared.family import family_module
 from titanrun.models.shared.moe_balance import ExpertBalance, moe_layers
 from titanrun.recipe.recipe import Recipe
 from titanrun.training.engine import Engine
@@ -52,6 +53,7 @@ def lay_out(recipe: Recipe, model: nn.Module, *, meshes: Meshes | None, precisio
     parallelism what is checkpointed, so that a recomputed layer finds its weights gathered.
     """
     stages = cut_into_stages(recipe, model, meshes)
+    split_over_tensor_ranks(recipe, model, meshes)
     recipe.activation_checkpoint.builder()(recipe.activation_checkpoint, model=model)
     if meshes is None:
         return Layout(precision)
@@ -75,6 +77,19 @@ def cut_into_stages(recipe: Recipe, model: nn.Module, meshes: Meshes | None) -> 
     plan = plan_pipeline(recipe.parallelism, recipe.model.module_names())
     stages: dict[int, nn.Module] = import_module("titanrun.distributed.pipeline").cut(model, plan, rank=group.rank(), ranks=group.size())
     return stages
+
+
+def split_over_tensor_ranks(recipe: Recipe, model: nn.Module, meshes: Meshes | None) -> None:
+    """Splits the matrices of the model as its family plans."""
+    if meshes is None or meshes.degrees.tensor == 1:
+        return
+    tensor_parallel = import_module("titanrun.distributed.tensor_parallel")
+    how = tensor_parallel.TensorParallel(
+        sequence=recipe.parallelism.enable_sequence_parallel,
+        vocabulary=recipe.loss.takes_split_logits and not recipe.parallelism.disable_loss_parallel,
+    )
+    plan = family_module(type(recipe.model), "parallelize").TENSOR_PLAN
+    tensor_parallel.split_matrices(model, plan, how, meshes)
 
 
 def longest_row(recipe: Recipe) -> int:

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None, *, signals: SignalRequests | No
         # the first rank holds the run directory for all
         lock = run_lock(resolved.parent) if place.is_first and resolved is not None else nullcontext()
         with lock, nullcontext(signals) if signals is not None else SignalRequests() as listening:
-            return run(meet_others(resolved, place), listening)
+            return run(meet_others(resolved, place, listening), listening)
     except ProblemsFound as error:
         # only the lock raises here, and its loser writes nothing into the other's folder
         sys.stderr.write(render_text(error.problems))
