@@ -2,10 +2,13 @@
 
 import pytest
 
-from tests.distributed.ranks import Case, alone, case, train
+from tests.distributed.ranks import EXPERTS, Case, alone, case, train
 
 LOSS_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 5e-6
+
+HSDP2 = "parallelism.data_parallel_replicate_degree=2"
+EP2, EP4 = "parallelism.expert_parallel_degree=2", "parallelism.expert_parallel_degree=4"
 
 LAYOUTS = [
     case("fsdp2", nproc=2),
@@ -20,6 +23,15 @@ LAYOUTS = [
     case("fsdp3_uneven", nproc=3, base=["training.global_batch_size=6"], slow=True),
     case("fsdp2_tied", nproc=2, base=["model.tie_word_embeddings=true"], slow=True),
     case("fsdp2_unclipped", nproc=2, base=["training.max_norm=null"], slow=True),
+    case("experts_fsdp2", nproc=2, base=EXPERTS, slow=True),
+    case("fsdp2_ep2", nproc=2, base=EXPERTS, overrides=[EP2]),
+    case("fsdp2_ep2_recomputed", nproc=2, base=EXPERTS, overrides=[EP2, "activation_checkpoint=full"], slow=True),
+    case("fsdp2_ep2_offload", nproc=2, base=EXPERTS, overrides=[EP2, "training.enable_cpu_offload=true"], slow=True),
+    case("fsdp2_ep2_one_pass", nproc=2, base=[*EXPERTS, "training.global_batch_size=4"], overrides=[EP2], slow=True),
+    case("fsdp4_ep2", nproc=4, base=EXPERTS, overrides=[EP2], slow=True),
+    case("fsdp4_ep2_few_experts", nproc=4, base=[*EXPERTS, "model.moe.num_experts=2"], overrides=[EP2], slow=True),
+    case("fsdp4_ep4", nproc=4, base=EXPERTS, overrides=[EP4], slow=True),
+    case("hsdp2x2_ep2", nproc=4, base=EXPERTS, overrides=[EP2, HSDP2], slow=True),
 ]
 
 

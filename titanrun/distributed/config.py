@@ -12,7 +12,7 @@ from titanrun.config.types import Fraction, NonNegativeInt, OrAuto, PositiveInt,
 TENSOR = "tensor parallelism"
 PIPELINE = "pipeline parallelism"
 CONTEXT = "context parallelism"
-EXPERT = "expert parallelism"
+DEEPEP = "the exchange of tokens by DeepEP's kernels"
 FLIGHT_RECORDER = "the flight recorder of collectives"
 REPLICAS = "torchft replica groups"
 
@@ -60,11 +60,11 @@ class ParallelismConfig(Config):
     """How tokens are dealt so that causal attention costs every rank the same; ptrr needs flex attention; null: in order."""
     context_parallel_rotate_method: Literal["allgather", "alltoall"] = performance("allgather", not_built=CONTEXT)
     """How keys and values get to the other ranks: all at once, or in turns."""
-    expert_parallel_degree: PositiveInt = performance(1, unit="ranks", not_built=EXPERT)
+    expert_parallel_degree: PositiveInt = performance(1, unit="ranks")
     """Ranks that split the experts."""
-    expert_tensor_parallel_degree: PositiveInt = performance(1, unit="ranks", not_built=EXPERT)
+    expert_tensor_parallel_degree: PositiveInt = performance(1, unit="ranks", not_built=TENSOR)
     """Ranks that split each expert's matrices; 1, or the same as tensor_parallel_degree."""
-    expert_parallel_comm_backend: Literal["standard", "deepep"] = performance("standard", not_built=EXPERT)
+    expert_parallel_comm_backend: Literal["standard", "deepep"] = performance("standard", not_built=DEEPEP)
     """What carries tokens to their experts: collectives of PyTorch, or DeepEP."""
 
 

@@ -39,6 +39,9 @@ def lay_out(recipe: Recipe, model: nn.Module, *, meshes: Meshes | None, precisio
     The order matters: activation checkpointing wraps what is split over ranks, and data parallelism what is checkpointed, so that
     a recomputed layer finds its weights gathered.
     """
+    layers = moe_layers(model)
+    if meshes is not None and meshes.degrees.expert > 1:
+        import_module("titanrun.distributed.expert_parallel").spread_experts(layers, meshes)
     recipe.activation_checkpoint.builder()(recipe.activation_checkpoint, model=model)
     if meshes is None:
         return precision
@@ -50,7 +53,7 @@ def lay_out(recipe: Recipe, model: nn.Module, *, meshes: Meshes | None, precisio
         reduce=dtype_named(recipe.training.mixed_precision_reduce),
         offload=recipe.training.enable_cpu_offload,
     )
-    is_shared: bool = fsdp.share_over_ranks(model, data_parallel, meshes)
+    is_shared: bool = fsdp.share_over_ranks(model, data_parallel, meshes, experts=[layer.experts for layer in layers])
     return precision.without_autocast if is_shared else precision
 
 
