@@ -1,12 +1,15 @@
 """`titanrun train` on two processes of this machine, as a person starts it: a signal stops both, and the same command goes on."""
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
 
 from titanrun.components.metrics.jsonl import read_metrics
 
@@ -18,7 +21,6 @@ model: {{n_layers: 2}}
 training: {{global_batch_size: 4, steps: 4000, seq_len: 64}}
 lr_scheduler: {{total_steps: 4000}}
 checkpoint: {{enable: true, interval: 5000}}
-validation: {{enable: false}}
 launch: {{nproc_per_node: 2}}
 dump_folder: run
 """
@@ -43,7 +45,8 @@ def test_two_processes_train_stop_together_and_go_on(tmp_path: Path) -> None:
     run = tmp_path / "run"
     started = train(tmp_path)
     wait_for_steps(run, 2)
-    started.send_signal(signal.SIGTERM)
+    # the first rank alone, past the launcher: the other hears of it from there
+    os.kill(json.loads((run / "status.json").read_text())["pid"], signal.SIGTERM)
     _, error = started.communicate(timeout=120)
     assert started.returncode == 75, error
     stopped = int(re.search(r"stopped by SIGTERM after step (\d+) of 4000, saved", error)[1])
@@ -62,3 +65,21 @@ def test_two_processes_train_stop_together_and_go_on(tmp_path: Path) -> None:
     assert [line["step"] for line in lines] == list(range(1, stopped + 3))
     assert lines[-1]["loss"] < lines[0]["loss"]
     assert [f"step {stopped + 2}  loss" in (run / "logs" / f"rank-{rank}.log").read_text() for rank in (0, 1)] == [True, True]
+
+
+@pytest.mark.slow
+def test_ranks_that_srun_started_join_each_other(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_NODELIST": "127.0.0.1"}
+    command = [sys.executable, "-m", "titanrun", "train", "recipe.yaml", "training.steps=3"]
+    ranks = [
+        subprocess.Popen(
+            command, cwd=tmp_path, env={**os.environ, **step, "SLURM_PROCID": rank, "SLURM_LOCALID": rank}, stderr=subprocess.PIPE
+        )
+        for rank in ("1", "0")
+    ]
+    errors = [rank.communicate(timeout=120)[1].decode() for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], errors
+    assert errors[0] == ""
+    assert "finished: 3 steps" in errors[1]
+    assert len(read_metrics(tmp_path / "run" / "metrics.jsonl")) == 3

@@ -11,7 +11,20 @@ from typing import Literal, TypeAlias
 from titanrun.cli.schema_words import paths, slot_names, values
 from titanrun.recipe import catalogue
 
-Kind = Literal["files", "migratable", "shipped", "overrides", "paths", "codes", "components", "commands", "kinds", "schemas", "shells"]
+Kind = Literal[
+    "files",
+    "migratable",
+    "shipped",
+    "overrides",
+    "paths",
+    "codes",
+    "components",
+    "commands",
+    "kinds",
+    "schemas",
+    "shells",
+    "checkpoint_commands",
+]
 FORMATS = ("text", "json", "github", "sarif")
 SCHEMA_SUFFIX = ".schema.json"
 RECIPE_SUFFIXES = (".yaml", ".yml", ".toml")
@@ -37,6 +50,9 @@ def flags(*names: str) -> dict[str, Values]:
 
 COMMAND_LINES: dict[str, Takes] = {
     "train": Takes((("files",), ("overrides",)), {"--nproc": None}),
+    "resume": Takes((("files",), ("overrides",))),
+    "fork": Takes((("files",), ("overrides",))),
+    "checkpoint": Takes((("checkpoint_commands",), ("files",), ("files",), ("overrides",))),
     "validate": Takes(
         (("files",), ("files", "overrides")),
         {
@@ -126,6 +142,7 @@ def of_kind(kind: Kind, current: str) -> Iterator[str]:
         "commands": commands,
         "kinds": listed_kinds,
         "schemas": lambda _: (path.name.removesuffix(SCHEMA_SUFFIX) for path in sorted(catalogue.schema_file().parent.glob("*.json"))),
+        "checkpoint_commands": lambda _: iter(("ls", "show", "verify", "diff", "prune", "save", "export", "import")),
         "shells": lambda _: iter(("bash", "zsh", "fish")),
     }
     return finders[kind](current)

@@ -11,6 +11,9 @@ from titanrun.launch.environment import leave_out_pydantic_plugins
 
 COMMANDS = {
     "train": "train a recipe",
+    "resume": "go on with a run, from its directory or a checkpoint",
+    "fork": "start a new run from the weights of a checkpoint",
+    "checkpoint": "list, check, compare, export, import and clear away checkpoints",
     "validate": "find everything that is wrong with recipes, without a GPU",
     "diff-config": "what differs between two recipes, runs or checkpoints",
     "show": "a recipe with every default filled in, and where each value came from",

@@ -23,8 +23,8 @@ class Ranks:
         """What `work` gives on the first rank, on all ranks; the others wait for it. What it raises there is raised everywhere."""
         if self.count == 1:
             return work()
-        result, error = _attempt(work) if self.rank == 0 else (None, None)
-        box = [(result, _portable(error))]
+        result, error = attempt(work) if self.rank == 0 else (None, None)
+        box = [(result, portable(error))]
         dist.broadcast_object_list(box, group=self.group, group_src=0)
         if error is not None:
             raise error
@@ -34,9 +34,9 @@ class Ranks:
         """What `work` gives on every rank, in the order of ranks, on all ranks. What it raises on one of them is raised on all."""
         if self.count == 1:
             return [work()]
-        result, error = _attempt(work)
+        result, error = attempt(work)
         boxes: list[Any] = [None] * self.count
-        dist.all_gather_object(boxes, (result, _portable(error)), group=self.group)
+        dist.all_gather_object(boxes, (result, portable(error)), group=self.group)
         if error is not None:
             raise error
         return [_unwrapped(box) for box in boxes]
@@ -56,24 +56,29 @@ def ranks_beside() -> Ranks:
     return Ranks(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo"))
 
 
-def _attempt(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
+def attempt(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    """What `work` gives, or what it raises."""
     try:
         return work(), None
-    except Exception as error:  # whatever it is, the ranks that wait must hear of it
+    except Exception as error:  # whatever it is, those that wait must hear of it
         return None, error
 
 
-def _portable(error: Exception | None) -> Any:
+def portable(error: Exception | None) -> Any:
     """An error as what another process can read: problems as they are, the system's errors with their number, the rest as text."""
     if isinstance(error, ProblemsFound):
         return error.problems
     if isinstance(error, OSError):
         return OSError(error.errno, error.strerror, error.filename)
-    return None if error is None else RuntimeError(f"another rank failed: {type(error).__name__}: {error}")
+    return None if error is None else RuntimeError(f"in another process: {type(error).__name__}: {error}")
+
+
+def raise_portable(error: Any) -> None:
+    """Raises what `portable` gave in another process, if it was an error."""
+    if error is not None:
+        raise ProblemsFound(error) if isinstance(error, tuple) else error
 
 
 def _unwrapped(box: tuple[Any, Any]) -> Any:
-    result, error = box
-    if error is None:
-        return result
-    raise ProblemsFound(error) if isinstance(error, tuple) else error
+    raise_portable(box[1])
+    return box[0]

@@ -1,5 +1,6 @@
 """Where the processes of a run meet, and the process group in which they work together."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -14,8 +15,7 @@ from titanrun.distributed.config import CommConfig
 from titanrun.distributed.device import is_accelerator
 from titanrun.distributed.environment import Place
 
-# a launcher ends the ranks that wait for one that failed
-PATIENCE = timedelta(days=7)
+LOOK_SECONDS = 0.02
 # gloo says nothing else by which its errors could be told from others
 GLOO = ("gloo", "Connection closed by peer")
 
@@ -45,10 +45,15 @@ def meet(place: Place, *, timeout_seconds: int) -> dist.Store:
     )
 
 
-def from_first(store: dist.Store, place: Place, key: str, tell: Callable[[], str]) -> str:
-    """What `tell` gives on the first rank, on every rank."""
-    if place.rank == 0:
+def from_first(store: dist.Store, place: Place, key: str, tell: Callable[[], str], *, until: Callable[[], bool]) -> str | None:
+    """What `tell` gives on the first rank, on every rank; None where `until` ended the wait for it."""
+    if place.is_first:
         store.set(key, tell())
+    # looking again and again instead of waiting: a signal is heard only between two calls
+    while not store.check([key]):
+        if until():
+            return None
+        time.sleep(LOOK_SECONDS)
     return store.get(key).decode()
 
 
@@ -56,7 +61,8 @@ def from_first(store: dist.Store, place: Place, key: str, tell: Callable[[], str
 def first_alone(store: dist.Store | None, place: Place, key: str) -> Iterator[None]:
     """The first rank runs the block while the others wait, however long it takes; then they run it. `store` is None for one alone."""
     if store is not None and not place.is_first:
-        store.wait([key], PATIENCE)
+        while not store.check([key]):
+            time.sleep(LOOK_SECONDS)
     yield
     if store is not None and place.is_first:
         store.set(key, "done")

@@ -199,7 +199,7 @@ def failure_of(worker: Worker) -> Failure:
 
 
 def note_failure(run_dir: Path, exit_code: int) -> None:
-    """Writes into status.json that the run failed, where its first rank did not live to do so."""
+    """Writes into status.json that the run failed and how, where its first rank did not live to do so, or only lost the one that did."""
     status = read_json(run_dir / STATUS)
-    if status.get("state") in ("starting", "running"):
+    if status.get("state") in ("starting", "running", "failed"):
         write_json(run_dir / STATUS, {**status, "state": "failed", "exit_code": exit_code})

@@ -22,15 +22,17 @@ from titanrun.recipe.drift import Drift, change_text, judge
 from titanrun.recipe.length import written_lengths
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import Resolved, read_resolved
+from titanrun.recipe.saved import RESOLVED as RESOLVED
+from titanrun.recipe.saved import parent_of
 from titanrun.recipe.sources import source_report, sources
 
-RESOLVED = "resolved.yaml"
 SOURCES = "resolved.sources.json"
 RUN_JSON = "run.json"
 STATUS = "status.json"
 METRICS = "metrics.jsonl"
 LOCK = ".lock"
 RUNS = "runs"
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,8 @@ def existing_run(path: Path, resolved: Resolved) -> RunDirectory:
     if saved is not None and isinstance(steps, int) and steps < saved:
         raise ProblemsFound([fewer_steps_than_saved(path, steps, saved, resolved)])
     done = status.get("step") if status.get("state") == "finished" else None
-    if isinstance(done, int) and is_no_longer(resolved.run, before):
+    is_seed = before.checkpoint.create_seed_checkpoint and not resolved.run.checkpoint.create_seed_checkpoint
+    if isinstance(done, int) and not is_seed and is_no_longer(resolved.run, before):
         return RunDirectory(path, "finished", done=done)
     return RunDirectory(path, "unfinished", drift, done=saved)
 
@@ -164,7 +167,8 @@ def write_run(directory: RunDirectory, resolved: Resolved, argv: list[str], now:
     write_atomically(directory.path / RESOLVED, resolved.text)
     found = sources(resolved)
     write_json(directory.path / SOURCES, source_report(found, resolved.tree, argv))
-    record = read_json(directory.path / RUN_JSON) or {"format": 1, "name": resolved.run.name, "starts": []}
+    first: dict[str, Any] = {"format": 1, "name": resolved.run.name, "parent": parent_of(resolved.run), "starts": []}
+    record = read_json(directory.path / RUN_JSON) or first
     start = {
         "time": now.isoformat(timespec="seconds"),
         "argv": argv,
@@ -225,3 +229,8 @@ def write_atomically(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def boot_id() -> str | None:
+    """Which boot of the machine this is, since process ids mean nothing after the next; None where the system does not say."""
+    return BOOT_ID.read_text(encoding="ascii").strip() if BOOT_ID.exists() else None

@@ -2,20 +2,32 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torch import Tensor
+
+from titanrun.components.checkpoints.background import BackgroundSaves
 from titanrun.components.checkpoints.checkpoint import Checkpoint, Snapshot, Tolerance
 from titanrun.components.checkpoints.config import CheckpointConfig
-from titanrun.components.checkpoints.store import CheckpointStore, nothing_to_go_on_from
+from titanrun.components.checkpoints.optimizer_state import PREFIX as OPTIMIZER_PREFIX
+from titanrun.components.checkpoints.retention import Retention
+from titanrun.components.checkpoints.store import CheckpointStore
 from titanrun.components.data.loader import RowLoader
-from titanrun.config.problems import Problem, ProblemsFound
 from titanrun.distributed.agreement import Ranks
+from titanrun.distributed.dtypes import dtype_named
 from titanrun.distributed.seeds import load_random_states, random_states
+from titanrun.distributed.shards import own_part
+from titanrun.training.choose_checkpoint import SEED_STEP, Choice, asked_for, newest_good
 from titanrun.training.engine import Engine
+from titanrun.training.finite import NonFinite
 from titanrun.training.state import TrainState
 
 log = logging.getLogger(__name__)
+
+# beside the checkpoints, under a name that none of them has
+QUARANTINE = "non-finite"
+NAMES_SHOWN = 3
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,6 +39,7 @@ class RunCheckpoints:
         store: where they lie.
         resolved: the text of resolved.yaml.
         parallelism: how the ranks split the model, for the manifest.
+        background: what writes while training goes on; None: training waits.
     """
 
     config: CheckpointConfig
@@ -36,6 +49,7 @@ class RunCheckpoints:
     state: TrainState
     resolved: str
     parallelism: Mapping[str, Any] = field(default_factory=dict)
+    background: BackgroundSaves | None = None
     _saved: int | None = field(default=None)
 
     @property
@@ -43,105 +57,186 @@ class RunCheckpoints:
         """Who saves and loads together."""
         return self.store.ranks
 
-    def save(self, *, is_last: bool = False) -> None:
-        """Saves the run as it is after its current step; a step that is saved already stays as it is."""
+    def save(self, *, is_last: bool = False, validation_loss: float | None = None) -> None:
+        """Saves the run as it is after its current step; a step that is saved already stays as it is. The last save is waited for."""
         step = self.state.step
-        if step in (0, self._saved):
+        if self.background is not None:
+            self.background.wait()
+        if step in (SEED_STEP, self._saved):
             return
-        model_only = is_last and self.config.last_save_model_only
         if step in self.store.steps() and self.store.manifest(step).holds == "model":
             # an earlier, shorter end of this run, before which it had to go back
             self.store.remove(step)
-        self.store.save(self._snapshot(model_only=model_only))
+        snapshot = self._snapshot(model_only=is_last and self.config.last_save_model_only, validation_loss=validation_loss)
+        self._refuse_spoiled(snapshot)
         self._saved = step
-        if self.ranks.rank == 0:
-            log.info("saved %s%s", self.store.checkpoint(step).folder, " (weights only)" if model_only else "")
+        if self.background is not None and not is_last:
+            self.background.start(snapshot, lambda: self._tell(snapshot))
+        else:
+            self.store.save(snapshot)
+            self._tell(snapshot)
+
+    def go_back(self) -> int | None:
+        """Puts the run where its newest good checkpoint left it, all but the data, which goes on where it is. None where it has none."""
+        if self.background is not None:
+            self.background.wait()
+        choice = newest_good(self.config, self.store, steps=self.state.step + 1)
+        if choice is None or choice.step == SEED_STEP:
+            return None
+        place = self.rows.state()
+        self.restore(self.store.checkpoint(choice.step))
+        self.rows.load_state(place)
+        self._saved = choice.step
+        self._set_aside(choice)
+        return choice.step
+
+    def save_seed(self) -> None:
+        """Saves the weights before the first step, for runs of any layout to start from; once."""
+        if SEED_STEP not in self.store.named_steps():
+            snapshot = self._snapshot(model_only=True, dtype=None)
+            self.store.save(snapshot)
+            self._tell(snapshot)
+
+    def check(self) -> None:
+        """Raises what went wrong with a save in the background."""
+        if self.background is not None:
+            self.background.check()
+
+    def close(self) -> None:
+        """Waits for what is being saved."""
+        if self.background is not None:
+            self.background.close()
 
     def resume(self, *, steps: int) -> bool:
         """Puts the run where its newest good checkpoint left it; false where it has none, and none that is damaged.
 
+        Damaged ones that are newer lose their name, and so do all that are newer than one that the recipe asks for: the run will save
+        those steps again.
+
         Args:
             steps: the step the run shall reach. A checkpoint with weights only is fine where nothing is left to do.
         """
-        step = self._step_to_resume(steps)
-        if step is None:
+        choice = self._choice(steps)
+        if choice is None:
             return False
-        checkpoint = self.store.checkpoint(step)
-        self._saved = step
-        if self.store.manifest(step).holds == "model":
+        checkpoint = self.store.checkpoint(choice.step)
+        self._saved = choice.step
+        if self.store.manifest(choice.step).holds == "model":
             self.state.load(checkpoint.load_state()["train"])
-            checkpoint.load_tensors(self.engine.tensors(with_optimizer=False), tolerance=self._tolerance(), ranks=self.ranks)
-            return True
-        self._restore(checkpoint)
-        log.info("going on after step %d, from %s", step, checkpoint.folder)
+            # they may have been saved in the dtype of an export
+            checkpoint.load_tensors(
+                self.engine.tensors(with_optimizer=False), tolerance=self._tolerance(with_optimizer=False, cast=True), ranks=self.ranks
+            )
+        else:
+            self.restore(checkpoint)
+        if not self.config.load_only:
+            self._set_aside(choice)
+        log.info("going on after step %d, from %s", self.state.step, checkpoint.folder)
         return True
 
-    def _snapshot(self, *, model_only: bool) -> Snapshot:
-        return Snapshot(
-            step=self.state.step,
-            holds="model" if model_only else "everything",
-            tensors=self.engine.tensors(with_optimizer=not model_only),
-            state={
-                "train": self.state.as_data(),
-                "engine": {"steps_done": self.engine.steps_done},
-                "data": self.rows.state(),
-            },
-            rng=random_states(self.engine.device),
-            resolved=self.resolved,
-            layout={"ranks": self.ranks.count, **self.parallelism},
-        )
-
-    def _restore(self, checkpoint: Checkpoint) -> None:
-        """All of the run's state; the random states last, since what comes before may draw."""
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """All of a run's state but what the recipe excludes; the random states last, since what comes before may draw."""
         saved = checkpoint.load_state()
-        checkpoint.load_tensors(self.engine.tensors(), tolerance=self._tolerance(), ranks=self.ranks)
-        self.state.load(saved["train"])
-        self.engine.steps_done = saved["engine"]["steps_done"]
-        self.rows.load_state(saved["data"], other_data_allowed=self._is_allowed("training.dataset"))
+        excluded = () if saved.get("loading") == self._loading() else self.config.exclude_from_loading
+        with_optimizer = "optimizer" not in excluded
+        tensors = self.engine.tensors(with_optimizer=with_optimizer)
+        checkpoint.load_tensors(tensors, tolerance=self._tolerance(with_optimizer=with_optimizer), ranks=self.ranks)
+        if "train_state" not in excluded:
+            self.state.load(saved["train"])
+        if "lr_scheduler" not in excluded:
+            self.engine.steps_done = saved["engine"]["steps_done"]
+        if "dataloader" not in excluded:
+            self.rows.load_state(saved["data"], other_data_allowed=self._is_allowed("training.dataset"))
         before = checkpoint.manifest().layout["ranks"]
         if before == self.ranks.count:
             load_random_states(checkpoint.load_rng(self.ranks.rank), self.engine.device)
         else:
-            log.info(
-                "saved by %d ranks, now %d: random draws other than the data's order begin anew from debug.seed", before, self.ranks.count
-            )
+            log.info("saved by %d ranks, now %d: random draws begin anew from debug.seed, the data's order stays", before, self.ranks.count)
 
-    def _tolerance(self) -> Tolerance:
-        return Tolerance(extra=self.config.allow_extra, cast=self.config.allow_cast)
+    def _refuse_spoiled(self, snapshot: Snapshot) -> None:
+        """Raises NonFinite where weights or optimizer state are; they are kept apart, to be looked at, and never gone on from."""
+        found = self.ranks.together(lambda: non_finite(snapshot.tensors))
+        names = sorted({name for names in found for name in names})
+        if not names:
+            return
+        quarantine = replace(self.store, folder=self.store.folder / QUARANTINE, retention=Retention())
+        if snapshot.step not in quarantine.named_steps():
+            quarantine.save(snapshot)
+        kept = f"the checkpoint is kept apart as {quarantine.checkpoint(snapshot.step).folder}"
+        raise NonFinite(step=snapshot.step, name=f"the state to save ({shortened(names)})", value="not finite").because(kept)
+
+    def _choice(self, steps: int) -> Choice | None:
+        """Where to go on from. A run that has saved since it went on from load_step goes on from there, not from load_step again."""
+        wanted = self.config.load_step
+        if wanted is None:
+            return newest_good(self.config, self.store, steps=steps)
+        steps_after = [step for step in self.store.steps() if step > wanted]
+        if steps_after:
+            choice = newest_good(self.config, self.store, steps=steps)
+            if choice is not None and choice.step > wanted and self._descends(choice.step):
+                return choice
+        return asked_for(self.config, self.store, wanted)
+
+    def _descends(self, step: int) -> bool:
+        """Whether that checkpoint was saved by a run that loaded what this one is asked to load."""
+        return bool(self.store.checkpoint(step).load_state().get("loading") == self._loading())
+
+    def _loading(self) -> dict[str, Any]:
+        return {"load_step": self.config.load_step, "excluded": sorted(self.config.exclude_from_loading)}
+
+    def _set_aside(self, choice: Choice) -> None:
+        for step in self.store.named_steps():
+            if step in choice.damaged:
+                log.warning("it is kept as %s", self.store.set_aside(step, "damaged"))
+            elif step > self.state.step and (choice.step == self.config.load_step or choice.step > self.state.step):
+                log.warning("step %d is kept as %s", step, self.store.set_aside(step, "superseded"))
+
+    def _snapshot(self, *, model_only: bool, validation_loss: float | None = None, dtype: str | None = "export") -> Snapshot:
+        tensors = self.engine.tensors(with_optimizer=not model_only)
+        if model_only and dtype is not None:
+            tensors = cast(tensors, self.config.export_dtype)
+        return Snapshot(
+            step=self.state.step,
+            holds="model" if model_only else "everything",
+            tensors=tensors,
+            state={
+                "train": self.state.as_data(),
+                "engine": {"steps_done": self.engine.steps_done},
+                "data": self.rows.state(),
+                "loading": self._loading(),
+            },
+            rng=random_states(self.engine.device),
+            resolved=self.resolved,
+            layout={"ranks": self.ranks.count, **self.parallelism},
+            validation_loss=validation_loss,
+        )
+
+    def _tell(self, snapshot: Snapshot) -> None:
+        if self.ranks.rank == 0:
+            folder = self.store.checkpoint(snapshot.step).folder
+            log.info("saved %s%s", folder, " (weights only)" if snapshot.holds == "model" else "")
+
+    def _tolerance(self, *, with_optimizer: bool, cast: bool = False) -> Tolerance:
+        prefix = None if with_optimizer else OPTIMIZER_PREFIX
+        return Tolerance(extra=self.config.allow_extra, cast=cast or self.config.allow_cast, ignore_prefix=prefix)
 
     def _is_allowed(self, path: str) -> bool:
         return any(f"{path}.".startswith(f"{allowed}.") or allowed.startswith(f"{path}.") for allowed in self.config.allow_change)
 
-    def _step_to_resume(self, steps: int) -> int | None:
-        """The newest step whose checkpoint can be trusted, and holds everything where steps are left to do; None where nothing is saved.
 
-        Damaged ones that are newer lose their name, so that the run can save those steps again. Raises ProblemsFound where none is good.
-        """
-        damaged: dict[int, list[str]] = {}
-        weights_only: list[int] = []
-        named = self.store.named_steps()
-        for step in reversed(named):
-            folder = self.store.checkpoint(step).folder
-            reasons = self.store.damage(step, self.config.verify)
-            if reasons:
-                damaged[step] = reasons
-                log.warning("%s cannot be used: %s", folder, "; ".join(reasons))
-            elif step < steps and self.store.manifest(step).holds == "model":
-                weights_only.append(step)
-                log.warning("step %d was saved with its weights only: going back", step)
-            else:
-                for bad in damaged:
-                    log.warning("it is kept as %s", self.store.set_aside(bad, "damaged"))
-                return step
-        if not named:
-            return None
-        problems = [self._weights_only(step) for step in weights_only]
-        raise ProblemsFound([*nothing_to_go_on_from(self.store.folder, damaged).problems, *problems])
+def cast(tensors: Mapping[str, Tensor], dtype_name: str) -> dict[str, Tensor]:
+    """The tensors in another dtype; whole numbers stay."""
+    dtype = dtype_named(dtype_name)
+    return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
 
-    def _weights_only(self, step: int) -> Problem:
-        return Problem(
-            "checkpoint",
-            f"{self.store.checkpoint(step).folder} holds the weights only, the run cannot go on from it",
-            ("checkpoint", "last_save_model_only"),
-            help="start a new run with checkpoint.initial_load_path",
-        )
+
+def non_finite(tensors: Mapping[str, Tensor]) -> list[str]:
+    """The tensors with a NaN or an infinity in what this rank holds of them."""
+    floating = {name: own_part(tensor) for name, tensor in tensors.items() if tensor.is_floating_point()}
+    return [name for name, part in floating.items() if not part.isfinite().all()]
+
+
+def shortened(names: list[str]) -> str:
+    """A few names, and how many more there are."""
+    more = len(names) - NAMES_SHOWN
+    return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -3,16 +3,15 @@
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 
 import torch
 
-from titanrun.components.checkpoints.store import CheckpointStore, Retention
 from titanrun.components.data.loader import RowLoader
 from titanrun.components.metrics.recorder import Recorder
 from titanrun.components.validation.validator import Validator
-from titanrun.config.base import dump
-from titanrun.distributed.agreement import current_ranks
 from titanrun.distributed.device import device_name, emulates_bfloat16, find_device
+from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.precision import Precision, precision_named
 from titanrun.distributed.processes import first_alone, first_decides, set_timeout
 from titanrun.distributed.seeds import seed_everything, use_deterministic_kernels
@@ -23,18 +22,19 @@ from titanrun.recipe.run_dir import record_decisions
 from titanrun.training.agreed_signals import AgreedSignals
 from titanrun.training.engine import Engine
 from titanrun.training.garbage import GarbageCollection
-from titanrun.training.run_checkpoints import RunCheckpoints
+from titanrun.training.recovery import Recovery
 from titanrun.training.save_times import SaveTimes
 from titanrun.training.signals import SignalRequests
 from titanrun.training.state import TrainState
 from titanrun.training.trainer import Plan, Trainer
+from titanrun.worker.build_checkpoints import begin, build_checkpoints, writes
 from titanrun.worker.build_data import Share, build_loader, build_tokenizer, build_validator
+from titanrun.worker.build_guard import build_evidence_writer, build_finite_guard, build_watchdog
 from titanrun.worker.build_metrics import build_metric_log, build_throughput
 from titanrun.worker.build_model import build_engine, build_model, lay_out, materialise
 from titanrun.worker.company import company, decisions
 from titanrun.worker.job import Job
 from titanrun.worker.length import length_words, refuse_fewer_epochs, steps_of, with_length
-from titanrun.worker.weights import load_initial_weights
 
 log = logging.getLogger(__name__)
 
@@ -58,21 +58,18 @@ def assembled(
             use_deterministic_kernels(warn_only=recipe.debug.deterministic_warn_only)
         rows, validator = build_data(recipe, job, Share() if meshes is None else Share(meshes.batch_rank, meshes.degrees.batch))
         recipe = with_length(recipe, rows=rows.row_count)
-        precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
-        model = build_model(recipe, precision)
-        left = lay_out(recipe, model, meshes=meshes, precision=precision)
-        materialise(model, device=device, seed=recipe.debug.seed, offload=recipe.training.enable_cpu_offload)
-        engine = build_engine(recipe, model, device=device, precision=left, meshes=meshes)
+        engine = build_whole_engine(recipe, device, meshes)
         state = TrainState()
         checkpoints = build_checkpoints(recipe, job, engine=engine, rows=rows, state=state)
-        if checkpoints is None or not checkpoints.resume(steps=steps_of(recipe)):
-            load_initial_weights(recipe.checkpoint, model_config=recipe.model, engine=engine)
+        begin(recipe, checkpoints)
         refuse_fewer_epochs(recipe, done=state.step)
-        if job.place.is_first:
-            introduce(recipe, job, device, precision, rows=rows.row_count)
-            record_decisions(job.resolved.parent, decisions(device, meshes) | {"steps": steps_of(recipe)})
-        finding_nan = torch.autograd.set_detect_anomaly(recipe.debug.detect_anomaly)
-        with finding_nan, closing(build_metric_log(recipe, job, first_step=state.step)) as metrics:
+        announce(recipe, job, device, meshes, rows=rows.row_count)
+        with (
+            torch.autograd.set_detect_anomaly(recipe.debug.detect_anomaly),
+            closing(checkpoints),
+            closing(build_metric_log(recipe, job, first_step=state.step)) as metrics,
+            build_watchdog(recipe, job) as watchdog,
+        ):
             yield Trainer(
                 engine=engine,
                 rows=rows,
@@ -82,13 +79,27 @@ def assembled(
                 recorder=Recorder(device),
                 throughput=build_throughput(recipe, device, meshes),
                 garbage=GarbageCollection(recipe.training),
-                save_times=SaveTimes(recipe.checkpoint.interval, agreed=first_decides),
+                save_times=build_save_times(recipe),
                 signals=signals if meshes is None else AgreedSignals(signals, device),
                 validator=validator,
-                checkpoints=checkpoints,
+                checkpoints=checkpoints if writes(recipe.checkpoint) else None,
                 on_step=on_step,
-                on_first_step=lambda: None if meshes is None else set_timeout(recipe.comm.train_timeout_seconds),
+                guard=build_finite_guard(recipe, device),
+                recovery=Recovery(recipe.guard),
+                watchdog=watchdog,
+                on_bad_step=build_evidence_writer(recipe, job, rows),
+                on_first_step=partial(shorten_patience, recipe, meshes),
             )
+
+
+def build_whole_engine(recipe: Recipe, device: torch.device, meshes: Meshes | None) -> Engine:
+    """The model, laid out and with its first weights, and what trains it."""
+    precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
+    model = build_model(recipe, precision)
+    left = lay_out(recipe, model, meshes=meshes, precision=precision)
+    offload = recipe.training.enable_cpu_offload and meshes is not None and meshes.degrees.loss > 1
+    materialise(model, device=device, seed=recipe.debug.seed, offload=offload)
+    return build_engine(recipe, model, device=device, precision=left, meshes=meshes)
 
 
 def build_data(recipe: Recipe, job: Job, share: Share) -> tuple[RowLoader, Validator | None]:
@@ -99,21 +110,10 @@ def build_data(recipe: Recipe, job: Job, share: Share) -> tuple[RowLoader, Valid
         return rows, build_validator(recipe, tokenizer, job.resolved.parent, share)
 
 
-def build_checkpoints(recipe: Recipe, job: Job, *, engine: Engine, rows: RowLoader, state: TrainState) -> RunCheckpoints | None:
-    """What saves and resumes the run, if the recipe wants that."""
+def build_save_times(recipe: Recipe) -> SaveTimes:
+    """When the run is saved before its end."""
     config = recipe.checkpoint
-    if not config.enable:
-        return None
-    store = CheckpointStore(folder=job.resolved.parent / config.folder, retention=Retention(config.keep_latest_k), ranks=current_ranks())
-    return RunCheckpoints(
-        config=config,
-        store=store,
-        engine=engine,
-        rows=rows,
-        state=state,
-        resolved=job.text,
-        parallelism=dump(recipe.parallelism),
-    )
+    return SaveTimes(config.interval, after_first=config.enable_first_step_checkpoint, agreed=first_decides)
 
 
 def build_plan(recipe: Recipe) -> Plan:
@@ -129,8 +129,22 @@ def build_plan(recipe: Recipe) -> Plan:
     )
 
 
-def introduce(recipe: Recipe, job: Job, device: torch.device, precision: Precision, *, rows: int) -> None:
+def shorten_patience(recipe: Recipe, meshes: Meshes | None) -> None:
+    """After the first step, and all that is compiled for it, ranks wait for each other no longer than they should."""
+    if meshes is not None:
+        set_timeout(recipe.comm.train_timeout_seconds)
+
+
+def announce(recipe: Recipe, job: Job, device: torch.device, meshes: Meshes | None, *, rows: int) -> None:
+    """The first rank says what is about to train, and writes down what only this machine could decide."""
+    if job.place.is_first:
+        introduce(recipe, job, device, rows=rows)
+        record_decisions(job.resolved.parent, decisions(device, meshes) | {"steps": steps_of(recipe)})
+
+
+def introduce(recipe: Recipe, job: Job, device: torch.device, *, rows: int) -> None:
     """Says what is about to train, and what will make it slow."""
+    precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
     if recipe.description:
         log.info("%s", recipe.description)
     if recipe.debug.print_config:

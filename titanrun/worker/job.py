@@ -7,6 +7,7 @@ from torch.distributed import Store
 
 from titanrun.distributed.environment import Place
 from titanrun.distributed.processes import from_first, meet
+from titanrun.training.signals import SignalRequests
 
 JOIN = "--join"
 # the first rank may still be reading large inputs when the others arrive; a launcher ends them where it fails
@@ -23,17 +24,21 @@ class Job:
     store: Store | None = None
 
 
-def meet_others(resolved: Path | None, place: Place) -> Job:
+def meet_others(resolved: Path | None, place: Place, signals: SignalRequests | None = None) -> Job:
     """The job of this rank. Every rank trains what the first one read.
 
     Args:
         resolved: path of resolved.yaml; None where only the first rank knows it.
         place: which process of the run this is.
+        signals: a request to stop ends the wait for the first rank, and this process.
     """
     if place.world_size == 1:
         assert resolved is not None
         return Job(resolved, resolved.read_text(encoding="utf-8"), place)
     store = meet(place, timeout_seconds=MEETING_SECONDS)
-    path = Path(from_first(store, place, "resolved", lambda: str(Path(resolved or "").absolute())))
-    text = from_first(store, place, "text", lambda: path.read_text(encoding="utf-8"))
-    return Job(path, text, place, store)
+    requests = signals or SignalRequests()
+    path = from_first(store, place, "resolved", lambda: str(Path(resolved or "").absolute()), until=lambda: requests.stop)
+    text = path and from_first(store, place, "text", lambda: Path(path).read_text(encoding="utf-8"), until=lambda: requests.stop)
+    if path is None or text is None:
+        raise SystemExit(requests.exit_code)
+    return Job(Path(path), text, place, store)

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None, *, signals: SignalRequests | No
         # the first rank holds the run directory for all
         lock = run_lock(resolved.parent) if place.is_first and resolved is not None else nullcontext()
         with lock, nullcontext(signals) if signals is not None else SignalRequests() as listening:
-            return run(meet_others(resolved, place), listening)
+            return run(meet_others(resolved, place, listening), listening)
     except ProblemsFound as error:
         # only the lock raises here, and its loser writes nothing into the other's folder
         sys.stderr.write(render_text(error.problems))
@@ -91,10 +91,19 @@ def train(job: Job, signals: SignalRequests, status: StatusFile, hidden: Hidden)
         return Outcome("preempted", status.step, f"stopped by {signals.stop_signal} before the first step")
     with assembled(recipe, job, signals=signals, on_step=status.beat) as trainer:
         status.step = trainer.state.step
+        if recipe.checkpoint.create_seed_checkpoint:
+            return seed(trainer)
         outcome = trainer.fit()
         if outcome.state == "finished" and recipe.checkpoint.last_save_in_hf:
             export(recipe, trainer, job.resolved.parent / EXPORT_FOLDER, job.place)
     return outcome
+
+
+def seed(trainer: Trainer) -> Outcome:
+    """Saves the first weights, and that is all."""
+    assert trainer.checkpoints is not None, "a rule asks for checkpoint.enable"
+    trainer.checkpoints.save_seed()
+    return Outcome("finished", trainer.state.step, "finished: the seed checkpoint holds the first weights")
 
 
 def with_secrets(recipe: Recipe, hidden: Hidden) -> Recipe:

@@ -7,11 +7,10 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from titanrun.recipe.run_dir import read_json
+from titanrun.recipe.run_dir import boot_id, read_json
 
 State = Literal["starting", "running", "finished", "preempted", "failed"]
 
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 HEARTBEAT_SECONDS = 1.0
 
 
@@ -56,8 +55,3 @@ def last_step(path: Path) -> int:
     """The step in the status file of an earlier start; 0 where there is none that can be read."""
     step = read_json(path).get("step")
     return step if isinstance(step, int) else 0
-
-
-def boot_id() -> str | None:
-    """Which boot of the machine this is; None where the system does not say."""
-    return BOOT_ID.read_text(encoding="ascii").strip() if BOOT_ID.exists() else None

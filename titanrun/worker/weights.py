@@ -1,5 +1,6 @@
 """Weights from outside into a new model, and a finished model's weights out into a Hugging Face folder."""
 
+import json
 import logging
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from titanrun.components.checkpoints.manifest import damage
 from titanrun.components.checkpoints.optimizer_state import PREFIX as OPTIMIZER_PREFIX
 from titanrun.components.checkpoints.store import CheckpointStore
 from titanrun.components.tokenizers.config import TokenizerConfig
-from titanrun.components.tokenizers.vocabulary import open_folder
+from titanrun.components.tokenizers.vocabulary import open_folder, special_token_ids
 from titanrun.config.problems import fail
 from titanrun.distributed.agreement import current_ranks
 from titanrun.distributed.dtypes import dtype_named
@@ -24,6 +25,7 @@ from titanrun.training.engine import MODEL_PREFIX, Engine
 
 log = logging.getLogger(__name__)
 
+GENERATION_FILE = "generation_config.json"
 INITIAL_LOAD_PATH = ("checkpoint", "initial_load_path")
 
 
@@ -32,7 +34,7 @@ def load_initial_weights(config: CheckpointConfig, *, model_config: ModelConfig,
     if config.initial_load_in_hf:
         load_huggingface(huggingface_folder(config, model_config), model_config=model_config, engine=engine)
     elif config.initial_load_path is not None:
-        load_checkpoint(find_checkpoint(Path(config.initial_load_path), config.folder), engine, config)
+        load_checkpoint(named_checkpoint(config), engine, config)
 
 
 def huggingface_folder(config: CheckpointConfig, model_config: ModelConfig) -> Path:
@@ -56,6 +58,16 @@ def load_huggingface(folder: Path, *, model_config: ModelConfig, engine: Engine)
     log.info("took the initial weights from %s", folder)
 
 
+def named_checkpoint(config: CheckpointConfig) -> Checkpoint:
+    """The checkpoint at initial_load_path. Raises a problem where there is none, or it cannot be trusted."""
+    assert config.initial_load_path is not None
+    checkpoint = find_checkpoint(Path(config.initial_load_path), config.folder)
+    reasons = damage(checkpoint.folder, checkpoint.manifest(), config.verify)
+    if reasons:
+        raise fail("checkpoint", f"{checkpoint.folder} cannot be used: {'; '.join(reasons)}", path=INITIAL_LOAD_PATH)
+    return checkpoint
+
+
 def find_checkpoint(path: Path, folder: str) -> Checkpoint:
     """The checkpoint at `path`: a folder step-N, or the latest one of a run directory or of its checkpoint folder."""
     checkpoint = Checkpoint(path)
@@ -77,10 +89,6 @@ def find_checkpoint(path: Path, folder: str) -> Checkpoint:
 
 def load_checkpoint(checkpoint: Checkpoint, engine: Engine, config: CheckpointConfig) -> None:
     """Fills the model with the weights of a checkpoint, in the model's dtype; its optimizer state is left alone."""
-    manifest = checkpoint.manifest()
-    reasons = damage(checkpoint.folder, manifest, config.verify)
-    if reasons:
-        raise fail("checkpoint", f"{checkpoint.folder} cannot be used: {'; '.join(reasons)}", path=INITIAL_LOAD_PATH)
     tolerance = Tolerance(extra=config.allow_extra, cast=True, ignore_prefix=OPTIMIZER_PREFIX)
     checkpoint.load_tensors(engine.tensors(with_optimizer=False), tolerance=tolerance, ranks=current_ranks())
     log.info("took the initial weights from %s", checkpoint.folder)
@@ -108,7 +116,22 @@ def export_huggingface(
             state[name] = tensor.cpu()
     if not is_writer:
         return
-    files = [] if tokenizer is None else open_folder(tokenizer.folder).files
+    files, texts = huggingface_files(tokenizer, model_config)
     config = family.huggingface_config(model_config, dtype_name)
-    write_folder(folder, family.to_huggingface(model_config, state), config, files)
+    write_folder(folder, family.to_huggingface(model_config, state), config, files, texts)
     log.info("wrote %s, which transformers opens", folder)
+
+
+def huggingface_files(tokenizer: TokenizerConfig | None, model_config: ModelConfig) -> tuple[list[Path], dict[str, bytes]]:
+    """What lies beside the weights: the tokenizer's files, and generation_config.json.
+
+    That is the one of the folder that the model came from, else one with the ids of the tokenizer's special tokens, so that
+    `generate` knows where a text ends.
+    """
+    files = [] if tokenizer is None else open_folder(tokenizer.folder).files
+    given = Path(model_config.hf_assets_path or "") / GENERATION_FILE
+    if model_config.hf_assets_path is not None and given.is_file():
+        return [*files, given], {}
+    ids = {} if tokenizer is None else special_token_ids(tokenizer.folder)
+    text = json.dumps({f"{role}_id": ids.get(role) for role in ("bos_token", "eos_token", "pad_token")}, indent=2)
+    return files, {GENERATION_FILE: f"{text}\n".encode()}

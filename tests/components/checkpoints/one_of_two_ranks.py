@@ -10,7 +10,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from titanrun.components.checkpoints.checkpoint import Snapshot
-from titanrun.components.checkpoints.store import CheckpointStore, Retention
+from titanrun.components.checkpoints.retention import Retention
+from titanrun.components.checkpoints.store import CheckpointStore
 from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.agreement import current_ranks
 

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from titanrun.components.checkpoints.checkpoint import Snapshot, Tolerance
 from titanrun.components.checkpoints.manifest import MANIFEST_FILE, read_manifest
-from titanrun.components.checkpoints.store import CheckpointStore, Retention
+from titanrun.components.checkpoints.retention import Retention
+from titanrun.components.checkpoints.store import CheckpointStore
 from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.seeds import load_random_states, random_states
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from titanrun.config.base import Config
 from titanrun.config.fields import bookkeeping, numerics, performance
-from titanrun.config.types import NonNegativeInt, RunPath, Text
+from titanrun.config.types import NonNegativeInt, PositiveInt, RunPath, Text
 from titanrun.config.units import StepsOrDuration
 
 
@@ -19,25 +19,27 @@ class CheckpointConfig(Config):
     """Steps between checkpoints, or the time between them, such as 10m; a time is looked at after each step."""
     keep_latest_k: NonNegativeInt = bookkeeping(10)
     """How many checkpoints stay; 0 keeps all."""
+    keep_every: PositiveInt | None = bookkeeping(None, unit="steps", examples=[1000])
+    """Checkpoints of steps that this divides stay too; null: none does for that reason."""
+    keep_best: NonNegativeInt = bookkeeping(0)
+    """How many checkpoints with the lowest validation loss stay too; only those count that were validated after the same step."""
     initial_load_path: Text | None = numerics(None, examples=["runs/first/checkpoint/step-1000"])
     """Where a new run takes its weights from: a checkpoint of titanrun, or a Hugging Face folder with initial_load_in_hf."""
-    initial_load_model_only: bool = numerics(True, not_built="a new run from another run's whole state")
+    initial_load_model_only: bool = numerics(True)
     """Whether only the weights come from there; false: optimizer, schedule, data position and step too."""
     initial_load_in_hf: bool = numerics(False)
     """Whether initial_load_path is a Hugging Face folder; without a path, model.hf_assets_path."""
     initial_load_in_hf_quantized: bool = numerics(False, not_built="loading quantised weights")
     """Whether the weights in that folder are quantised, and are expanded as they are loaded."""
-    load_step: NonNegativeInt | None = numerics(None, unit="steps", not_built="going on from a chosen checkpoint")
-    """The checkpoint that a run goes on from; null: the latest."""
-    exclude_from_loading: tuple[Literal["optimizer", "lr_scheduler", "dataloader", "train_state"], ...] = numerics(
-        (), not_built="loading parts of a checkpoint"
-    )
-    """What begins anew when a run goes on; the weights are always loaded."""
-    load_only: bool = bookkeeping(False, resume=True, not_built="loading without saving")
+    load_step: NonNegativeInt | None = numerics(None, unit="steps", resume=True)
+    """The checkpoint that a run goes on from, once; null: the latest. Later ones are kept under another name."""
+    exclude_from_loading: tuple[Literal["optimizer", "lr_scheduler", "dataloader", "train_state"], ...] = numerics((), resume=True)
+    """What begins anew when a run goes on, once, or starts from another's state; the weights are always loaded."""
+    load_only: bool = bookkeeping(False, resume=True)
     """Whether the run goes on from its checkpoints, but writes none."""
-    enable_first_step_checkpoint: bool = bookkeeping(False, resume=True, not_built="a checkpoint after the first step")
+    enable_first_step_checkpoint: bool = bookkeeping(False, resume=True)
     """Whether there is a checkpoint after the first step too, to see early that saving works."""
-    create_seed_checkpoint: bool = bookkeeping(False, not_built="seed checkpoints")
+    create_seed_checkpoint: bool = bookkeeping(False)
     """Whether the run ends before its first step, with a checkpoint of its first weights that runs on any number of ranks load."""
     # torchtitan 0.2.2 saves the weights only at the end; here a run can always go on with more steps
     last_save_model_only: bool = bookkeeping(False)
@@ -45,7 +47,7 @@ class CheckpointConfig(Config):
     last_save_in_hf: bool = bookkeeping(False)
     """Whether the end of the run also writes a folder `hf` that transformers opens."""
     export_dtype: Literal["float32", "bfloat16", "float16"] = bookkeeping("float32")
-    """Storage type of the weights in that folder."""
+    """Storage type of the weights in that folder, and of a last checkpoint with the weights only."""
     verify: Literal["always", "sampled", "off"] = bookkeeping("always")
     """How much of a checkpoint is compared with its digests before it is loaded: every byte, a sample, or sizes only."""
     allow_change: tuple[Text, ...] = bookkeeping((), examples=[["optimizer.lr", "training.dataset"]])
@@ -54,7 +56,7 @@ class CheckpointConfig(Config):
     """Whether tensors of a checkpoint that the model does not have are passed over; else they are an error."""
     allow_cast: bool = bookkeeping(False)
     """Whether tensors saved in another dtype are converted when a run is resumed; else they are an error."""
-    async_mode: Literal["disabled", "async", "async_with_pinned_mem"] = performance("disabled", not_built="asynchronous checkpoints")
-    """Whether training goes on while a checkpoint is written."""
+    async_mode: Literal["disabled", "async", "async_with_pinned_mem"] = performance("disabled")
+    """What writes a checkpoint while training goes on, from a copy in memory: async a thread, async_with_pinned_mem a process."""
     enable_ft_dataloader_checkpoints: bool = bookkeeping(True, not_built="torchft replica groups")
     """Whether each replica group of fault_tolerance keeps its own data position at every step."""

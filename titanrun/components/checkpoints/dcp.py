@@ -119,9 +119,16 @@ def read_tensors(folder: Path, into: Mapping[str, Tensor], ranks: Ranks | None =
         raise fail("checkpoint", f"cannot read the tensors in {folder}: {_first_line(error)}") from error
 
 
-def read_layouts(folder: Path) -> dict[str, Layout]:
-    """Shape and type of every tensor in `folder`, by name. Raises a problem `checkpoint` where its index cannot be read."""
+def read_layouts(folder: Path, *, others_allowed: bool = False) -> dict[str, Layout]:
+    """Shape and type of every tensor in `folder`, by name. Raises a problem `checkpoint` where its index cannot be read.
+
+    Args:
+        folder: where they lie.
+        others_allowed: whether pickled objects may lie beside them, which are never read.
+    """
     entries = read_index(folder).state_dict_metadata
+    if others_allowed:
+        entries = {name: entry for name, entry in entries.items() if isinstance(entry, dcp_metadata.TensorStorageMetadata)}
     strangers = [name for name, entry in entries.items() if not isinstance(entry, dcp_metadata.TensorStorageMetadata)]
     if strangers:
         raise fail("checkpoint", f"{folder} holds objects that are no tensors: {', '.join(strangers[:3])}")

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -42,6 +41,7 @@ def write_folder(
     tensors: Mapping[str, Tensor],
     config: Mapping[str, Any],
     extra_files: Iterable[Path] = (),
+    extra_texts: Mapping[str, bytes] | None = None,
     *,
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
@@ -52,16 +52,24 @@ def write_folder(
         tensors: weights under transformers' names, on any device.
         config: the content of config.json.
         extra_files: files to copy beside it, such as the tokenizer's.
+        extra_texts: further files by name, such as generation_config.json.
         shard_bytes: size above which the weights are split into several files; a larger tensor has a file of its own.
 
     Raises a problem `checkpoint` where `folder` exists.
     """
+    beside = {CONFIG_FILE: _json(config), **{file.name: file for file in extra_files}, **(extra_texts or {})}
+    write_weights(folder, tensors, beside, shard_bytes=shard_bytes)
+
+
+def write_weights(
+    folder: Path, tensors: Mapping[str, Tensor], beside: Mapping[str, bytes | Path], *, shard_bytes: int = SHARD_BYTES
+) -> None:
+    """Write a folder of safetensors with an index where they are several, and the files of `beside`; there whole or not at all."""
     if folder.parent.is_dir():
         sweep(folder.parent, re.compile(re.escape(folder.name)))
     with written_whole(folder) as temporary:
-        _write_json(temporary / CONFIG_FILE, config)
-        for file in extra_files:
-            shutil.copyfile(file, temporary / file.name)
+        for name, content in beside.items():
+            (temporary / name).write_bytes(content if isinstance(content, bytes) else content.read_bytes())
         shards = split(tensors, shard_bytes)
         files = [SINGLE_FILE] if len(shards) == 1 else [f"model-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
         for file_name, shard in zip(files, shards, strict=True):
@@ -70,7 +78,7 @@ def write_folder(
         if len(shards) > 1:
             weight_map = {name: file_name for file_name, shard in zip(files, shards, strict=True) for name in shard}
             total = sum(tensor.nbytes for tensor in tensors.values())
-            _write_json(temporary / INDEX_FILE, {"metadata": {"total_size": total}, "weight_map": weight_map})
+            (temporary / INDEX_FILE).write_bytes(_json({"metadata": {"total_size": total}, "weight_map": weight_map}))
 
 
 def split(tensors: Mapping[str, Tensor], shard_bytes: int) -> list[list[str]]:
@@ -144,5 +152,5 @@ def _apart(tensors: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Ten
     return apart
 
 
-def _write_json(path: Path, data: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(data, allow_nan=False, indent=2) + "\n", encoding="utf-8")
+def _json(data: Mapping[str, Any]) -> bytes:
+    return (json.dumps(data, allow_nan=False, indent=2) + "\n").encode()

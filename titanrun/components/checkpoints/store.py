@@ -15,28 +15,10 @@ import torch
 from titanrun.components.checkpoints.checkpoint import Checkpoint, Snapshot, tensor_files, write_files
 from titanrun.components.checkpoints.digested_file import FileEntry, write_file
 from titanrun.components.checkpoints.manifest import MANIFEST_FILE, STEP_FOLDER, Manifest, Verify, damage, manifest_text, step_folders
+from titanrun.components.checkpoints.retention import Retention
 from titanrun.components.checkpoints.whole_folder import commit, refuse_existing, remove_whole, started, sweep, sync
 from titanrun.config.problems import Problem, ProblemsFound
 from titanrun.distributed.agreement import Ranks
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """Which checkpoints stay after a save: the latest (0: all of them), multiples of a number of steps, the best."""
-
-    latest: int = 0
-    every: int | None = None
-    best: int = 0
-
-    def leaves_over(self, manifests: Mapping[int, Manifest]) -> list[int]:
-        """The steps that may go, ascending; the keys of `manifests` ascend."""
-        if self.latest == 0:
-            return []
-        steps = list(manifests)
-        losses = sorted((found.validation_loss, step) for step, found in manifests.items() if found.validation_loss is not None)
-        kept = {*steps[-self.latest :], *(step for _, step in losses[: self.best])}
-        kept |= {step for step in steps if self.every is not None and step % self.every == 0}
-        return [step for step in steps if step not in kept]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

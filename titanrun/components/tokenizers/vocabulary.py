@@ -87,6 +87,17 @@ def vocabulary_size(folder: Path) -> int:
 
     Raises a data problem where the folder or a file in it cannot be read as a tokenizer.
     """
+    return max([-1, *token_ids(folder).values()]) + 1
+
+
+def special_token_ids(folder: Path) -> dict[str, int]:
+    """Id of each special token that has a role, such as bos_token. Raises a data problem as `vocabulary_size` does."""
+    ids = token_ids(folder)
+    return {role: ids[text] for role, text in open_folder(folder).special_tokens.items() if text in ids}
+
+
+def token_ids(folder: Path) -> dict[str, int]:
+    """Every token of the tokenizer in `folder` with its id, added ones included."""
     opened = open_folder(folder)
     added: dict[str, int] = {}
     if opened.has_tokenizer_json:
@@ -99,7 +110,7 @@ def vocabulary_size(folder: Path) -> int:
         ids = checked_ids(read_object(file), file)
     declared = [entry["content"] for entry in opened.added_tokens.values()]
     add_missing([*declared, *opened.special_tokens.values()], ids=ids, added=added)
-    return max([-1, *ids.values(), *added.values()]) + 1
+    return {**ids, **added}
 
 
 def add_missing(contents: Iterable[str], *, ids: Mapping[str, int], added: dict[str, int]) -> None:

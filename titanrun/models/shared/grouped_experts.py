@@ -34,7 +34,7 @@ class GroupedExperts(nn.Module):
 
     def forward(self, x_SD: Tensor, counts_E: Tensor) -> Tensor:
         """Outputs [S, D] of slots sorted by expert, `counts_E` to each."""
-        # under autocast the stream is narrower than the weights
+        # this rank's parts, and under autocast the stream is narrower than the weights
         w1_EFD, w2_EDF, w3_EFD = (own_part(weight).to(x_SD.dtype) for weight in (self.w1, self.w2, self.w3))
         multiply = grouped_product if self.use_grouped_mm and can_group(x_SD, w1_EFD) else product_by_expert
         h_SF = F.silu(multiply(x_SD, w1_EFD, counts_E)) * multiply(x_SD, w3_EFD, counts_E)

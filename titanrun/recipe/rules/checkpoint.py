@@ -1,5 +1,6 @@
 """Rules about checkpoints, and what a run starts from."""
 
+import re
 from collections.abc import Iterator, Mapping
 
 from titanrun.config.base import dump
@@ -9,6 +10,9 @@ from titanrun.config.tree import path_text
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rank_rule, rule
 from titanrun.recipe.rules.ranks import where_asked
+
+# s3://bucket/run; a folder name has its slashes cleaned up before it comes here
+REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 @rule("hf-load-needs-folder")
@@ -45,11 +49,29 @@ def export_fits_transformers(run: Recipe) -> Iterator[Finding]:
 
 @rule("export-dtype-needs-export")
 def export_dtype_needs_export(run: Recipe) -> Iterator[Finding]:
-    """export_dtype is the type of the folder that last_save_in_hf writes."""
-    if run.checkpoint.export_dtype != "float32" and not run.checkpoint.last_save_in_hf:
+    """export_dtype is the type of the folder that last_save_in_hf writes, and of a last checkpoint that last_save_model_only asks for."""
+    section = run.checkpoint
+    if section.export_dtype != "float32" and not section.last_save_in_hf and not section.last_save_model_only:
         paths = (("checkpoint", "export_dtype"), ("checkpoint", "last_save_in_hf"))
         help = "set checkpoint.last_save_in_hf: true"
-        yield Finding("export_dtype has no effect without last_save_in_hf", paths, help=help, code="no-effect")
+        yield Finding("export_dtype has no effect without last_save_in_hf or last_save_model_only", paths, help=help, code="no-effect")
+
+
+@rule("best-needs-validation")
+def best_needs_validation(run: Recipe) -> Iterator[Finding]:
+    """The best checkpoint is that of the lowest validation loss: keep_best needs validation.enable."""
+    if run.checkpoint.keep_best and not run.validation.enable:
+        paths = (("checkpoint", "keep_best"), ("validation", "enable"))
+        yield Finding("without validation no checkpoint is the best", paths, help="set validation.enable: true", code="no-effect")
+
+
+@rank_rule("writer-process-of-one-rank")
+def writer_process_of_one_rank(run: Recipe, ranks: int | None) -> Iterator[Finding]:
+    """async_with_pinned_mem writes in a process beside the only rank; with more ranks use async, which writes in a thread of each."""
+    if run.checkpoint.async_mode == "async_with_pinned_mem" and ranks is not None and ranks > 1:
+        mode = ("checkpoint", "async_mode")
+        message = f"a process that writes checkpoints serves one rank, and there are {ranks}"
+        yield Finding(message, (mode, *where_asked(run, ranks)), help="set checkpoint.async_mode: async", code="not-built")
 
 
 @rule("hf-load-takes-weights")
@@ -120,3 +142,13 @@ def known_paths(data: object, path: DataPath = ()) -> set[str]:
         return {path_text(path)}
     below = {found for key, value in data.items() for found in known_paths(value, (*path, str(key)))}
     return below | ({path_text(path)} if path else set())
+
+
+@rule("checkpoints-are-local")
+def checkpoints_are_local(run: Recipe) -> Iterator[Finding]:
+    """Checkpoints lie in folders that this machine mounts, where a rename is one step; addresses such as s3:// are not read yet."""
+    for name in ("folder", "initial_load_path"):
+        path, value = ("checkpoint", name), getattr(run.checkpoint, name)
+        if value is not None and REMOTE.match(value):
+            help = "name a folder, and copy or mount what is remote"
+            yield Finding(f"'{value}' is an address, and this version reads and writes folders only", (path,), help=help, code="not-built")

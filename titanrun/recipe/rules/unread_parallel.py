@@ -98,3 +98,13 @@ def resharding_needs_shards(run: Recipe, ranks: int | None) -> Iterator[Finding]
     if degrees is not None and degrees.fsdp == 1 and degrees.expert == 1:
         help = "let ranks share the weights, or remove it"
         yield unread(at("fsdp_reshard_after_forward"), at("data_parallel_shard_degree"), "gives each rank all weights", help)
+
+
+@rank_rule("offload-needs-shards")
+def offload_needs_shards(run: Recipe, ranks: int | None) -> Iterator[Finding]:
+    """What holds weights in host memory is data parallelism over several ranks: on one rank a layout with
+    training.enable_cpu_offload keeps them on the device. Remove it, or let ranks share the weights."""
+    degrees = degrees_of(run.parallelism, ranks)
+    if degrees is not None and degrees.loss == 1:
+        help = "let ranks share the weights, or remove it"
+        yield unread(("training", "enable_cpu_offload"), at("data_parallel_shard_degree"), "gives each rank all weights", help)

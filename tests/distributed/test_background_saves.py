@@ -1,0 +1,25 @@
+"""Two ranks save beside training, each in a thread, and what they save is what they would have saved while training waited."""
+
+from pathlib import Path
+
+from tests.distributed.ranks import train
+from titanrun.components.checkpoints.manifest import Manifest, read_manifest, step_folders
+
+SAVING = ("checkpoint={enable: true, interval: 2}", "model.n_layers=2", "validation.enable=false")
+
+
+def manifests(folder: Path) -> dict[int, Manifest]:
+    return {step: read_manifest(path) for step, path in step_folders(folder / "checkpoint").items()}
+
+
+def test_two_ranks_save_the_same_beside_training_and_while_it_waits(tmp_path: Path) -> None:
+    for name in ("waits", "beside"):
+        (tmp_path / name).mkdir()
+    train(2, SAVING, folder=tmp_path / "waits")
+    train(2, [*SAVING, "checkpoint.async_mode=async"], folder=tmp_path / "beside")
+    expected, found = manifests(tmp_path / "waits"), manifests(tmp_path / "beside")
+    assert list(found) == list(expected) == [2, 4, 5]
+    for step, manifest in found.items():
+        assert manifest.layout["ranks"] == 2
+        for name in ("__0_0.distcp", "__1_0.distcp", "rng-rank-0.safetensors", "rng-rank-1.safetensors"):
+            assert manifest.files[name] == expected[step].files[name], (step, name)

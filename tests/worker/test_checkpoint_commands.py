@@ -1,0 +1,250 @@
+"""`titanrun checkpoint`, `resume` and `fork`: everything from the checkpoint alone."""
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch.distributed import checkpoint as dcp
+from transformers import AutoModelForCausalLM, GenerationConfig
+
+from titanrun.cli import checkpoint as command
+from titanrun.cli import resume
+from titanrun.cli.checkpoint_copies import SHARD_BYTES
+from titanrun.components.checkpoints.dcp import read_layouts, read_tensors
+from titanrun.components.checkpoints.manifest import read_manifest, step_folders
+from titanrun.config.problems import ProblemsFound
+from titanrun.recipe.run_dir import read_json
+from titanrun.worker import checkpoint as worker
+from titanrun.worker.main import main
+
+Run = Callable[..., Path]
+
+
+@pytest.fixture
+def trained(run: Run) -> Path:
+    """The directory of a run with checkpoints of steps 4, 8 and 10."""
+    resolved = run("trained", "checkpoint.interval=4")
+    assert main([str(resolved)]) == 0
+    return resolved.parent
+
+
+def in_worker(job: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> int:
+    """The worker of the command, in this process."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(job)))
+    return worker.main()
+
+
+def titanrun(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-m", "titanrun", *arguments], capture_output=True, text=True, check=False)
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    layouts = {name: layout for name, layout in read_layouts(folder).items() if name.startswith("model.")}
+    tensors = {name: torch.empty(layout.shape, dtype=layout.dtype) for name, layout in layouts.items()}
+    read_tensors(folder, tensors)
+    return {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+def test_ls_and_show_tell_what_the_manifests_say(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (trained / "checkpoint" / "step-8" / "manifest.json").unlink()
+    assert command.run(["ls", str(trained)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [str(trained / "checkpoint" / f"step-{step}") for step in (4, 8, 10)]
+    assert "everything" in lines[0] and "BAD" in lines[1] and "manifest.json" in lines[1]
+    assert command.run(["ls", str(trained), "--format", "json"]) == 0
+    assert [json.loads(line).get("step") for line in capsys.readouterr().out.splitlines()] == [4, None, 10]
+    assert command.run(["show", str(trained), "--tensors"]) == 0
+    shown = capsys.readouterr().out
+    assert "model.layers.1.attention.wk.weight  float32[16, 32]" in shown and f"torch {torch.__version__}" in shown
+
+
+def test_verify_names_the_bad_file_and_exits_with_4(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.run(["verify", str(trained)]) == 0
+    assert capsys.readouterr().out.count(": ok") == 3
+    flip(trained / "checkpoint" / "step-8" / "__0_0.distcp")
+    assert command.run(["verify", str(trained)]) == 4
+    assert "step-8: __0_0.distcp has other bytes than were saved" in capsys.readouterr().out
+    assert command.run(["verify", str(trained / "checkpoint" / "step-4")]) == 0
+
+
+def test_diff_by_name_and_by_value(run: Run, trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    shallow = run("shallow", "model.n_layers=1")
+    assert main([str(shallow)]) == 0
+    assert command.run(["diff", str(trained), str(trained), "--names"]) == 0
+    capsys.readouterr()
+    assert command.run(["diff", str(trained), str(shallow.parent), "--names"]) == 1
+    assert "- model.layers.1.ffn_norm.weight  float32[32]" in capsys.readouterr().out.splitlines()
+    steps = {side: str(trained / "checkpoint" / f"step-{step}") for side, step in (("a", 4), ("b", 8))}
+    assert in_worker({"do": "diff", **steps}, monkeypatch) == 1
+    assert "~ model.norm.weight  32 of 32 values differ, by " in capsys.readouterr().out
+    assert in_worker({"do": "diff", **steps, "b": steps["a"]}, monkeypatch) == 0
+
+
+def test_prune_deletes_what_no_option_keeps(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = trained / "checkpoint"
+    (folder / "step-2.damaged-0123abcd").mkdir()
+    (folder / "notes").mkdir()
+    with pytest.raises(ProblemsFound, match="nothing says what to delete"):
+        command.run(["prune", str(trained)])
+    assert command.run(["prune", str(trained), "--keep", "1", "--every", "4", "--dry-run"]) == 0
+    assert capsys.readouterr().out == ""
+    assert command.run(["prune", str(trained), "--keep", "1", "--every", "8", "--set-aside"]) == 0
+    assert sorted(entry.name for entry in folder.iterdir()) == ["notes", "step-10", "step-8"]
+
+
+def test_prune_never_deletes_what_it_cannot_read(trained: Path) -> None:
+    (trained / "checkpoint" / "step-4" / "manifest.json").unlink()
+    assert command.run(["prune", str(trained), "--keep", "1"]) == 0
+    assert list(step_folders(trained / "checkpoint")) == [4, 10]
+
+
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+@pytest.mark.parametrize("shard_bytes", [SHARD_BYTES, 20_000])
+def test_the_export_for_transformers_has_the_same_weights(
+    trained: Path, tmp_path: Path, dtype: str | None, shard_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, out = trained / "checkpoint" / "step-4", tmp_path / "out"
+    asked = {"checkpoint": str(step), "out": str(out), "to": "hf", "dtype": dtype, "shard_bytes": shard_bytes}
+    assert in_worker({"do": "export", **asked}, monkeypatch) == 0
+    assert (out / "model.safetensors.index.json").exists() == (shard_bytes < SHARD_BYTES)
+    theirs = AutoModelForCausalLM.from_pretrained(out)
+    assert str(theirs.dtype) == f"torch.{dtype or 'float32'}"
+    expected = weights_of(step)["output.weight"]
+    assert torch.equal(theirs.lm_head.weight, expected.to(theirs.dtype))
+    assert GenerationConfig.from_pretrained(out).eos_token_id is None
+
+
+def test_an_export_needs_nothing_but_the_checkpoint(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = shutil.copytree(trained / "checkpoint" / "step-4", tmp_path / "elsewhere" / "step-4")
+    expected = weights_of(moved)
+    (tmp_path / "tokens.npy").unlink()
+    shutil.rmtree(trained)
+    done = titanrun("checkpoint", "export", str(moved), str(tmp_path / "weights.pt"), "--to", "torch")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{tmp_path / 'weights.pt'}\n", "")
+    asked = {"checkpoint": str(moved), "out": str(tmp_path / "weights"), "to": "safetensors", "dtype": None, "shard_bytes": SHARD_BYTES}
+    assert in_worker({"do": "export", **asked}, monkeypatch) == 0
+    loaded = torch.load(tmp_path / "weights.pt", weights_only=True)
+    other = safetensors.torch.load_file(tmp_path / "weights" / "model.safetensors")
+    assert loaded.keys() == other.keys() == expected.keys()
+    assert all(torch.equal(loaded[name], tensor) and torch.equal(other[name], tensor) for name, tensor in expected.items())
+
+
+def test_nothing_is_exported_from_a_damaged_checkpoint_or_over_something(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step = trained / "checkpoint" / "step-4"
+    with pytest.raises(ProblemsFound, match="never written over"):
+        command.run(["export", str(step), str(trained), "--to", "hf"])
+    flip(step / "__0_0.distcp")
+    asked = {"checkpoint": str(step), "out": str(tmp_path / "out"), "to": "torch", "dtype": None, "shard_bytes": SHARD_BYTES}
+    assert in_worker({"do": "export", **asked}, monkeypatch) == 4
+    assert "has other bytes than were saved" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def imported(source: Path, origin: str, resolved: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor]:
+    job = {"do": "import", "from": origin, "source": str(source), "out": str(out), "resolved": resolved.read_text()}
+    assert in_worker(job, monkeypatch) == 0
+    return weights_of(out / "step-0")
+
+
+@pytest.mark.parametrize("tied", ["false", "true"])
+def test_weights_come_back_from_every_format(run: Run, tmp_path: Path, tied: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tie = f"model.tie_word_embeddings={tied}"
+    resolved = run("run", tie, "checkpoint.last_save_in_hf=true")
+    assert main([str(resolved)]) == 0
+    step = resolved.parent / "checkpoint" / "step-10"
+    expected = weights_of(step)
+    with pytest.warns(UserWarning, match="single process"):
+        # as torchtitan saves: parameters by name, pickled state beside them
+        dcp.save({**expected, "train_state": {"step": torch.tensor(3)}, "dataloader": Strange()}, checkpoint_id=tmp_path / "dcp")
+    sources = {"hf": resolved.parent / "hf", "torchtitan": tmp_path / "dcp", "titanrun": step}
+    for origin, source in sources.items():
+        found = imported(source, origin, resolved, tmp_path / origin, monkeypatch)
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], tensor) for name, tensor in expected.items()), origin
+    first = run("second", tie, f"checkpoint.initial_load_path={tmp_path / 'hf' / 'step-0'}")
+    assert main([str(first)]) == 0
+
+
+class Strange:
+    """What only unpickling would bring back."""
+
+
+def test_weights_of_another_model_are_refused_by_name(
+    run: Run, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deeper = run("deeper", "model.n_layers=3", "model.vocab_size=32", "training.dataset.path=none.npy")
+    job = {"do": "import", "from": "titanrun", "source": str(trained / "checkpoint" / "step-4"), "resolved": deeper.read_text()}
+    assert in_worker({**job, "out": str(tmp_path / "out")}, monkeypatch) == 4
+    said = capsys.readouterr().err
+    assert "missing: layers.2." in said and "another shape: output.weight (float32[64, 32], wanted float32[32, 32])" in said
+
+
+def test_a_run_goes_on_without_its_recipe(run: Run, tmp_path: Path) -> None:
+    resolved = run("run", "checkpoint.interval=4")
+    assert main([str(resolved)]) == 0
+    (tmp_path / "recipe.yaml").unlink()
+    done = titanrun("resume", str(resolved.parent), "training.steps=12")
+    assert done.returncode == 0, done.stderr
+    assert "going on after step 10" in done.stderr
+    assert list(step_folders(resolved.parent / "checkpoint")) == [4, 8, 10, 12]
+
+
+def test_resume_knows_a_run_from_a_checkpoint_inside_and_outside_of_it(trained: Path, tmp_path: Path) -> None:
+    run_dir, step = str(trained / "resolved.yaml"), trained / "checkpoint" / "step-8"
+    assert resume.resumed(trained) == [run_dir, f"dump_folder={json.dumps(str(trained))}"]
+    assert resume.resumed(step) == [run_dir, f"dump_folder={json.dumps(str(trained))}", "checkpoint.load_step=8"]
+    assert resume.resumed(trained / "checkpoint" / "step-10") == [run_dir, f"dump_folder={json.dumps(str(trained))}"]
+    moved = shutil.copytree(step, tmp_path / "backup" / "step-8")
+    found = resume.resumed(moved)
+    assert found[0] == str(moved / "resolved.yaml")
+    assert "checkpoint.initial_load_model_only=false" in found
+    with pytest.raises(ProblemsFound, match="neither a checkpoint nor a run directory"):
+        resume.resumed(tmp_path)
+
+
+def test_a_fork_starts_from_the_weights_and_names_its_parent(trained: Path, tmp_path: Path) -> None:
+    step, child = trained / "checkpoint" / "step-8", tmp_path / "child"
+    done = titanrun("fork", str(step), "training.steps=3", "optimizer.lr=1e-4", f"dump_folder={child}")
+    assert done.returncode == 0, done.stderr
+    assert "took the initial weights from" in done.stderr
+    record = json.loads((child / "run.json").read_text())
+    assert record["parent"] == {"checkpoint": str(step), "step": 8, "recipe": read_manifest(step).recipe}
+    assert list(step_folders(child / "checkpoint")) == [3]
+
+
+def test_a_run_that_trains_saves_when_it_is_asked(run: Run) -> None:
+    resolved = run("run", "training.steps=100000", "lr_scheduler.total_steps=100000", "checkpoint.interval=1000000")
+    with pytest.raises(ProblemsFound, match="no run is training"):
+        command.run(["save", str(resolved.parent)])
+    process = subprocess.Popen([sys.executable, "-m", "titanrun.worker", str(resolved)], stderr=subprocess.DEVNULL)
+    try:
+        while read_json(resolved.parent / "status.json").get("state") != "running":
+            assert process.poll() is None
+            time.sleep(0.05)
+        assert command.run(["save", str(resolved.parent), "--timeout", "60"]) == 0
+        (step,) = step_folders(resolved.parent / "checkpoint")
+        assert step > 0 and process.poll() is None
+        with pytest.raises(ProblemsFound, match="a run is training"):
+            command.run(["prune", str(resolved.parent), "--keep", "1"])
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()

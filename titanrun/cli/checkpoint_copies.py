@@ -1,0 +1,72 @@
+"""`titanrun checkpoint export` and `import`: what they are asked for is checked here; a process with torch does it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from titanrun.cli.arguments import Parser, split_overrides
+from titanrun.config.problems import fail
+from titanrun.launch.environment import environment
+from titanrun.recipe.resolve import resolve
+from titanrun.recipe.saved import checkpoint_at
+
+EXAMPLES = """  titanrun checkpoint export runs/first out --to hf --dtype bfloat16
+  titanrun checkpoint export runs/first/checkpoint/step-40 weights.pt --to torch
+  titanrun checkpoint import models/llama recipe.yaml out --from hf
+  titanrun checkpoint import outputs/checkpoint/step-1000 recipe.yaml out --from torchtitan
+  titanrun train recipe.yaml checkpoint.initial_load_path=out/step-0"""
+DTYPES = ("float32", "bfloat16", "float16")
+SHARD_BYTES = 5 * 10**9
+
+
+def export(arguments: list[str]) -> int:
+    """Copy the weights of a checkpoint out."""
+    parser = Parser(
+        "checkpoint export", "Copy the weights of a checkpoint into a format that others read; the recipe is not needed.", EXAMPLES
+    )
+    parser.add_argument("place", metavar="checkpoint", help="a checkpoint, or a run directory for its newest one")
+    parser.add_argument("out", help="what to write; it may not exist")
+    parser.add_argument(
+        "--to",
+        required=True,
+        choices=("hf", "safetensors", "torch"),
+        help="a folder for transformers, one of safetensors, or one torch file",
+    )
+    parser.add_argument("--dtype", choices=DTYPES, help="type of the weights; default: as they are saved")
+    parser.add_argument("--shard-bytes", type=int, default=SHARD_BYTES, metavar="N", help="largest file, for hf and safetensors (5 GB)")
+    options = parser.parse_args(arguments)
+    refuse_existing(options.out)
+    checkpoint = checkpoint_at(Path(options.place))
+    asked = {"dtype": options.dtype, "shard_bytes": options.shard_bytes}
+    return in_worker({"do": "export", "checkpoint": str(checkpoint), "out": options.out, "to": options.to, **asked})
+
+
+def take_in(arguments: list[str]) -> int:
+    """Make a checkpoint of weights from elsewhere."""
+    overrides, others = split_overrides(arguments)
+    parser = Parser("checkpoint import", "Make a checkpoint, step 0, of weights from elsewhere, for runs to start from.", EXAMPLES)
+    parser.add_argument("source", help="a Hugging Face folder, a checkpoint of torchtitan, or a checkpoint of another run")
+    parser.add_argument("recipe", help="the recipe whose model takes them")
+    parser.add_argument("out", help="the folder to write step-0 into")
+    parser.add_argument("--from", dest="origin", required=True, choices=("hf", "torchtitan", "titanrun"))
+    parser.takes_overrides()
+    options = parser.parse_args(others)
+    if not Path(options.source).is_dir():
+        raise fail("file", f"there is no folder '{options.source}'", help="name the folder that holds the weights")
+    refuse_existing(str(Path(options.out) / "step-0"))
+    resolved = resolve(options.recipe, overrides, environment=environment())
+    source = str(checkpoint_at(Path(options.source))) if options.origin == "titanrun" else options.source
+    return in_worker({"do": "import", "from": options.origin, "source": source, "out": options.out, "resolved": resolved.text})
+
+
+def refuse_existing(out: str) -> None:
+    """Nothing is written over."""
+    if Path(out).exists():
+        raise fail("file", f"'{out}' exists and is never written over", help="name something new")
+
+
+def in_worker(job: dict[str, object]) -> int:
+    """The exit code of the process that reads tensors."""
+    sys.stdout.flush()
+    return subprocess.run([sys.executable, "-m", "titanrun.worker.checkpoint"], input=json.dumps(job), text=True, check=False).returncode

@@ -1,0 +1,63 @@
+"""What saves a run, and what it starts from: its own checkpoint, another run's state, weights from elsewhere, or its first weights."""
+
+from titanrun.components.checkpoints.background import BackgroundSaves, Stage, WriterProcess
+from titanrun.components.checkpoints.config import CheckpointConfig
+from titanrun.components.checkpoints.retention import Retention
+from titanrun.components.checkpoints.store import CheckpointStore
+from titanrun.components.data.loader import RowLoader
+from titanrun.config.base import dump
+from titanrun.distributed.agreement import current_ranks, ranks_beside
+from titanrun.recipe.recipe import Recipe
+from titanrun.training.engine import Engine
+from titanrun.training.run_checkpoints import RunCheckpoints
+from titanrun.training.state import TrainState
+from titanrun.worker.job import Job
+from titanrun.worker.length import steps_of
+from titanrun.worker.weights import load_initial_weights, named_checkpoint
+
+
+def build_checkpoints(recipe: Recipe, job: Job, *, engine: Engine, rows: RowLoader, state: TrainState) -> RunCheckpoints:
+    """What saves and resumes the run. Close it at the end."""
+    config = recipe.checkpoint
+    in_background = config.async_mode != "disabled" and writes(config)
+    store = CheckpointStore(
+        folder=job.resolved.parent / config.folder,
+        retention=Retention(config.keep_latest_k, config.keep_every, config.keep_best),
+        ranks=ranks_beside() if in_background else current_ranks(),
+    )
+    return RunCheckpoints(
+        config=config,
+        store=store,
+        engine=engine,
+        rows=rows,
+        state=state,
+        resolved=job.text,
+        parallelism=dump(recipe.parallelism),
+        background=build_background(config, store) if in_background else None,
+    )
+
+
+def build_background(config: CheckpointConfig, store: CheckpointStore) -> BackgroundSaves:
+    """A thread, or a process of its own, that writes."""
+    if config.async_mode == "async":
+        return BackgroundSaves(store.save, Stage())
+    assert store.ranks.count == 1, "a rule keeps the writer process to runs of one rank"
+    stage = Stage(is_shared=True)
+    writer = WriterProcess(store.folder, store.retention, stage)
+    return BackgroundSaves(writer.save, stage, writer.close)
+
+
+def writes(config: CheckpointConfig) -> bool:
+    """Whether the run saves anything."""
+    return config.enable and not config.load_only
+
+
+def begin(recipe: Recipe, checkpoints: RunCheckpoints) -> None:
+    """Puts the run where its own checkpoint left it, else where the recipe says that it starts."""
+    config = recipe.checkpoint
+    if config.enable and checkpoints.resume(steps=steps_of(recipe)):
+        return
+    if config.initial_load_path is not None and not config.initial_load_model_only:
+        checkpoints.restore(named_checkpoint(config))
+    else:
+        load_initial_weights(config, model_config=recipe.model, engine=checkpoints.engine)

@@ -1,0 +1,196 @@
+"""`python -m titanrun.worker.checkpoint`: what `titanrun checkpoint` does with tensors; the job is a JSON object on stdin."""
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from titanrun.components.checkpoints.checkpoint import RESOLVED_FILE, Checkpoint, Snapshot, Tolerance, tensor_files
+from titanrun.components.checkpoints.digested_file import DigestedFile
+from titanrun.components.checkpoints.huggingface import read_folder, write_folder, write_weights
+from titanrun.components.checkpoints.layout import Layout, differences, layouts
+from titanrun.components.checkpoints.manifest import damage
+from titanrun.components.checkpoints.store import CheckpointStore
+from titanrun.config.problems import ProblemsFound, fail
+from titanrun.config.render import render_text
+from titanrun.distributed.dtypes import dtype_named
+from titanrun.distributed.meta_device import on_meta_device
+from titanrun.models.shared.family import family_module
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolve import read_resolved
+from titanrun.training.engine import MODEL_PREFIX
+from titanrun.worker.failures import failure_of
+from titanrun.worker.weights import huggingface_files
+
+EXIT_DIFFERS = 1
+Job = Mapping[str, Any]
+
+
+def main() -> int:
+    """Does the job. Returns the exit code."""
+    job = json.load(sys.stdin)
+    work: dict[str, Callable[[Job], int]] = {"export": export, "import": take_in, "diff": diff}
+    try:
+        return work[job["do"]](job)
+    except ProblemsFound as error:
+        sys.stderr.write(render_text(error.problems))
+        return error.exit_code
+    except (OSError, MemoryError) as error:
+        failure = failure_of(error)
+        sys.stderr.write(f"{failure.text}\n")
+        return failure.exit_code
+
+
+def export(job: Job) -> int:
+    """The weights of a checkpoint in another format."""
+    checkpoint, out = Checkpoint(Path(job["checkpoint"])), Path(job["out"])
+    weights = good_weights(checkpoint)
+    if job["dtype"] is not None:
+        dtype = dtype_named(job["dtype"])
+        weights = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in weights.items()}
+    if job["to"] == "torch":
+        write_torch(out, weights)
+    elif job["to"] == "safetensors":
+        write_weights(out, weights, {RESOLVED_FILE: checkpoint.load_resolved().encode()}, shard_bytes=job["shard_bytes"])
+    else:
+        export_huggingface(out, weights, read_resolved(checkpoint.folder / RESOLVED_FILE), shard_bytes=job["shard_bytes"])
+    print(out)
+    return 0
+
+
+def export_huggingface(out: Path, weights: dict[str, Tensor], recipe: Recipe, *, shard_bytes: int) -> None:
+    """A folder that transformers opens."""
+    family = family_module(type(recipe.model), "huggingface")
+    dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in weights.values()}
+    config = family.huggingface_config(recipe.model, dtypes.pop() if len(dtypes) == 1 else "float32")
+    assert recipe.tokenizer != "auto"
+    try:
+        files, texts = huggingface_files(recipe.tokenizer, recipe.model)
+    except ProblemsFound as error:
+        sys.stderr.write(f"without the tokenizer: {error}\n")
+        files, texts = [], {}
+    write_folder(out, family.to_huggingface(recipe.model, weights), config, files, texts, shard_bytes=shard_bytes)
+
+
+def write_torch(out: Path, weights: dict[str, Tensor]) -> None:
+    """One file that torch opens without unpickling more than tensors."""
+    part = out.with_name(f"{out.name}.part")
+    file = DigestedFile(part)
+    try:
+        torch.save(weights, file)  # type: ignore[arg-type]
+        file.close()
+        part.rename(out)
+    finally:
+        file.discard()
+        part.unlink(missing_ok=True)
+
+
+def take_in(job: Job) -> int:
+    """A checkpoint of step 0 with weights from elsewhere."""
+    with tempfile.TemporaryDirectory() as name:
+        file = Path(name) / RESOLVED_FILE
+        file.write_text(job["resolved"], encoding="utf-8")
+        recipe = read_resolved(file)
+    source = Path(job["source"])
+    read = {"hf": from_huggingface, "torchtitan": from_torchtitan, "titanrun": from_titanrun}[job["from"]]
+    weights = read(source, recipe)
+    state = {"train": {"step": 0, "tokens_seen": 0}, "imported": {"from": job["from"], "source": str(source.resolve())}}
+    tensors = {MODEL_PREFIX + key: tensor for key, tensor in weights.items()}
+    snapshot = Snapshot(step=0, tensors=tensors, state=state, rng={}, resolved=job["resolved"], holds="model", layout={"ranks": 1})
+    store = CheckpointStore(folder=Path(job["out"]))
+    store.save(snapshot)
+    print(store.checkpoint(0).folder)
+    return 0
+
+
+def from_huggingface(source: Path, recipe: Recipe) -> dict[str, Tensor]:
+    """The weights of a Hugging Face folder."""
+    own: dict[str, Tensor] = family_module(type(recipe.model), "huggingface").from_huggingface(recipe.model, read_folder(source))
+    return {name: tensor.contiguous() for name, tensor in own.items()}
+
+
+def from_torchtitan(source: Path, recipe: Recipe) -> dict[str, Tensor]:
+    """The weights of torchtitan's checkpoint, whose parameters have our names. Whatever else it holds is neither read nor unpickled."""
+    saved = tensor_files().read_layouts(source, others_allowed=True)
+    return read_named(source, saved, expected_shapes(recipe))
+
+
+def from_titanrun(source: Path, recipe: Recipe) -> dict[str, Tensor]:
+    """The weights of another run's checkpoint."""
+    weights = good_weights(Checkpoint(source))
+    refuse_others(source, layouts(weights), expected_shapes(recipe))
+    return weights
+
+
+def expected_shapes(recipe: Recipe) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every weight of the recipe's model, a tied one under each of its names."""
+    with on_meta_device():
+        model = recipe.model.builder()(recipe.model, seq_len=recipe.training.seq_len)
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+
+
+def read_named(source: Path, saved: Mapping[str, Layout], expected: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """Those tensors of a folder that are expected."""
+    found = {name: saved[name] for name in expected if name in saved}
+    refuse_others(source, found, expected)
+    weights = {name: torch.empty(layout.shape, dtype=layout.dtype) for name, layout in found.items()}
+    tensor_files().read_tensors(source, weights)
+    return weights
+
+
+def refuse_others(source: Path, found: Mapping[str, Layout], expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Raises a problem where names or shapes are not those of the model; any dtype will do."""
+    wanted = {name: Layout(shape, found[name].dtype if name in found else torch.float32) for name, shape in expected.items()}
+    texts = differences(found, wanted)
+    if texts:
+        raise fail("checkpoint", f"{source} does not fit the recipe's model: {'; '.join(texts)}", help="use the recipe of that model")
+
+
+def good_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """The weights of a checkpoint by the model's names. Raises a problem where a byte is not what was saved."""
+    reasons = damage(checkpoint.folder, checkpoint.manifest(), "always")
+    if reasons:
+        raise fail("checkpoint", f"{checkpoint.folder} cannot be used: {'; '.join(reasons)}")
+    return {name.removeprefix(MODEL_PREFIX): tensor for name, tensor in tensors_of(checkpoint, MODEL_PREFIX).items()}
+
+
+def tensors_of(checkpoint: Checkpoint, prefix: str = "") -> dict[str, Tensor]:
+    """The tensors of a checkpoint whose name begins so."""
+    saved = {name: layout for name, layout in checkpoint.layouts().items() if name.startswith(prefix)}
+    tensors = {name: torch.empty(layout.shape, dtype=layout.dtype) for name, layout in saved.items()}
+    checkpoint.load_tensors(tensors, tolerance=Tolerance(extra=True))
+    return tensors
+
+
+def diff(job: Job) -> int:
+    """Tensors of two checkpoints that have the same layout and other values: how far they are apart."""
+    left, right = (tensors_of(Checkpoint(Path(job[side]))) for side in ("a", "b"))
+    found = 0
+    for name, tensor in left.items():
+        other = right.get(name)
+        if other is None or other.shape != tensor.shape or other.dtype != tensor.dtype or same_bits(tensor, other):
+            continue
+        found += 1
+        print(f"~ {name}  {apart(tensor, other)}")
+    return EXIT_DIFFERS if found else 0
+
+
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same bytes, NaN and all."""
+    return torch.equal(one.flatten().view(torch.uint8), other.flatten().view(torch.uint8))
+
+
+def apart(one: Tensor, other: Tensor) -> str:
+    """Largest difference, and how many values differ."""
+    differs = one != other
+    largest = (one.double() - other.double()).abs().max().item()
+    return f"{int(differs.sum())} of {one.numel()} values differ, by {largest:.3g} at most"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
