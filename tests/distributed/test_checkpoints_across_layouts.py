@@ -14,6 +14,7 @@ from titanrun.training.trainer import Trainer
 
 SAVING = ("checkpoint={enable: true, interval: 3}", "model.n_layers=2", "lr_scheduler.total_steps=5", "validation.enable=false")
 EP2 = (*EXPERTS, "parallelism.expert_parallel_degree=2")
+ETP2 = (*EP2, "parallelism.tensor_parallel_degree=2", "parallelism.expert_tensor_parallel_degree=2")
 TENSOR = ("parallelism.tensor_parallel_degree=2",)
 REPLICATED = ("parallelism.data_parallel_replicate_degree=2",)
 
@@ -43,8 +44,20 @@ def tensors(trainer: Trainer) -> dict[str, Tensor]:
         pytest.param((2, EP2), (1, EXPERTS), marks=pytest.mark.slow),
         pytest.param((1, EXPERTS), (2, EP2), marks=pytest.mark.slow),
         pytest.param((4, EP2), (2, EXPERTS), marks=pytest.mark.slow),
+        pytest.param((4, ETP2), (1, EXPERTS), marks=pytest.mark.slow),
     ],
-    ids=["fsdp2-alone", "alone-ddp2", "hsdp2x2-fsdp2", "tp2-alone", "tp2-fsdp2", "fsdp2_tp2-tp2", "ep2-alone", "alone-ep2", "efsdp2_ep2-fsdp2"],
+    ids=[
+        "fsdp2-alone",
+        "alone-ddp2",
+        "hsdp2x2-fsdp2",
+        "tp2-alone",
+        "tp2-fsdp2",
+        "fsdp2_tp2-tp2",
+        "ep2-alone",
+        "alone-ep2",
+        "efsdp2_ep2-fsdp2",
+        "ep2_etp2-alone",
+    ],
 )
 def test_a_run_goes_on_in_another_layout(tmp_path: Path, first: tuple[int, Sequence[str]], then: tuple[int, Sequence[str]]) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"

@@ -1,5 +1,7 @@
 """Experts that ranks share: where they are, how tokens get to them, and how weights get out of them and back."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -7,16 +9,23 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
-from tests.distributed.ranks import EXPERTS, train
+from tests.distributed.ranks import EXPERTS, TEXT, train
+from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.agreement import current_ranks
+from titanrun.distributed.device import CPU
 from titanrun.distributed.expert_parallel import by_expert, dealt
+from titanrun.distributed.mesh import Meshes
+from titanrun.distributed.precision import precision_named
 from titanrun.distributed.shards import gathered, own_part
 from titanrun.models.shared.grouped_experts import GroupedExperts
 from titanrun.models.shared.moe import Moe, run_here
 from titanrun.models.shared.moe_balance import moe_layers
+from titanrun.recipe.resolve import resolve
 from titanrun.training.trainer import Trainer
+from titanrun.worker.build_model import build_model, lay_out
+from titanrun.worker.company import degrees_for
 from titanrun.worker.weights import export_huggingface, load_huggingface
 
 SHORT = ("training.steps=1", "lr_scheduler.warmup_steps=0", "validation={enable: false}", "parallelism.expert_parallel_degree=2")
@@ -28,6 +37,22 @@ CROWDED = {"all_on_one": ([9, 0, 0, 0], [5, 0, 0, 0]), "uneven": ([0, 7, 1, 0], 
 def seen() -> list[dict[str, Any]]:
     """What two ranks that share four experts see."""
     return train(2, [*EXPERTS, *SHORT], look=look).seen
+
+
+@contextmanager
+def laid_out(folder: Path, ranks: int, overrides: list[str]) -> Iterator[nn.Module]:
+    """The model of a recipe as the first of `ranks` holds it, without memory and without the others."""
+    (folder / "recipe.yaml").write_text(TEXT)
+    overrides = [*EXPERTS, f"training.global_batch_size={2 * ranks}", *overrides]
+    recipe = resolve(str(folder / "recipe.yaml"), overrides, environment={}, ranks=ranks).run
+    precision = precision_named("float32", "float32")
+    dist.init_process_group("fake", rank=0, world_size=ranks)
+    try:
+        model = build_model(recipe, precision)
+        lay_out(recipe, model, meshes=Meshes(degrees_for(recipe, ranks), CPU), precision=precision)
+        yield model
+    finally:
+        dist.destroy_process_group()
 
 
 def look(trainer: Trainer) -> dict[str, Any]:
@@ -72,6 +97,48 @@ def changed_by_export(trainer: Trainer) -> list[str]:
         own_part(weight).detach().zero_()
     load_huggingface(folder, **options)
     return [name for name, weight in model.named_parameters() if not torch.equal(gathered(weight.detach()), before[name])]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "layout", "share", "mesh"),
+    [
+        (2, {"expert_parallel": 2}, (2, 96, 64), ("efsdp", "ep")),
+        (4, {"expert_parallel": 2}, (1, 96, 64), ("efsdp", "ep")),
+        (8, {"expert_parallel": 2}, (2, 24, 64), ("efsdp", "ep")),
+        (8, {"expert_parallel": 2, "data_parallel_replicate": 2}, (1, 96, 64), ("dp_replicate", "efsdp", "ep")),
+        (2, {"expert_parallel": 2, "tensor_parallel": 2}, (2, 96, 64), ("efsdp", "ep")),
+        (4, {"expert_parallel": 2, "tensor_parallel": 2, "expert_tensor_parallel": 2}, (2, 48, 64), ("efsdp", "ep", "etp")),
+    ],
+    ids=str,
+)
+def test_an_expert_is_split_as_the_degrees_say(
+    ranks: int, layout: dict[str, int], share: tuple[int, ...], mesh: tuple[str, ...], tmp_path: Path
+) -> None:
+    with laid_out(tmp_path, ranks, [f"parallelism.{name}_degree={degree}" for name, degree in layout.items()]) as model:
+        weight: Any = moe_layers(model)[0].experts.w1
+        assert (tuple(own_part(weight).shape), weight.device_mesh.mesh_dim_names) == (share, mesh)
+
+
+def test_few_experts_of_an_odd_width_leave_ranks_without_one(tmp_path: Path) -> None:
+    with laid_out(tmp_path, 8, ["parallelism.expert_parallel_degree=2", "model.moe.hidden_dim=98"]) as model:
+        experts = moe_layers(model)[0].experts
+        assert [tuple(own_part(weight).shape) for weight in (experts.w1, experts.w2)] == [(1, 98, 64), (2, 16, 98)]
+
+
+def test_ranks_that_experts_do_not_fit_are_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(TEXT)
+    overrides = [*EXPERTS, "parallelism.expert_parallel_degree=2", "training.global_batch_size=12"]
+    recipe = resolve(str(tmp_path / "recipe.yaml"), overrides, environment={}, ranks=2).run
+    with pytest.raises(ProblemsFound, match="2 expert ranks do not fit the 3 processes that were started"):
+        degrees_for(recipe, 3)
+
+
+def test_each_layer_asks_for_the_weights_of_the_next_before_tokens_travel(tmp_path: Path) -> None:
+    with laid_out(tmp_path, 4, ["parallelism.expert_parallel_degree=2"]) as model:
+        first, second = (layer._get_fsdp_state() for layer in model.get_submodule("layers").children())
+        states = {name: moe_layer.experts._get_fsdp_state() for name, moe_layer in zip("ab", moe_layers(model), strict=True)}
+        assert first._states_to_forward_prefetch == [second, states["b"]]
+        assert second._states_to_backward_prefetch == [first, states["a"]]
 
 
 def test_each_rank_holds_its_experts_whole(seen: list[dict[str, Any]]) -> None:

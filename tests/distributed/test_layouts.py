@@ -8,6 +8,7 @@ LOSS_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 5e-6
 
 HSDP2 = "parallelism.data_parallel_replicate_degree=2"
+SCORED_BEFORE = ("model.moe.num_shared_experts=1", "model.moe.score_before_experts=true")
 ETP2 = "parallelism.expert_tensor_parallel_degree=2"
 EP2, EP4 = "parallelism.expert_parallel_degree=2", "parallelism.expert_parallel_degree=4"
 TP2 = "parallelism.tensor_parallel_degree=2"
@@ -60,6 +61,8 @@ LAYOUTS = [
     case("fsdp2_tp2_ep2", nproc=4, base=EXPERTS, overrides=[TP2, EP2], slow=True),
     case("fsdp2_tp2_ep2_etp2", nproc=4, base=EXPERTS, overrides=[TP2, EP2, ETP2], slow=True),
     case("fsdp2_tp2_ep4", nproc=4, base=EXPERTS, overrides=[TP2, EP4], slow=True),
+    case("fsdp2_tp2_ep2_shared_expert", nproc=4, base=[*EXPERTS, *SCORED_BEFORE], overrides=[TP2, EP2], slow=True),
+    case("fsdp2_tp2_ep2_etp2_shared_expert", nproc=4, base=[*EXPERTS, *SCORED_BEFORE], overrides=[TP2, EP2, ETP2], slow=True),
     case("hsdp2x2_ep2", nproc=4, base=EXPERTS, overrides=[EP2, HSDP2], slow=True),
 ]
 

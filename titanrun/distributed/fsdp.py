@@ -6,6 +6,7 @@ Gradients are sums over the ranks, never means: the loss of each rank is divided
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, Literal, Protocol, cast
 
 import torch
@@ -17,6 +18,7 @@ from torch.distributed.tensor import Shard
 
 from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.precision import Precision
+from titanrun.distributed.shards import own_part
 
 Reshard = Literal["default", "always", "never"]
 
@@ -65,6 +67,8 @@ def share_over_ranks(model: nn.Module, data_parallel: DataParallel, meshes: Mesh
     for module in model.modules():
         if isinstance(module, FSDPModule):
             sum_gradients(module)
+    if meshes.sparse is not None:
+        prefetch_in_order(layers)
     return True
 
 
@@ -79,12 +83,27 @@ def wrapping(data_parallel: DataParallel, meshes: Meshes) -> Wrap | None:
 def share_experts(experts: nn.Module, data_parallel: DataParallel, meshes: Meshes, *, reshard: bool) -> None:
     """Shards a layer's experts over the ranks that have the same ones: by expert, or within them where there are too few."""
     degrees = meshes.degrees
-    shards = (degrees.efsdp or 1) * degrees.expert
-    is_short = any(shards > weight.size(0) for weight in experts.parameters())
+    ranks = degrees.efsdp or 1
     mesh = meshes.axes(meshes.sparse, "dp_replicate", "efsdp")
     assert mesh is not None, "efsdp is kept where it has one rank"
-    placement = {"shard_placement_fn": lambda weight: Shard(1)} if is_short else {}
-    shard(experts, reshard=reshard, mesh=mesh, **placement, **policies(data_parallel, meshes))
+
+    def placement(weight: nn.Parameter) -> Shard:
+        # FSDP pads dim 0 only
+        splits_evenly = own_part(weight).size(1) % ranks == 0
+        return Shard(1) if ranks * degrees.expert > weight.size(0) and splits_evenly else Shard(0)
+
+    shard(experts, reshard=reshard, mesh=mesh, shard_placement_fn=placement, **policies(data_parallel, meshes))
+
+
+def prefetch_in_order(layers: Sequence[nn.Module]) -> None:
+    """Lets each layer ask for the weights of the next one, and in the backward pass of the one before.
+
+    By itself FSDP counts on a host that runs ahead of the device, and the host waits wherever tokens are sent to experts.
+    """
+    groups = [[module for module in layer.modules() if isinstance(module, FSDPModule)] for layer in layers]
+    for before, after in pairwise(groups):
+        before[0].set_modules_to_forward_prefetch(after)
+        after[0].set_modules_to_backward_prefetch(before)
 
 
 def policies(data_parallel: DataParallel, meshes: Meshes) -> dict[str, Any]:
