@@ -7,6 +7,14 @@ from tests.distributed.ranks import Case, alone, case, train
 LOSS_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 5e-6
 
+TP2 = "parallelism.tensor_parallel_degree=2"
+WHOLE_STREAM = "parallelism.enable_sequence_parallel=false"
+ODD = "model.vocab_size=2049"
+QWEN3 = "model={name: qwen3, flavor: debugmodel, n_layers: 2}"
+QWEN3_MOE = (
+    "model={name: qwen3, flavor: debugmodel_moe, n_layers: 2, moe: {num_experts: 8, top_k: 2, hidden_dim: 128, num_shared_experts: 1}}"
+)
+
 LAYOUTS = [
     case("fsdp2", nproc=2),
     case("fsdp4", nproc=4, slow=True),
@@ -20,6 +28,22 @@ LAYOUTS = [
     case("fsdp3_uneven", nproc=3, base=["training.global_batch_size=6"], slow=True),
     case("fsdp2_tied", nproc=2, base=["model.tie_word_embeddings=true"], slow=True),
     case("fsdp2_unclipped", nproc=2, base=["training.max_norm=null"], slow=True),
+    case("tp2", nproc=2, overrides=[TP2], slow=True),
+    case("tp2_whole_stream", nproc=2, overrides=[TP2, WHOLE_STREAM], slow=True),
+    case("tp2_whole_logits", nproc=2, overrides=[TP2, "parallelism.disable_loss_parallel=true"], slow=True),
+    case("tp2_odd", nproc=2, overrides=[TP2], base=[ODD]),
+    case("tp2_recomputed", nproc=2, overrides=[TP2, "activation_checkpoint=full"], slow=True),
+    case("tp4", nproc=4, overrides=["parallelism.tensor_parallel_degree=4"], slow=True),
+    case("tp4_odd", nproc=4, overrides=["parallelism.tensor_parallel_degree=4"], base=[ODD], slow=True),
+    case("tp2_qwen3", nproc=2, overrides=[TP2], base=[QWEN3], slow=True),
+    case("tp2_qwen3_moe", nproc=2, overrides=[TP2], base=[QWEN3_MOE]),
+    case("tp2_qwen3_moe_whole_stream", nproc=2, overrides=[TP2, WHOLE_STREAM], base=[QWEN3_MOE], slow=True),
+    case("fsdp2_tp2", nproc=4, overrides=[TP2], slow=True),
+    case("fsdp2_tp2_odd", nproc=4, overrides=[TP2], base=[ODD], slow=True),
+    case("fsdp2_tp2_offload", nproc=4, overrides=[TP2, "training.enable_cpu_offload=true"], slow=True),
+    case("fsdp2_tp2_qwen3", nproc=4, overrides=[TP2], base=[QWEN3], slow=True),
+    case("fsdp2_tp2_qwen3_moe", nproc=4, overrides=[TP2], base=[QWEN3_MOE], slow=True),
+    case("hsdp2x2_tp2", nproc=8, overrides=[TP2, "parallelism.data_parallel_replicate_degree=2"], slow=True),
 ]
 
 

@@ -13,6 +13,7 @@ from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.meta_device import allocate, on_meta_device
 from titanrun.distributed.precision import Precision
 from titanrun.distributed.seeds import WeightGenerator
+from titanrun.models.shared.family import family_module
 from titanrun.models.shared.moe_balance import ExpertBalance, moe_layers
 from titanrun.recipe.recipe import Recipe
 from titanrun.training.engine import Engine
@@ -39,6 +40,7 @@ def lay_out(recipe: Recipe, model: nn.Module, *, meshes: Meshes | None, precisio
     The order matters: activation checkpointing wraps what is split over ranks, and data parallelism what is checkpointed, so that
     a recomputed layer finds its weights gathered.
     """
+    split_over_tensor_ranks(recipe, model, meshes)
     recipe.activation_checkpoint.builder()(recipe.activation_checkpoint, model=model)
     if meshes is None:
         return precision
@@ -52,6 +54,19 @@ def lay_out(recipe: Recipe, model: nn.Module, *, meshes: Meshes | None, precisio
     )
     is_shared: bool = fsdp.share_over_ranks(model, data_parallel, meshes)
     return precision.without_autocast if is_shared else precision
+
+
+def split_over_tensor_ranks(recipe: Recipe, model: nn.Module, meshes: Meshes | None) -> None:
+    """Splits the matrices of the model as its family plans."""
+    if meshes is None or meshes.degrees.tensor == 1:
+        return
+    tensor_parallel = import_module("titanrun.distributed.tensor_parallel")
+    how = tensor_parallel.TensorParallel(
+        sequence=recipe.parallelism.enable_sequence_parallel,
+        vocabulary=recipe.loss.takes_split_logits and not recipe.parallelism.disable_loss_parallel,
+    )
+    plan = family_module(type(recipe.model), "parallelize").TENSOR_PLAN
+    tensor_parallel.split_matrices(model, plan, how, meshes)
 
 
 def longest_row(recipe: Recipe) -> int:

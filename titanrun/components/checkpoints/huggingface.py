@@ -57,17 +57,19 @@ def write_folder(
 
     Raises a problem `checkpoint` where `folder` exists.
     """
-    copied = {file.name: file.read_bytes() for file in extra_files}
-    write_weights(folder, tensors, {CONFIG_FILE: _json(config), **copied, **(extra_texts or {})}, shard_bytes=shard_bytes)
+    beside = {CONFIG_FILE: _json(config), **{file.name: file for file in extra_files}, **(extra_texts or {})}
+    write_weights(folder, tensors, beside, shard_bytes=shard_bytes)
 
 
-def write_weights(folder: Path, tensors: Mapping[str, Tensor], beside: Mapping[str, bytes], *, shard_bytes: int = SHARD_BYTES) -> None:
+def write_weights(
+    folder: Path, tensors: Mapping[str, Tensor], beside: Mapping[str, bytes | Path], *, shard_bytes: int = SHARD_BYTES
+) -> None:
     """Write a folder of safetensors with an index where they are several, and the files of `beside`; there whole or not at all."""
     if folder.parent.is_dir():
         sweep(folder.parent, re.compile(re.escape(folder.name)))
     with written_whole(folder) as temporary:
         for name, content in beside.items():
-            (temporary / name).write_bytes(content)
+            (temporary / name).write_bytes(content if isinstance(content, bytes) else content.read_bytes())
         shards = split(tensors, shard_bytes)
         files = [SINGLE_FILE] if len(shards) == 1 else [f"model-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
         for file_name, shard in zip(files, shards, strict=True):
