@@ -1,5 +1,7 @@
 """Every layout of ranks trains as one process does, in fp32: losses, gradient norms, gradients, held-out losses."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.distributed.ranks import EXPERTS, Case, alone, case, train
@@ -8,7 +10,9 @@ LOSS_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 5e-6
 
 FOUR_STAGES = ["training.local_batch_size=4", "validation.local_batch_size=2"]
+ORDER = Path(__file__).with_name("v_shaped_order.csv")
 IN_ORDER = "[[tok_embeddings, layers.0], [layers.1, layers.2, layers.3, norm, output]]"
+DDP2 = "parallelism.data_parallel_replicate_degree=2"
 HSDP2 = "parallelism.data_parallel_replicate_degree=2"
 SCORED_BEFORE = ("model.moe.num_shared_experts=1", "model.moe.score_before_experts=true")
 ETP2 = "parallelism.expert_tensor_parallel_degree=2"
@@ -72,6 +76,8 @@ LAYOUTS = [
     case("pp2_recompute", nproc=2, overrides=[*pipeline(2), "activation_checkpoint=full"], slow=True),
     case("pp2_zbv_recompute", nproc=2, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES, "activation_checkpoint=full"], slow=True),
     case("pp2_qwen3", nproc=2, overrides=pipeline(2), base=[QWEN3, UNTIED], slow=True),
+    case("pp2_custom_csv", nproc=2, overrides=[*pipeline(2, schedule_csv=ORDER), *FOUR_STAGES], slow=True),
+    case("fsdp2_pp2_custom_csv", nproc=4, overrides=[*pipeline(2, schedule_csv=ORDER), *FOUR_STAGES], slow=True),
     case("tp2_pp2", nproc=4, overrides=[*pipeline(2), TP2], slow=True),
     case("tp2_pp2_whole_stream", nproc=4, overrides=[*pipeline(2), TP2, WHOLE_STREAM], slow=True),
     case("tp2_pp2_zbv", nproc=4, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES, TP2], base=[ODD], slow=True),
@@ -82,6 +88,8 @@ LAYOUTS = [
     case("fsdp2_pp2_looped_1f1b", nproc=4, overrides=[*pipeline(2, "Interleaved1F1B"), *FOUR_STAGES], slow=True),
     case("fsdp2_pp2_zbv", nproc=4, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES], slow=True),
     case("fsdp2_pp2_dualpipev", nproc=4, overrides=[*pipeline(2, "DualPipeV"), *FOUR_STAGES], slow=True),
+    case("ddp2_pp2_zbv", nproc=4, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES, DDP2], slow=True),
+    case("ddp2_pp2", nproc=4, overrides=[*pipeline(2), DDP2], slow=True),
     case("ddp2_pp2", nproc=4, overrides=[*pipeline(2), "parallelism.data_parallel_replicate_degree=2"], slow=True),
     case("experts_fsdp2", nproc=2, base=EXPERTS, slow=True),
     case("fsdp2_ep2", nproc=2, base=EXPERTS, overrides=[EP2]),
