@@ -7,6 +7,10 @@ from tests.distributed.ranks import Case, alone, case, train
 LOSS_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 5e-6
 
+CP2, CP4 = "parallelism.context_parallel_degree=2", "parallelism.context_parallel_degree=4"
+UNBALANCED = "parallelism.context_parallel_load_balancer=null"
+BY_HEADS = "parallelism.context_parallel_rotate_method=alltoall"
+
 LAYOUTS = [
     case("fsdp2", nproc=2),
     case("fsdp4", nproc=4, slow=True),
@@ -20,6 +24,10 @@ LAYOUTS = [
     case("fsdp3_uneven", nproc=3, base=["training.global_batch_size=6"], slow=True),
     case("fsdp2_tied", nproc=2, base=["model.tie_word_embeddings=true"], slow=True),
     case("fsdp2_unclipped", nproc=2, base=["training.max_norm=null"], slow=True),
+    case("cp2", nproc=2, overrides=[CP2]),
+    case("cp2_unbalanced", nproc=2, overrides=[CP2, UNBALANCED], slow=True),
+    case("cp2_alltoall", nproc=2, overrides=[CP2, BY_HEADS]),
+    case("cp2_alltoall_unbalanced", nproc=2, overrides=[CP2, BY_HEADS, UNBALANCED], slow=True),
 ]
 
 

@@ -7,12 +7,15 @@ import torch
 from torch import nn
 
 from titanrun.components.metrics.recorder import record
+from titanrun.distributed.degrees import pieces_per_rank
 from titanrun.distributed.device import CPU
 from titanrun.distributed.dtypes import default_dtype, dtype_named
 from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.meta_device import allocate, on_meta_device
 from titanrun.distributed.precision import Precision
+from titanrun.distributed.rows import RowSharing
 from titanrun.distributed.seeds import WeightGenerator
+from titanrun.models.shared.attention import BACKENDS
 from titanrun.models.shared.moe_balance import ExpertBalance, moe_layers
 from titanrun.recipe.recipe import Recipe
 from titanrun.training.engine import Engine
@@ -39,6 +42,10 @@ def lay_out(recipe: Recipe, model: nn.Module, *, meshes: Meshes | None, precisio
     The order matters: activation checkpointing wraps what is split over ranks, and data parallelism what is checkpointed, so that
     a recomputed layer finds its weights gathered.
     """
+    rows = row_sharing(recipe, meshes)
+    if rows is not None:
+        share_rows = import_module("titanrun.distributed.context_parallel").share_rows
+        share_rows(model, rows, recipe.parallelism.context_parallel_rotate_method, attention=tuple(BACKENDS.values()))
     recipe.activation_checkpoint.builder()(recipe.activation_checkpoint, model=model)
     if meshes is None:
         return precision
@@ -52,6 +59,12 @@ def lay_out(recipe: Recipe, model: nn.Module, *, meshes: Meshes | None, precisio
     )
     is_shared: bool = fsdp.share_over_ranks(model, data_parallel, meshes)
     return precision.without_autocast if is_shared else precision
+
+
+def row_sharing(recipe: Recipe, meshes: Meshes | None) -> RowSharing | None:
+    """How context-parallel ranks share rows; None where each rank has whole ones."""
+    group = None if meshes is None else meshes.group("cp")
+    return None if group is None else RowSharing(group, pieces_per_rank(recipe.parallelism))
 
 
 def longest_row(recipe: Recipe) -> int:
@@ -85,5 +98,5 @@ def build_engine(recipe: Recipe, model: nn.Module, *, device: torch.device, prec
         ExpertBalance(layers, **over_ranks).watch(optimizer, record)
     schedule = recipe.lr_scheduler.builder()(recipe.lr_scheduler)
     loss = recipe.loss.builder()(recipe.loss)
-    max_norm = recipe.training.max_norm
-    return Engine(model, optimizer, schedule, loss, device=device, precision=precision, max_norm=max_norm, meshes=meshes)
+    max_norm, rows = recipe.training.max_norm, row_sharing(recipe, meshes)
+    return Engine(model, optimizer, schedule, loss, device=device, precision=precision, max_norm=max_norm, meshes=meshes, rows=rows)
