@@ -13,7 +13,9 @@ from titanrun.distributed.shards import gathered
 from titanrun.training.trainer import Trainer
 
 SAVING = ("checkpoint={enable: true, interval: 3}", "model.n_layers=2", "lr_scheduler.total_steps=5", "validation.enable=false")
+TENSOR = ("parallelism.tensor_parallel_degree=2",)
 REPLICATED = ("parallelism.data_parallel_replicate_degree=2",)
+CONTEXT = ("parallelism.context_parallel_degree=2",)
 
 
 def saved(folder: Path, step: int) -> dict[str, Tensor]:
@@ -35,8 +37,13 @@ def tensors(trainer: Trainer) -> dict[str, Tensor]:
         ((2, ()), (1, ())),
         pytest.param((1, ()), (2, REPLICATED), marks=pytest.mark.slow),
         pytest.param((4, REPLICATED), (2, ()), marks=pytest.mark.slow),
+        ((2, TENSOR), (1, ())),
+        pytest.param((2, TENSOR), (2, ()), marks=pytest.mark.slow),
+        pytest.param((4, TENSOR), (2, TENSOR), marks=pytest.mark.slow),
+        pytest.param((2, CONTEXT), (1, ()), marks=pytest.mark.slow),
+        pytest.param((1, ()), (4, CONTEXT), marks=pytest.mark.slow),
     ],
-    ids=["fsdp2-alone", "alone-ddp2", "hsdp2x2-fsdp2"],
+    ids=["fsdp2-alone", "alone-ddp2", "hsdp2x2-fsdp2", "tp2-alone", "tp2-fsdp2", "fsdp2_tp2-tp2", "cp2-alone", "alone-fsdp2_cp2"],
 )
 def test_a_run_goes_on_in_another_layout(tmp_path: Path, first: tuple[int, Sequence[str]], then: tuple[int, Sequence[str]]) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"

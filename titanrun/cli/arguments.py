@@ -8,11 +8,13 @@ from typing import Any, NoReturn
 
 from titanrun.cli.command_docs import as_markdown, fitted_examples
 from titanrun.config.problems import fail
+from titanrun.config.suggest import closest
 
 TORCHTITAN_FLAG = re.compile(r"--[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_\-\[\]]+)+(=.*)?", re.DOTALL)
 OVERRIDE = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-\[\]]*(\+=|-=|=|!$)")
 OVERRIDE_HELP = "changes after the file, in this order: path=value, path+=item, path-=item, path! (back to the default)"
 EXAMPLES = "examples:\n"
+UNRECOGNIZED = "unrecognized arguments: "
 
 
 class WrappedHelp(HelpFormatter):
@@ -56,6 +58,11 @@ class Parser(ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """A mistake in the command line."""
+        if message.startswith(UNRECOGNIZED):
+            word = message.removeprefix(UNRECOGNIZED).split()[0]
+            meant = closest(word, self._option_string_actions) if word.startswith("-") else None
+            kind = "unknown option" if word.startswith("-") else "unexpected argument"
+            raise fail("usage", f"{kind} '{word}'", help=f"did you mean '{meant}'?" if meant else f"see {self.prog} --help")
         raise fail("usage", message, help=f"see {self.prog} --help")
 
 

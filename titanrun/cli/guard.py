@@ -42,7 +42,7 @@ def guarded(command: Callable[[list[str]], int], arguments: Sequence[str]) -> in
 def print_problems(problems: Sequence[Problem]) -> None:
     """Problems for a person, on stderr."""
     text = render_text(in_file_order(problems), colour=colour_wanted(sys.stderr.isatty()), columns=columns(sys.stderr))
-    print(text, file=sys.stderr)
+    sys.stderr.write(text)
 
 
 def save_report(arguments: Sequence[str]) -> Path:

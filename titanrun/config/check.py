@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import ValidationError
 
 from titanrun.config import registry
+from titanrun.config.advice import advice, path_advice
 from titanrun.config.base import Config
 from titanrun.config.compose import EXTENDS
 from titanrun.config.conflict import CONFLICT, place_together, uses
@@ -157,13 +158,16 @@ class Checker:
             message = f"{path_text(path)} asks for {capability}, which this version does not have"
             return Problem("not-built", message, path, origin, help="leave it out", got=got)
         wording = word_value_error(error["type"], error.get("ctx") or {}, NO_VALUE if empty else error["input"])
+        if isinstance(got, str) and "/" in got and is_slot(slot := annotation_at(self.model, self.data, path)):
+            wording = replace(wording, help=path_advice(slot, got) or wording.help)
+        advised = advice(field_at(self.model, self.data, path), error["input"], is_empty=empty)
         null_text = node.value is None and not empty and node.origin.source.name.lower().endswith(".toml")
         return Problem(
             wording.code,
             wording.message,
             path,
             origin,
-            help=wording.help or (TOML_NULL if null_text else None),
+            help=wording.help or (TOML_NULL if null_text else advised),
             suggestion=wording.suggestion,
             got=got,
             expected=wording.expected,
@@ -205,6 +209,12 @@ class Checker:
         respelt = next((name for name in self.known_keys(holder) if letters(name) == letters(key)), None)
         if respelt is not None:
             return respelt, None
+        steps = tuple(key.split("."))
+        if len(steps) > 1 and field_at(self.model, self.data, (*path[:-1], *steps)) is not None:
+            return None, f"write {steps[-1]} below '{path_text((*path[:-1], *steps[:-1]))}': dots are for the command line"
+        above = self.empty_above(path, parent)
+        if above is not None:
+            return None, f"indent it: it belongs to '{above}' in line {key_line(parent.value[above])}"
         present = set(parent.value)
         for synonym in self.synonyms.get(key.lower().replace("-", "_"), ()):
             if synonym in holder.model_fields:
@@ -213,12 +223,33 @@ class Checker:
         exact = self.elsewhere(key, path)
         return (None, exact) if exact else (suggestion, None)
 
+    def empty_above(self, path: DataPath, parent: Node) -> str | None:
+        """The key above that holds nothing, and could hold what is unknown here."""
+        assert isinstance(parent.value, dict)
+        key, mark, found = str(path[-1]), key_origin(parent.value[str(path[-1])]), None
+        for name, node in parent.value.items():
+            if name == key:
+                break
+            is_beside = mark is not None and node.key is not None and node.key.source is mark.source
+            if node.value is None and node.origin == node.key and is_beside and key in self.keys_inside((*path[:-1], name)):
+                found = name
+        return found
+
+    def keys_inside(self, path: DataPath) -> set[str]:
+        """The keys that a section, or any component of a slot, may hold at `path`."""
+        annotation = annotation_at(self.model, self.data, path)
+        if is_slot(annotation):
+            return {key for choice in registry.choices(annotation).values() for key in choice.model_fields}
+        return set(annotation.model_fields) if isinstance(annotation, type) and issubclass(annotation, Config) else set()
+
     def elsewhere(self, key: str, path: DataPath) -> str | None:
         """Where else the schema has this very key, or a synonym of it."""
         wanted = (key, *self.synonyms.get(key.lower().replace("-", "_"), ()))
-        places = [place for word in wanted for place in keys_named(self.model, self.data, word)]
-        if places:
-            return f"'{key}' belongs in {path_text(places[0][:-1]) or 'the top level'}: write {path_text(places[0])}"
+        place = next((place for word in wanted for place in keys_named(self.model, self.data, word)), None)
+        if place is not None and place[-1] != key:
+            return f"'{key}' is {path_text(place)} here"
+        if place is not None:
+            return f"'{key}' belongs in {path_text(place[:-1])}" if len(place) > 1 else f"'{key}' belongs at the top level"
         annotation: Any = annotation_at(self.model, self.data, path[:-1]) if len(path) > 1 else None
         if is_slot(annotation):
             holders = [name for name, choice in registry.choices(annotation).items() if key in choice.model_fields]
@@ -260,6 +291,11 @@ def value_fix(wording: Wording, node: Node, origin: Origin, got: Any) -> Fix | N
 def key_origin(node: Node | None) -> Origin | None:
     """The mark of the key that leads to a node, else of its value."""
     return None if node is None else node.key or node.origin
+
+
+def key_line(node: Node) -> int:
+    """The line of a node's key."""
+    return (node.key or node.origin).line
 
 
 def first_key(node: Node) -> Origin:

@@ -7,11 +7,14 @@ from pathlib import Path
 
 from titanrun.config.problems import Origin, Problem, ProblemsFound, Related
 from titanrun.config.source import read_source
+from titanrun.config.suggest import closest
 from titanrun.config.tree import Node, ReadInPart
 
 EXTENDS = "extends"
 ANCHOR_PREFIX = "x-"
 LONGEST_CHAIN = 64
+# folders on a shelf, and the file in the last
+DEEPEST_SHELF = 4
 # the one bare word that never names a component
 AUTO = "auto"
 
@@ -96,8 +99,8 @@ class Composer:
         bases = []
         for base, named_at in self.bases(own):
             file = on_shelf(base, self.shelves) or beside(path, base)
-            looped = self.cycle(file, named_at, ring)
-            bases.append(None if looped else self.compose(file, ring, named_at))
+            gone = self.is_missing(base, file, named_at) or self.cycle(file, named_at, ring)
+            bases.append(None if gone else self.compose(file, ring, named_at))
         kept = {key: child for key, child in entries(own).items() if key != EXTENDS and not key.startswith(ANCHOR_PREFIX)}
         merged: dict[str, Node] = {}
         for node in (*bases, replace(own, value=kept)):
@@ -122,6 +125,15 @@ class Composer:
             else:
                 yield item.value, item.origin
 
+    def is_missing(self, base: str, file: str, named_at: Origin) -> bool:
+        """Whether a base is not there, and a shelf is involved, which can say what was meant."""
+        meant = on_some_shelf(base, self.shelves) if is_absent(file) else None
+        if meant is None:
+            return False
+        help = f"did you mean '{meant}'?" if meant else None
+        self.problems.append(Problem("file", f"there is no file {base}", (EXTENDS,), named_at, help=help, suggestion=meant or None))
+        return True
+
     def cycle(self, path: str, named_at: Origin, ring: tuple[Include, ...]) -> bool:
         """Whether `path` is one of the files that led to it; reported once, with the ring."""
         file = real(path)
@@ -142,6 +154,30 @@ def on_shelf(base: str, shelves: Mapping[str, Path]) -> str | None:
     if shelf not in shelves or not path or ".." in Path(path).parts or Path(path).is_absolute():
         return None
     return str(shelves[shelf] / path)
+
+
+def is_absent(file: str) -> bool:
+    """Whether a path can be looked up, and nothing is there."""
+    try:
+        Path(file).stat()
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError):  # reading it says why
+        return False
+    return False
+
+
+def on_some_shelf(base: str, shelves: Mapping[str, Path]) -> str | None:
+    """The name of a shelf's file that a base, which is not there, was to be; empty where a shelf has no such file, None where none
+    was meant."""
+    shelf, _, path = base.partition(":")
+    if shelf in shelves:
+        files = [file.relative_to(shelves[shelf]).as_posix() for file in sorted(shelves[shelf].rglob("*")) if file.is_file()]
+        meant = closest(path, files)
+        return f"{shelf}:{meant}" if meant else ""
+    parts = Path(base).parts[-DEEPEST_SHELF:]
+    ends = [Path(*parts[start:]) for start in range(len(parts)) if parts[start:] and ".." not in parts[start:]]
+    return next((f"{name}:{end.as_posix()}" for end in ends for name, folder in shelves.items() if (folder / end).is_file()), None)
 
 
 def beside(path: str, base: str) -> str:

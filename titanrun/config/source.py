@@ -88,6 +88,8 @@ def missing(path: str, name: str, included_from: Origin | None) -> ProblemsFound
     near = closest(stem, names)
     alike = [near] if near else [other for other in names if stem in other]
     help = "did you mean " + listing((str(folder / names[other]) for other in alike), most=3) if alike else None
+    if not alike and included_from is None and Path(path).suffix.lower() not in FORMATS:
+        help = "recipes end in .yaml, .yml or .toml; a change of one is written path=value, in one word"
     return fail("file", f"there is no file {name}", origin=included_from, help=help)
 
 

@@ -1,6 +1,11 @@
 """The word someone probably meant."""
 
+import re
 from collections.abc import Collection, Iterable
+
+DIGIT = re.compile("[0-9]")
+CURLY_QUOTES = "\u2018\u2019\u201a\u201c\u201d\u201e"
+SPELLED_DIFFERENTLY = f"-_. {CURLY_QUOTES}"
 
 
 def closest(word: str, candidates: Iterable[str], *, present: Collection[str] = ()) -> str | None:
@@ -20,14 +25,20 @@ def closest(word: str, candidates: Iterable[str], *, present: Collection[str] = 
     return next((option for option in options if len(word) >= 4 and option.startswith(word)), None)
 
 
+def is_other_number(word: str, option: str) -> bool:
+    """Whether two names differ in their numbers alone: 7B is no misspelling of 1B, nor llama4 of llama3; 23B may be one of 32B."""
+    left, right = letters(word), letters(option)
+    return left != right and DIGIT.sub("#", left) == DIGIT.sub("#", right) and sorted(left) != sorted(right)
+
+
 def is_respelling(word: str, meant: str, candidates: Iterable[str]) -> bool:
     """Whether `word` is `meant` but for case, hyphens and underscores, and no other candidate is."""
     return [option for option in candidates if letters(option) == letters(word)] == [meant]
 
 
 def letters(word: str) -> str:
-    """The word without what people spell differently: case, hyphens, underscores, dots, spaces."""
-    return "".join(character for character in word.lower() if character not in "-_. ")
+    """The word without what people spell differently: case, hyphens, underscores, dots, spaces, a word processor's quotes."""
+    return "".join(character for character in word.lower() if character not in SPELLED_DIFFERENTLY)
 
 
 def edit_distance(left: str, right: str, limit: int) -> int:

@@ -82,7 +82,12 @@ def given_twice(repeat: Repeat, places: Places) -> Problem:
     """The problem of a key that has a value or a table already."""
     first = Related(places.origin(*repeat.first), "first given here", repeat.path)
     return Problem(
-        "duplicate-key", f"key '{cut(str(repeat.path[-1]))}' is given twice", repeat.path, places.origin(*repeat.key), related=(first,)
+        "duplicate-key",
+        f"key '{cut(str(repeat.path[-1]))}' is given twice",
+        repeat.path,
+        places.origin(*repeat.key),
+        help="remove one of the two",
+        related=(first,),
     )
 
 

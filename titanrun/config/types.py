@@ -10,6 +10,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, ValidationError, core
 AUTO: Literal["auto"] = "auto"
 # what a run directory holds already
 OWN_NAMES = {"logs", "data", "hf", "metrics.jsonl", "resolved.yaml", "resolved.sources.json", "run.json", "status.json"}
+OWN_FOLDER = "it lies inside the run directory; set dump_folder to put the whole run elsewhere"
 # bytes of a name on common file systems, and of a path that leaves room for the run directory in front of it
 LONGEST_NAME = 255
 LONGEST_PATH = 1024
@@ -31,7 +32,8 @@ def inside_run_directory(text: str) -> str:
     taken = bool(parts) and (parts[0].startswith(".") or parts[0].casefold() in OWN_NAMES)
     long = len(text.encode()) > LONGEST_PATH or any(len(part.encode()) > LONGEST_NAME for part in parts)
     if leaves or not parts or taken or long:
-        raise PydanticCustomError("a_folder_of_its_own_inside_the_run_directory", "leaves the run directory")
+        context = {"help": OWN_FOLDER}
+        raise PydanticCustomError("a_folder_of_its_own_inside_the_run_directory", "leaves the run directory", context)
     return text
 
 

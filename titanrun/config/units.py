@@ -21,7 +21,7 @@ SIZE_UNITS = BINARY_UNITS | {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12
 # in milliseconds, the largest first
 TIME_UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 # what people write for the units of time
-TIME_WORDS = re.compile(r"(?<=[0-9])(d|h|m|s)(?:ays?|rs?|ours?|ins?|inutes?|ecs?|econds?)", re.IGNORECASE)
+TIME_WORDS = re.compile(r"(?<=[0-9])(d|h|m|s)(?:ays?|rs?|ours?|ins?|inutes?|ecs?|econds?)(?![a-z])", re.IGNORECASE)
 # no number with a unit is longer: it would not fit 64 bits
 LONGEST = 40
 

@@ -4,13 +4,13 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from titanrun.config.problems import Code
 from titanrun.config.render import shorten
 from titanrun.config.scalars import BOOLEAN_WORDS
-from titanrun.config.suggest import closest, is_respelling, listing
+from titanrun.config.suggest import CURLY_QUOTES, closest, is_other_number, is_respelling, listing
 
 NO_VALUE = object()
 AUTO = "auto"
@@ -32,6 +32,10 @@ EXPECTED = {
 SECRET_MESSAGE = "a secret is not written into a recipe; what stands here is not shown"
 SECRET_HELP = "write ${env:NAME}, and set that environment variable where the run starts"
 SIZE_WORDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kKmMbBgG])(?:i?[bB])?")
+DECIMAL_COMMA = re.compile(r"[-+]?0,[0-9]{1,17}")
+PERCENT = re.compile(r"([0-9]{1,17}(?:\.[0-9]{1,17})?) ?%")
+POWER_OF_TEN = re.compile(r"(?:([0-9]{1,17}(?:\.[0-9]{1,17})?) ?[*x\u00d7] ?)?10 ?(?:\^|\*\*) ?\(?([-+]?[0-9]{1,9})\)?")
+SHORT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32", "full": "float32"}
 SIZE_FACTORS = {"k": (10**3, 2**10), "m": (10**6, 2**20), "b": (10**9, 2**30), "g": (10**9, 2**30)}
 
 
@@ -73,7 +77,8 @@ def word_value_error(kind: str, context: Mapping[str, Any], value: Any) -> Wordi
         bound = number(context[key])
         return Wording("out-of-range", f"{shorten(value)} is {sign} {bound}", expected=f"{allowed} {bound}")
     expected = EXPECTED.get(kind, kind.replace("_", " "))
-    return word_wrong_type(expected, value)
+    worded = word_wrong_type(expected, value)
+    return replace(worded, help=context["help"]) if worded.help is None and "help" in context else worded
 
 
 def word_auto_or(inner: Wording, value: str) -> Wording:
@@ -134,17 +139,30 @@ def word_text_for_number(expected: str, value: str, message: str) -> Wording:
         offers = [number(float(size[1]) * factor) for factor in reversed(SIZE_FACTORS[size[2].lower()])]
         wrong = f"{shorten(value)} has a unit, and this field has none"
         return Wording("ambiguous-number", wrong, f"write {listing(offers)}", None, expected)
-    plain = unicodedata.normalize("NFKC", value).strip().replace("_", "")
+    other = other_notation(value)
+    if other:
+        return Wording("wrong-type", message, f"write {other}", None, expected)
+    plain = unicodedata.normalize("NFKC", value.strip(CURLY_QUOTES)).strip().replace("_", "")
     try:
         finite = math.isfinite(float(plain))
     except ValueError:
         return Wording("wrong-type", message, expected=expected)
-    if not value.isascii():
+    if not value.strip(CURLY_QUOTES).isascii():
         return Wording("ambiguous-number", f"{shorten(value)} is text: numbers have ASCII digits", f"write {plain}", plain, expected)
     if not finite:  # nan, inf and infinity are text in YAML
         return Wording("out-of-range", f"{shorten(value)} is not a finite number", expected=expected)
     certain = "whole" not in expected or float(plain).is_integer()
     return Wording("wrong-type", f"{message} in quotes", f"write {plain} without quotes", plain, expected, certain)
+
+
+def other_notation(text: str) -> str | None:
+    """A number written as on paper: 0,001 or 3*10^-4 or 10%."""
+    if DECIMAL_COMMA.fullmatch(text):
+        return text.replace(",", ".")
+    if percent := PERCENT.fullmatch(text):
+        return number(float(percent[1]) / 100)
+    power = POWER_OF_TEN.fullmatch(text)
+    return f"{power[1] or 1}e{int(power[2])}" if power else None
 
 
 def word_unit(context: Mapping[str, Any], value: Any) -> Wording:
@@ -178,16 +196,17 @@ def word_literal(context: Mapping[str, Any], value: Any) -> Wording:
         return Wording("wrong-type", message, f"write {value} without quotes", value, expected_words(context), certain=True)
     if not isinstance(value, str) or not choices:
         return Wording("wrong-type", f"expected {expected_words(context)}, got {named(value)}", expected=expected_words(context))
-    suggestion = closest(value, choices)
-    help = f"did you mean '{suggestion}'?" if suggestion else f"one of {listing(choices)}"
-    certain = suggestion is not None and is_respelling(value, suggestion, choices)
+    short = SHORT_DTYPES.get(value.lower())
+    suggestion = short if short in choices else closest(value, choices)
+    help = f"did you mean '{suggestion}'?" if suggestion else None
+    certain = suggestion is not None and (suggestion == short or is_respelling(value, suggestion, choices))
     message = f"unknown value {shorten(value)}; expected {listing(choices)}"
     return Wording("unknown-name", message, help, suggestion, listing(choices), certain)
 
 
 def word_unknown_name(context: Mapping[str, Any], value: Any) -> Wording:
     """A component name that no choice of the slot has."""
-    suggestion = closest(context["name"], context["names"])
+    suggestion = closest(context["name"], [name for name in context["names"] if not is_other_number(context["name"], name)])
     help = f"did you mean '{suggestion}'?" if suggestion else name_help(context["names"])
     message = f"unknown {singular(context['slot'])} {shorten(context['name'])}"
     certain = suggestion is not None and is_respelling(context["name"], suggestion, context["names"])

@@ -133,7 +133,9 @@ class NodeBuilder(EventReader):
         self.path.append("?" if name is None else name)
         node = self.build(next(self.events), depth, mark)
         if name is not None and name in children:
-            self.report("duplicate-key", f"key '{cut(name)}' is given twice", mark, first=children[name].key)
+            both = isinstance(node.value, dict) and isinstance(children[name].value, dict)
+            help = "join the two" if both else "remove one of the two"
+            self.report("duplicate-key", f"key '{cut(name)}' is given twice", mark, help=help, first=children[name].key)
         elif name is not None:
             children[name] = node
         self.path.pop()

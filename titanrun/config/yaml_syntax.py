@@ -13,6 +13,7 @@ ODD_BLANK = re.compile("[ \t]*([\t\u00a0\u1680\u2000-\u200b\u202f\u205f\u3000])"
 NO_SPACE = re.compile(r"\s*(?:- +)?([A-Za-z_][\w.-]*:)([^\s:/\\].*)")
 KEY = re.compile(r".*:(?:\s|$)")
 KEY_OR_ITEM = re.compile(r"\s*-(?:\s|$)|.*:(?:\s|$)")
+TWO_WORDS = re.compile(r"(?:- +)?([A-Za-z_]\w*)(?: *= *| +)([^\s:#=]+)")
 DIRECTIVE = re.compile(r"(?:[ \t]*(?:#[^\r\n]*)?[\r\n])*+(%[^\r\n]*)")
 WORD_START = re.compile(r"[^\s,\[{]*$")
 QUOTE = "put the value in quotes"
@@ -46,7 +47,6 @@ MISTAKES = (
         at_context=True,
         code="tag",
     ),
-    Mistake("could not find expected ':'", NO_KEY, at_context=True),
     Mistake("sequence entries are not allowed", "a list item cannot begin here", "begin the list on the next line, or write [a, b]"),
     Mistake("mapping keys are not allowed", "'?' cannot stand here", QUOTE),
     Mistake("cannot start any token", "a value cannot begin with '{at}'", QUOTE),
@@ -84,6 +84,7 @@ def explain(error: MarkedYAMLError, places: Places, start: int) -> Problem:
         or unquoted_reference(places, at)
         or missing_space(places, at if "mapping values" in problem else context_at, problem)
         or misplaced_colon(places, at, problem)
+        or (no_key(places, context_at) if "expected ':'" in problem else None)
         or known_mistake(f"{context} {problem}", places, at, context_at)
     )
 
@@ -157,9 +158,19 @@ def misplaced_colon(places: Places, index: int, problem: str) -> Problem | None:
         return Problem("syntax", "a second ': ' in one value", origin=places.point(index), help=QUOTE)
     above_start, above = line_above(places, index)
     if not KEY_OR_ITEM.match(above):
-        return Problem("syntax", NO_KEY, origin=places.origin(above_start, above_start + len(above)))
+        return no_key(places, above_start)
     origin = places.origin(start + len(text) - len(text.lstrip()), index)
     return Problem("syntax", "this line is indented deeper than the line above allows", origin=origin, help=LINE_UP)
+
+
+def no_key(places: Places, index: int) -> Problem:
+    """A line that is neither an entry nor an item; of two words, the first was to be a key."""
+    start, text = line_at(places, index)
+    content = text.partition(" #")[0].strip()
+    found = TWO_WORDS.fullmatch(content)
+    begin = start + len(text) - len(text.lstrip())
+    help = f"write {cut(f'{found[1]}: {found[2]}')}" if found else None
+    return Problem("syntax", NO_KEY, origin=places.origin(begin, begin + len(content)), help=help)
 
 
 def known_mistake(error: str, places: Places, at: int, context_at: int) -> Problem:

@@ -9,7 +9,7 @@ from titanrun.config.conflict import conflict
 from titanrun.config.fields import bookkeeping, numerics, performance
 from titanrun.config.types import Fraction, NonNegativeInt, OrAuto, PositiveInt, RunPath, Text
 
-TENSOR = "tensor parallelism"
+ASYNC = "asynchronous tensor parallelism"
 PIPELINE = "pipeline parallelism"
 EXPERT = "expert parallelism"
 FLIGHT_RECORDER = "the flight recorder of collectives"
@@ -25,13 +25,13 @@ class ParallelismConfig(Config):
     """Ranks that share one copy of the weights (FSDP2); `auto`: all that the other degrees leave."""
     fsdp_reshard_after_forward: Literal["default", "always", "never"] = performance("default", resume=True)
     """Whether gathered weights are dropped after the forward pass and gathered again; default: always, but never in a pipeline."""
-    tensor_parallel_degree: PositiveInt = performance(1, unit="ranks", not_built=TENSOR)
+    tensor_parallel_degree: PositiveInt = performance(1, unit="ranks")
     """Ranks that split each matrix."""
-    enable_sequence_parallel: bool = performance(True, not_built=TENSOR)
+    enable_sequence_parallel: bool = performance(True)
     """Whether tensor-parallel ranks also split the rows between the matrices, where norms work."""
-    disable_loss_parallel: bool = performance(False, not_built=TENSOR)
+    disable_loss_parallel: bool = performance(False)
     """Whether every tensor-parallel rank holds the whole logits, instead of its part of the vocabulary."""
-    enable_async_tensor_parallel: bool = performance(False, not_built=TENSOR)
+    enable_async_tensor_parallel: bool = performance(False, not_built=ASYNC)
     """Whether the compiler overlaps tensor-parallel communication with matrix products."""
     pipeline_parallel_degree: PositiveInt = performance(1, unit="ranks", not_built=PIPELINE)
     """Ranks that split the layers."""

@@ -4,6 +4,7 @@ A tensor that is split over a device mesh is recognised by its placements: impor
 one process alone need not spend.
 """
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -30,6 +31,16 @@ def split_over(tensor: Tensor) -> list[ProcessGroup]:
     placed: Any = tensor
     assert not any(placement.is_partial() for placement in placed.placements), "a gradient is left to be added up"
     return [placed.device_mesh.get_group(axis) for axis, placement in enumerate(placed.placements) if not placement.is_replicate()]
+
+
+def finished_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients of those parameters that have one, each added up over the ranks that hold summands of it."""
+    for parameter in parameters:
+        gradient: Any = parameter.grad
+        if gradient is not None and is_split(gradient) and any(placement.is_partial() for placement in gradient.placements):
+            placed: Any = parameter
+            parameter.grad = gradient.redistribute(placements=placed.placements)
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
 def gathered(tensor: Tensor) -> Tensor:

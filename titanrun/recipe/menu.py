@@ -27,6 +27,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.checkpoint",
     "titanrun.recipe.rules.optimizer",
     "titanrun.recipe.rules.replicas",
+    "titanrun.recipe.rules.guard",
     "titanrun.recipe.rules.unread",
     "titanrun.recipe.rules.unread_parallel",
 )

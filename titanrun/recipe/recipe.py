@@ -24,7 +24,7 @@ from titanrun.distributed.config import (
 )
 from titanrun.launch.config import LaunchConfig
 from titanrun.models.shared.config import ModelConfig
-from titanrun.training.config import TrainingConfig
+from titanrun.training.config import GuardConfig, TrainingConfig
 
 
 class Recipe(Config):
@@ -63,6 +63,7 @@ class Recipe(Config):
     profiling: ProfilingConfig = section(ProfilingConfig)
     comm: CommConfig = section(CommConfig)
     debug: DebugConfig = section(DebugConfig)
+    guard: GuardConfig = section(GuardConfig)
     launch: LaunchConfig = component(LaunchConfig)
     fault_tolerance: FaultToleranceConfig = section(FaultToleranceConfig)
     stages: None = numerics(None, not_built="stages")

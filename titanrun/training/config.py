@@ -4,7 +4,7 @@ from typing import Literal
 
 from titanrun.components.data.config import DataLoaderConfig, DatasetConfig
 from titanrun.config.base import Config
-from titanrun.config.fields import component, numerics, performance, section
+from titanrun.config.fields import bookkeeping, component, numerics, performance, section
 from titanrun.config.types import DtypeName, OrAuto, PositiveFloat, PositiveInt
 from titanrun.config.units import TokenCount
 
@@ -42,3 +42,26 @@ class TrainingConfig(Config):
     gc_debug: bool = performance(False)
     """Whether every step collects everything and cycles that hold tensors are reported."""
     dataloader: DataLoaderConfig = section(DataLoaderConfig)
+
+
+class GuardConfig(Config):
+    """What is done about a step that goes wrong, or that does not end."""
+
+    non_finite: Literal["stop", "skip", "rollback"] = numerics("stop", resume=True)
+    """What follows a loss or gradient that is NaN or infinite: stop ends the run with exit code 5, skip leaves the update out, rollback
+    goes back to the last good checkpoint and leaves out the data since."""
+    max_skips: PositiveInt = numerics(8, unit="steps", resume=True)
+    """How many updates in a row are skipped before the run stops."""
+    max_rollbacks: PositiveInt = numerics(3, resume=True)
+    """How often the run goes back without a new checkpoint in between before it stops."""
+    spike_sigmas: PositiveFloat | None = bookkeeping(10.0, resume=True)
+    """How far above the median of recent steps a loss is reported as a spike, in standard deviations; null: never."""
+    spike_window: PositiveInt = bookkeeping(128, unit="steps", resume=True)
+    """How many steps are recent; the fewer, the sooner a new level of the loss counts as normal."""
+    first_step_timeout_seconds: PositiveInt | None = bookkeeping(3600, unit="seconds", resume=True)
+    """How long the first step after a start may take, with all that is compiled for it, before the run counts as hung and ends with exit
+    code 6; null: for ever."""
+    step_timeout_seconds: PositiveInt | None = bookkeeping(1800, unit="seconds", resume=True)
+    """How long any later step may take."""
+    save_timeout_seconds: PositiveInt | None = bookkeeping(3600, unit="seconds", resume=True)
+    """How long saving a checkpoint may take."""

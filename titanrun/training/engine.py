@@ -19,7 +19,8 @@ from titanrun.distributed.gradient_norm import clip_gradients, gradient_norm
 from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.precision import Precision
 from titanrun.distributed.rows import RowSharing
-from titanrun.distributed.shards import gathered
+from titanrun.distributed.shards import finished_gradients, gathered
+from titanrun.distributed.vocabulary import label_logprobs, token_entropy
 
 MODEL_PREFIX = "model."
 
@@ -47,10 +48,14 @@ class StepOutput:
 
 @dataclass(frozen=True, slots=True)
 class OptimOutput:
-    """What an optimizer step gives: the gradients' L2 norm before clipping (on the device), and the learning rate used."""
+    """What an optimizer step gives: the gradients' L2 norm before clipping (on the device), and the learning rate used.
+
+    `is_skipped`: the update was refused, and neither weights nor optimizer state changed.
+    """
 
     grad_norm: Tensor
     lr: float
+    is_skipped: bool = False
 
 
 class Engine:
@@ -108,24 +113,27 @@ class Engine:
             sums.append(loss_sum.detach())
         return StepOutput(self._of_all_ranks(torch.stack(sums).sum()), valid_tokens)
 
-    def optim_step(self, *, lr: float | None = None) -> OptimOutput:
+    def optim_step(self, *, lr: float | None = None, accepts: Callable[[Tensor], bool] = lambda norm: True) -> OptimOutput:
         """Clips, updates the weights, drops the gradients and moves the schedule on.
 
         Args:
             lr: this step's learning rate of every group; without it peak x schedule.
+            accepts: whether gradients of that norm may update the weights. While it is asked, they are there to be looked at.
         """
         parameters = self._parameters()
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        gradients = finished_gradients(parameters)
         norm = gradient_norm(gradients, device=self.device, pipeline=self._group("pp"))
-        if self.max_norm is not None:
+        is_accepted = accepts(norm)
+        if is_accepted and self.max_norm is not None:
             clip_gradients(parameters, norm=norm, max_norm=self.max_norm)
         factor = self.schedule.factor(self.steps_done)
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak_lr"] * factor if lr is None else lr
-        self.optimizer.step()
+        if is_accepted:
+            self.optimizer.step()
         self.zero_grad()
         self.steps_done += 1
-        return OptimOutput(norm, self.optimizer.param_groups[0]["lr"])
+        return OptimOutput(norm, self.optimizer.param_groups[0]["lr"], is_skipped=not is_accepted)
 
     def zero_grad(self) -> None:
         """Drops the gradients, so that their memory is free until the next backward pass."""
@@ -212,22 +220,15 @@ class Engine:
         return self.loss(self._logits(batch), batch)
 
 
-def label_logprobs(logits_BTV: Tensor, batch: TokenBatch) -> Tensor:
+def valid_logprobs(logits_BTV: Tensor, batch: TokenBatch) -> Tensor:
     """log softmax(logits)[label], 0 where the label is not valid."""
     valid_BT = batch.valid_mask()
-    labels_BT1 = batch.labels.masked_fill(~valid_BT, 0).unsqueeze(-1)
-    chosen_BT = logits_BTV.gather(-1, labels_BT1).squeeze(-1) - logits_BTV.logsumexp(-1)
-    return chosen_BT.masked_fill(~valid_BT, 0.0)
-
-
-def token_entropy(logits_BTV: Tensor, batch: TokenBatch) -> Tensor:
-    """Entropy of the next-token distribution, in nats."""
-    logprobs_BTV = logits_BTV.log_softmax(-1)
-    return -(logprobs_BTV.exp() * logprobs_BTV).sum(-1)
+    labels_BT = batch.labels.masked_fill(~valid_BT, 0)
+    return label_logprobs(logits_BTV, labels_BT).masked_fill(~valid_BT, 0.0)
 
 
 OUTPUTS: dict[str, Callable[[Tensor, TokenBatch], Tensor]] = {
-    "logprobs": label_logprobs,
-    "entropy": token_entropy,
-    "logits": lambda logits_BTV, batch: logits_BTV,
+    "logprobs": valid_logprobs,
+    "entropy": lambda logits_BTV, batch: token_entropy(logits_BTV),
+    "logits": lambda logits_BTV, batch: gathered(logits_BTV),
 }

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -11,16 +11,23 @@ from titanrun.components.checkpoints.background import BackgroundSaves
 from titanrun.components.checkpoints.checkpoint import Checkpoint, Snapshot, Tolerance
 from titanrun.components.checkpoints.config import CheckpointConfig
 from titanrun.components.checkpoints.optimizer_state import PREFIX as OPTIMIZER_PREFIX
+from titanrun.components.checkpoints.retention import Retention
 from titanrun.components.checkpoints.store import CheckpointStore
 from titanrun.components.data.loader import RowLoader
 from titanrun.distributed.agreement import Ranks
 from titanrun.distributed.dtypes import dtype_named
 from titanrun.distributed.seeds import load_random_states, random_states
+from titanrun.distributed.shards import own_part
 from titanrun.training.choose_checkpoint import SEED_STEP, Choice, asked_for, newest_good
 from titanrun.training.engine import Engine
+from titanrun.training.finite import NonFinite
 from titanrun.training.state import TrainState
 
 log = logging.getLogger(__name__)
+
+# beside the checkpoints, under a name that none of them has
+QUARANTINE = "non-finite"
+NAMES_SHOWN = 3
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,12 +68,27 @@ class RunCheckpoints:
             # an earlier, shorter end of this run, before which it had to go back
             self.store.remove(step)
         snapshot = self._snapshot(model_only=is_last and self.config.last_save_model_only, validation_loss=validation_loss)
+        self._refuse_spoiled(snapshot)
         self._saved = step
         if self.background is not None and not is_last:
             self.background.start(snapshot, lambda: self._tell(snapshot))
         else:
             self.store.save(snapshot)
             self._tell(snapshot)
+
+    def go_back(self) -> int | None:
+        """Puts the run where its newest good checkpoint left it, all but the data, which goes on where it is. None where it has none."""
+        if self.background is not None:
+            self.background.wait()
+        choice = newest_good(self.config, self.store, steps=self.state.step + 1)
+        if choice is None or choice.step == SEED_STEP:
+            return None
+        place = self.rows.state()
+        self.restore(self.store.checkpoint(choice.step))
+        self.rows.load_state(place)
+        self._saved = choice.step
+        self._set_aside(choice)
+        return choice.step
 
     def save_seed(self) -> None:
         """Saves the weights before the first step, for runs of any layout to start from; once."""
@@ -131,6 +153,18 @@ class RunCheckpoints:
         else:
             log.info("saved by %d ranks, now %d: random draws begin anew from debug.seed, the data's order stays", before, self.ranks.count)
 
+    def _refuse_spoiled(self, snapshot: Snapshot) -> None:
+        """Raises NonFinite where weights or optimizer state are; they are kept apart, to be looked at, and never gone on from."""
+        found = self.ranks.together(lambda: non_finite(snapshot.tensors))
+        names = sorted({name for names in found for name in names})
+        if not names:
+            return
+        quarantine = replace(self.store, folder=self.store.folder / QUARANTINE, retention=Retention())
+        if snapshot.step not in quarantine.named_steps():
+            quarantine.save(snapshot)
+        kept = f"the checkpoint is kept apart as {quarantine.checkpoint(snapshot.step).folder}"
+        raise NonFinite(step=snapshot.step, name=f"the state to save ({shortened(names)})", value="not finite").because(kept)
+
     def _choice(self, steps: int) -> Choice | None:
         """Where to go on from. A run that has saved since it went on from load_step goes on from there, not from load_step again."""
         wanted = self.config.load_step
@@ -194,3 +228,15 @@ def cast(tensors: Mapping[str, Tensor], dtype_name: str) -> dict[str, Tensor]:
     """The tensors in another dtype; whole numbers stay."""
     dtype = dtype_named(dtype_name)
     return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+
+
+def non_finite(tensors: Mapping[str, Tensor]) -> list[str]:
+    """The tensors with a NaN or an infinity in what this rank holds of them."""
+    floating = {name: own_part(tensor) for name, tensor in tensors.items() if tensor.is_floating_point()}
+    return [name for name, part in floating.items() if not part.isfinite().all()]
+
+
+def shortened(names: list[str]) -> str:
+    """A few names, and how many more there are."""
+    more = len(names) - NAMES_SHOWN
+    return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

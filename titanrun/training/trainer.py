@@ -1,12 +1,14 @@
 """The training loop: rows in, an optimizer step, and what is due after it."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from titanrun.components.data.batch import TokenBatch
 from titanrun.components.metrics.log import MetricLog
@@ -15,13 +17,18 @@ from titanrun.components.metrics.throughput import Throughput
 from titanrun.components.validation.validator import Validator
 from titanrun.config.problems import fail
 from titanrun.distributed.device import is_accelerator
+from titanrun.models.shared.moe_balance import moe_layers
 from titanrun.training.agreed_signals import AgreedSignals
-from titanrun.training.engine import Engine
-from titanrun.training.finite import FiniteGuard
+from titanrun.training.config import GuardConfig
+from titanrun.training.engine import Engine, StepOutput
+from titanrun.training.evidence import Evidence, gather_evidence
+from titanrun.training.finite import FiniteGuard, NonFinite
 from titanrun.training.garbage import GarbageCollection
+from titanrun.training.recovery import Recovery
 from titanrun.training.save_times import SaveTimes
 from titanrun.training.signals import SignalRequests
 from titanrun.training.state import TrainState
+from titanrun.training.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -35,13 +42,18 @@ class RowSource(Protocol):
 
 
 class Checkpoints(Protocol):
-    """Saves the whole run as it is after its current step, unless that step is saved already. `check` raises what went wrong since."""
+    """Saves the whole run as it is after its current step, unless that step is saved already, and takes it back to an earlier one.
+
+    `check` raises what went wrong since.
+    """
 
     def save(self, *, is_last: bool = False, validation_loss: float | None = None) -> None: ...
 
     def save_seed(self) -> None: ...
 
     def check(self) -> None: ...
+
+    def go_back(self) -> int | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +96,9 @@ class Trainer:
     on_step: Callable[[int], None] = lambda step: None
     on_first_step: Callable[[], None] = lambda: None
     guard: FiniteGuard = field(default_factory=FiniteGuard)
+    recovery: Recovery = field(default_factory=lambda: Recovery(GuardConfig()))
+    watchdog: Watchdog = field(default_factory=lambda: Watchdog(GuardConfig()))
+    on_bad_step: Callable[[Evidence], None] = lambda evidence: None
     has_trained: bool = False
     _lr: float = 0.0
     _logged_step: int = 0
@@ -100,8 +115,8 @@ class Trainer:
             while self.rows.has_next() and self.state.step < end and not self.signals.stop:
                 with self.throughput.loading():
                     rows = self.rows.next_rows()
-                self._train(rows)
-                self._follow_up(is_last=self.state.step == end or not self.rows.has_next())
+                if self._train(rows):
+                    self._follow_up(is_last=self.state.step == end or not self.rows.has_next())
         step = self.state.step
         if step == end:
             return Outcome("finished", end, f"finished: {end} steps")
@@ -109,23 +124,65 @@ class Trainer:
             return Outcome("finished", step, f"finished: the data ran out after step {step} of {end}")
         return self._stop()
 
-    def _train(self, rows: NDArray[np.int64]) -> None:
-        """One optimizer step on this rank's rows of one global batch."""
+    def _train(self, rows: NDArray[np.int64]) -> bool:
+        """One optimizer step on this rank's rows of one global batch. Says whether it is done; a bad one may lead back instead."""
         check_token_ids(rows, self.plan.vocab_size)
+        batches = TokenBatch.from_rows(rows).split(self.plan.rows_per_pass)
         with self.recorder.open():
-            output = self.engine.forward_backward(TokenBatch.from_rows(rows).split(self.plan.rows_per_pass))
-            update = self.engine.optim_step()
+            output = self.engine.forward_backward(batches)
+            update = self.engine.optim_step(accepts=partial(self._accepts, batches, output))
+        if update.is_skipped and not self._pass_over():
+            return False
         if not self.has_trained:
             self.on_first_step()
         self.has_trained = True
         self.state.step += 1
         self.state.tokens_seen += self.plan.tokens_per_step
         self._lr = update.lr
-        self.guard.watch(self.state.step, loss=output.loss, grad_norm=update.grad_norm)
         self.throughput.count_step(rows.size - len(rows))
         self.garbage.after_step(self.state.step)
         self.on_step(self.state.step)
+        self.watchdog.after_step(self.state.step)
         self.signals.agree()
+        return True
+
+    def _accepts(self, batches: Sequence[TokenBatch], output: StepOutput, grad_norm: Tensor) -> bool:
+        """Whether the gradients may update the weights; what is known about those that may not is kept."""
+        if self.guard.accepts(self.state.step + 1, loss=output.loss, grad_norm=grad_norm):
+            self.recovery.after_good_step()
+            return True
+        self.on_bad_step(gather_evidence(self.engine, batches, self.guard.last))
+        return False
+
+    def _pass_over(self) -> bool:
+        """What follows a step whose update was refused: the end, the next step (true), or an earlier one (false)."""
+        error = NonFinite.of(self.guard.last)
+        if self.guard.policy == "skip":
+            self.recovery.count_skip(error)
+            log.warning("%s: its update is skipped", error)
+            self._forget()
+            return True
+        self._go_back(error)
+        return False
+
+    def _go_back(self, error: NonFinite) -> None:
+        """Takes the run back to its last good checkpoint, and leaves out the data since. Raises `error` where it may not, or has none."""
+        if self.guard.policy != "rollback":
+            raise error
+        self.recovery.count_rollback(error)
+        with self.watchdog.saving():
+            step = None if self.checkpoints is None else self.checkpoints.go_back()
+        if step is None:
+            raise error.because("there is no checkpoint to go back to")
+        log.warning("%s: going back to step %d, the data since is left out", error, step)
+        self._logged_step = min(self._logged_step, step)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drops what a bad step left in counters: one NaN in a mean makes it useless."""
+        self.recorder.drop()
+        for layer in moe_layers(self.engine.model):
+            layer.tokens_per_expert.zero_()
 
     def _follow_up(self, *, is_last: bool) -> None:
         """What is due after a step, in this order: the check for finite numbers, validation and the log, a checkpoint."""
@@ -151,6 +208,7 @@ class Trainer:
         """Passes on the numbers of the current step, and what was recorded since the last time."""
         numbers = self.guard.read()
         values = {"loss": numbers.loss, "grad_norm": numbers.grad_norm, "lr": self._lr, "tokens_seen": self.state.tokens_seen}
+        values |= self.recovery.take() | self.guard.spikes.take()
         self.metrics.log(self.state.step, values | self.throughput.flush() | self.recorder.flush(self.engine.loss_group) | validation)
         self._logged_step = self.state.step
 
@@ -162,14 +220,21 @@ class Trainer:
         return {} if loss is None else {"validation/loss": loss}
 
     def _is_asked_to_stop(self) -> bool:
+        self.watchdog.beat()
         self.signals.agree()
         return self.signals.stop
 
     def _save(self, *, is_last: bool = False, validation_loss: float | None = None) -> None:
-        if self.checkpoints is not None:
-            with self.throughput.pause():
+        if self.checkpoints is None:
+            return
+        step = self.state.step
+        try:
+            with self.throughput.pause(), self.watchdog.saving():
                 self.checkpoints.save(is_last=is_last, validation_loss=validation_loss)
-            self.save_times.restart()
+            self.recovery.after_save(step)
+        except NonFinite as error:
+            self._go_back(error)
+        self.save_times.restart()
 
     def _stop(self) -> Outcome:
         """A signal asked for the end: the run is saved where it stands. It has failed where steps are lost."""

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 
 import torch
 
@@ -10,6 +11,7 @@ from titanrun.components.data.loader import RowLoader
 from titanrun.components.metrics.recorder import Recorder
 from titanrun.components.validation.validator import Validator
 from titanrun.distributed.device import device_name, emulates_bfloat16, find_device
+from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.precision import Precision, precision_named
 from titanrun.distributed.processes import first_alone, first_decides, set_timeout
 from titanrun.distributed.seeds import seed_everything, use_deterministic_kernels
@@ -18,13 +20,16 @@ from titanrun.models.shared.counting import parameter_count
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.run_dir import record_decisions
 from titanrun.training.agreed_signals import AgreedSignals
+from titanrun.training.engine import Engine
 from titanrun.training.garbage import GarbageCollection
+from titanrun.training.recovery import Recovery
 from titanrun.training.save_times import SaveTimes
 from titanrun.training.signals import SignalRequests
 from titanrun.training.state import TrainState
 from titanrun.training.trainer import Plan, Trainer
 from titanrun.worker.build_checkpoints import begin, build_checkpoints, writes
 from titanrun.worker.build_data import Share, build_loader, build_tokenizer, build_validator
+from titanrun.worker.build_guard import build_evidence_writer, build_finite_guard, build_watchdog
 from titanrun.worker.build_metrics import build_metric_log, build_throughput
 from titanrun.worker.build_model import build_engine, build_model, lay_out, materialise
 from titanrun.worker.company import company, decisions
@@ -53,21 +58,18 @@ def assembled(
             use_deterministic_kernels(warn_only=recipe.debug.deterministic_warn_only)
         rows, validator = build_data(recipe, job, Share() if meshes is None else Share(meshes.batch_rank, meshes.degrees.batch))
         recipe = with_length(recipe, rows=rows.row_count)
-        precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
-        model = build_model(recipe, precision)
-        left = lay_out(recipe, model, meshes=meshes, precision=precision)
-        offload = recipe.training.enable_cpu_offload and meshes is not None and meshes.degrees.loss > 1
-        materialise(model, device=device, seed=recipe.debug.seed, offload=offload)
-        engine = build_engine(recipe, model, device=device, precision=left, meshes=meshes)
+        engine = build_whole_engine(recipe, device, meshes)
         state = TrainState()
         checkpoints = build_checkpoints(recipe, job, engine=engine, rows=rows, state=state)
         begin(recipe, checkpoints)
         refuse_fewer_epochs(recipe, done=state.step)
-        if job.place.is_first:
-            introduce(recipe, job, device, precision, rows=rows.row_count)
-            record_decisions(job.resolved.parent, decisions(device, meshes) | {"steps": steps_of(recipe)})
-        finding_nan = torch.autograd.set_detect_anomaly(recipe.debug.detect_anomaly)
-        with finding_nan, closing(checkpoints), closing(build_metric_log(recipe, job, first_step=state.step)) as metrics:
+        announce(recipe, job, device, meshes, rows=rows.row_count)
+        with (
+            torch.autograd.set_detect_anomaly(recipe.debug.detect_anomaly),
+            closing(checkpoints),
+            closing(build_metric_log(recipe, job, first_step=state.step)) as metrics,
+            build_watchdog(recipe, job) as watchdog,
+        ):
             yield Trainer(
                 engine=engine,
                 rows=rows,
@@ -82,8 +84,22 @@ def assembled(
                 validator=validator,
                 checkpoints=checkpoints if writes(recipe.checkpoint) else None,
                 on_step=on_step,
-                on_first_step=lambda: None if meshes is None else set_timeout(recipe.comm.train_timeout_seconds),
+                guard=build_finite_guard(recipe, device),
+                recovery=Recovery(recipe.guard),
+                watchdog=watchdog,
+                on_bad_step=build_evidence_writer(recipe, job, rows),
+                on_first_step=partial(shorten_patience, recipe, meshes),
             )
+
+
+def build_whole_engine(recipe: Recipe, device: torch.device, meshes: Meshes | None) -> Engine:
+    """The model, laid out and with its first weights, and what trains it."""
+    precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
+    model = build_model(recipe, precision)
+    left = lay_out(recipe, model, meshes=meshes, precision=precision)
+    offload = recipe.training.enable_cpu_offload and meshes is not None and meshes.degrees.loss > 1
+    materialise(model, device=device, seed=recipe.debug.seed, offload=offload)
+    return build_engine(recipe, model, device=device, precision=left, meshes=meshes)
 
 
 def build_data(recipe: Recipe, job: Job, share: Share) -> tuple[RowLoader, Validator | None]:
@@ -113,8 +129,22 @@ def build_plan(recipe: Recipe) -> Plan:
     )
 
 
-def introduce(recipe: Recipe, job: Job, device: torch.device, precision: Precision, *, rows: int) -> None:
+def shorten_patience(recipe: Recipe, meshes: Meshes | None) -> None:
+    """After the first step, and all that is compiled for it, ranks wait for each other no longer than they should."""
+    if meshes is not None:
+        set_timeout(recipe.comm.train_timeout_seconds)
+
+
+def announce(recipe: Recipe, job: Job, device: torch.device, meshes: Meshes | None, *, rows: int) -> None:
+    """The first rank says what is about to train, and writes down what only this machine could decide."""
+    if job.place.is_first:
+        introduce(recipe, job, device, rows=rows)
+        record_decisions(job.resolved.parent, decisions(device, meshes) | {"steps": steps_of(recipe)})
+
+
+def introduce(recipe: Recipe, job: Job, device: torch.device, *, rows: int) -> None:
     """Says what is about to train, and what will make it slow."""
+    precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
     if recipe.description:
         log.info("%s", recipe.description)
     if recipe.debug.print_config:

@@ -16,6 +16,7 @@ from titanrun.distributed.precision import Precision
 from titanrun.distributed.rows import RowSharing
 from titanrun.distributed.seeds import WeightGenerator
 from titanrun.models.shared.attention import BACKENDS
+from titanrun.models.shared.family import family_module
 from titanrun.models.shared.moe_balance import ExpertBalance, moe_layers
 from titanrun.recipe.recipe import Recipe
 from titanrun.training.engine import Engine
@@ -42,10 +43,8 @@ def lay_out(recipe: Recipe, model: nn.Module, *, meshes: Meshes | None, precisio
     The order matters: activation checkpointing wraps what is split over ranks, and data parallelism what is checkpointed, so that
     a recomputed layer finds its weights gathered.
     """
-    rows = row_sharing(recipe, meshes)
-    if rows is not None:
-        share_rows = import_module("titanrun.distributed.context_parallel").share_rows
-        share_rows(model, rows, recipe.parallelism.context_parallel_rotate_method, attention=tuple(BACKENDS.values()))
+    split_over_tensor_ranks(recipe, model, meshes)
+    share_over_context_ranks(recipe, model, meshes)
     recipe.activation_checkpoint.builder()(recipe.activation_checkpoint, model=model)
     if meshes is None:
         return precision
@@ -59,6 +58,27 @@ def lay_out(recipe: Recipe, model: nn.Module, *, meshes: Meshes | None, precisio
     )
     is_shared: bool = fsdp.share_over_ranks(model, data_parallel, meshes)
     return precision.without_autocast if is_shared else precision
+
+
+def split_over_tensor_ranks(recipe: Recipe, model: nn.Module, meshes: Meshes | None) -> None:
+    """Splits the matrices of the model as its family plans."""
+    if meshes is None or meshes.degrees.tensor == 1:
+        return
+    tensor_parallel = import_module("titanrun.distributed.tensor_parallel")
+    how = tensor_parallel.TensorParallel(
+        sequence=recipe.parallelism.enable_sequence_parallel,
+        vocabulary=recipe.loss.takes_split_logits and not recipe.parallelism.disable_loss_parallel,
+    )
+    plan = family_module(type(recipe.model), "parallelize").TENSOR_PLAN
+    tensor_parallel.split_matrices(model, plan, how, meshes)
+
+
+def share_over_context_ranks(recipe: Recipe, model: nn.Module, meshes: Meshes | None) -> None:
+    """Lets attention see the whole rows that several ranks share."""
+    rows = row_sharing(recipe, meshes)
+    if rows is not None:
+        share_rows = import_module("titanrun.distributed.context_parallel").share_rows
+        share_rows(model, rows, recipe.parallelism.context_parallel_rotate_method, attention=tuple(BACKENDS.values()))
 
 
 def row_sharing(recipe: Recipe, meshes: Meshes | None) -> RowSharing | None:

@@ -1,9 +1,10 @@
 """Benchmarks: what titanrun costs, as ratios to bare PyTorch measured in the same run. Not a test: machines are noisy.
 
-python tools/bench                    training, start-up and recipes on the CPU
+python tools/bench                    training, start-up, recipes and checkpoints on the CPU
 python tools/bench train              the debug model against a bare loop, one thread
 python tools/bench startup            validate, --help, the first step
 python tools/bench recipes            validate of large and many recipes, diff-config
+python tools/bench checkpoints        a save against a raw write, the digest, a save in the background
 python tools/bench gpu [--toy]        throughput on the accelerator; --toy: the same code at toy size on a CPU
 """
 
@@ -14,6 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from checkpoints import checkpoints_report
 from compare import Comparison, compare
 from startup import DEBUG_RECIPE, startup_report
 
@@ -37,11 +39,11 @@ TOY_SIZES = {"debugmodel, 2 x 64": ("training.local_batch_size=2", "training.seq
 def main() -> None:
     """Run one benchmark, or those for the CPU."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=("train", "startup", "recipes", "gpu"))
+    parser.add_argument("what", nargs="?", choices=("train", "startup", "recipes", "checkpoints", "gpu"))
     parser.add_argument("--toy", action="store_true", help="gpu: toy size on the CPU, so that the code stays alive without a GPU")
     parser.add_argument("--blocks", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20, help="steps of a block")
-    parser.add_argument("--runs", type=int, default=7, help="startup, recipes: runs of each command")
+    parser.add_argument("--runs", type=int, default=7, help="startup, recipes, checkpoints: runs of each")
     options = parser.parse_args()
     if options.what in (None, "train"):
         train_report(options.blocks, options.steps)
@@ -49,6 +51,8 @@ def main() -> None:
         startup_report(options.runs)
     if options.what in (None, "recipes"):
         recipes_report(options.runs)
+    if options.what in (None, "checkpoints"):
+        checkpoints_report(options.runs)
     if options.what == "gpu":
         gpu_report(toy=options.toy)
 

@@ -4,9 +4,10 @@ import itertools
 
 import pytest
 import torch
+from torch.nn.attention.bias import causal_lower_right
 
 from titanrun.config.problems import ProblemsFound
-from titanrun.models.shared.attention import BACKENDS, attention_backend
+from titanrun.models.shared.attention import BACKENDS, attention_backend, end_mask
 from titanrun.models.shared.config import AttentionConfig, refused_attention
 
 
@@ -17,6 +18,17 @@ def test_sdpa_equals_the_formula_in_float64(kv_heads):
     k, v = (shared.double().repeat_interleave(4 // kv_heads, dim=1) for shared in (k, v))
     scores = (q.double() @ k.mT / 8**0.5).masked_fill(torch.ones(9, 9).triu(1).bool(), -torch.inf)
     assert torch.allclose(out.double(), scores.softmax(-1) @ v, atol=1e-6)
+
+
+@pytest.mark.parametrize("queries", [1, 4, 9])
+def test_the_queries_of_a_rows_end_see_what_they_see_in_the_whole_row(queries):
+    q, k, v = torch.randn(2, 4, 9, 8), torch.randn(2, 2, 9, 8), torch.randn(2, 2, 9, 8)
+    attention = attention_backend(AttentionConfig(backend="sdpa", mask="causal"))
+    assert torch.allclose(attention(q[:, :, -queries:], k, v), attention(q, k, v)[:, :, -queries:], atol=1e-6)
+
+
+def test_the_mask_of_a_rows_end_is_torchs_own():
+    assert torch.equal(end_mask(3, 7, torch.device("cpu")), causal_lower_right(3, 7)._materialize())
 
 
 @pytest.mark.parametrize(

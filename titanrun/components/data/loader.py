@@ -61,6 +61,13 @@ class RowLoader:
         """Whether there is another full global batch."""
         return self._repeats or self._position + self.global_batch_size <= self._row_count
 
+    def last_numbers(self) -> list[int]:
+        """The numbers, in the data, of the rows that `next_rows` gave last; empty before that."""
+        if self._position < self.global_batch_size:
+            return []
+        start = self._position - self.global_batch_size + self._share_start
+        return list(self._indices(start, start + self._share))
+
     def state(self) -> dict[str, int | str]:
         """The position in the stream, and what data it is a position in, for JSON."""
         return {"rows_read": self._position, "rows": self._row_count, "fingerprint": self.rows.fingerprint}

@@ -92,6 +92,10 @@ class Recorder:
             total.on_host = _combine_numbers(total.op, total.on_host, float(value))
         self._counts[name] = self._counts.get(name, 0) + 1
 
+    def drop(self) -> None:
+        """Forget everything recorded since the last flush."""
+        self._totals, self._counts = {}, {}
+
     def flush(self, reduce_over: ProcessGroup | None = None) -> dict[str, float]:
         """Everything recorded since the last flush, reduced, by name; waits for the device once.
 
@@ -107,7 +111,7 @@ class Recorder:
         flat = dict(zip((name for name, _ in rows), torch.cat(values).tolist() if values else [], strict=True))
         for name in means:
             flat[name] /= flat.pop(f"count of {name}")
-        self._totals, self._counts = {}, {}
+        self.drop()
         return flat
 
     def _add_tensor(self, name: str, total: Total, value: Tensor) -> None:

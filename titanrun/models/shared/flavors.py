@@ -9,7 +9,7 @@ from titanrun.config import registry
 from titanrun.config.base import dump
 from titanrun.config.problems import DataPath, Problem, ProblemsFound
 from titanrun.config.source import read_source
-from titanrun.config.suggest import closest, listing
+from titanrun.config.suggest import closest, is_other_number, listing
 from titanrun.config.tree import path_text, plain
 from titanrun.config.types import AUTO
 from titanrun.models.shared.config import ModelConfig, Sizes
@@ -59,7 +59,7 @@ def spell_out(config: ModelConfig) -> dict[str, Any]:
     if any(open_paths(sizes)):
         sizes = filled(sizes, named_sizes(config))
     problems = family.conflicts(sizes)
-    problems += [missing(config, path) for path in open_paths(sizes) if path not in family.follows]
+    problems += missing(config, [path for path in open_paths(sizes) if path not in family.follows])
     if problems:
         raise ProblemsFound(problems)
     return {**family.derived(sizes), "flavor": None if config.flavor == AUTO else config.flavor}
@@ -80,17 +80,23 @@ def named_sizes(config: ModelConfig) -> Sizes:
 
 def unknown_flavor(family: str, flavor: str, known: list[str]) -> Problem:
     """The problem with a flavor that the family does not have."""
-    suggestion = closest(flavor, known)
-    help = f"did you mean '{suggestion}'?" if suggestion else f"known flavors: {listing(known, last='and')}"
+    suggestion = closest(flavor, [name for name in known if not is_other_number(flavor, name)])
+    all_known = f"known flavors: {listing(known, last='and')}"
+    help = all_known if suggestion is None else f"did you mean '{suggestion}'?"
+    if suggestion is not None and suggestion[0].isdigit():  # a wrong size is easily taken
+        help = f"{help} {all_known}"
     return Problem("unknown-name", f"{family} has no flavor '{flavor}'", (*SECTION, "flavor"), help=help, suggestion=suggestion, got=flavor)
 
 
-def missing(config: ModelConfig, path: DataPath) -> Problem:
-    """The problem with a size that neither the recipe nor the flavor gives."""
+def missing(config: ModelConfig, paths: list[DataPath]) -> list[Problem]:
+    """The problem with sizes that neither the recipe nor the flavor gives, if there are any."""
+    if not paths:
+        return []
     holder = f"a custom {config.name} model" if config.flavor is None else f"flavor '{config.flavor}'"
     known = listing(flavor_names(type(config)), last="and")
-    help = f"write model.{path_text(path)}" + (f", or name a flavor: {known}" if known else "")
-    return Problem("missing-key", f"{holder} needs {path_text(path)}", (*SECTION, *path), help=help)
+    help = f"write {'it' if len(paths) == 1 else 'them'}" + (f", or name a flavor: {known}" if known else "")
+    needed = listing(map(path_text, paths), last="and")
+    return [Problem("missing-key", f"{holder} needs {needed}", (*SECTION, *paths[0]), help=help)]
 
 
 def overlaid(base: Sizes, top: Sizes) -> Sizes:

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from titanrun.distributed.shards import own_part
 from titanrun.models.shared.config import MoeConfig
 
 # torch's grouped product reads rows in pieces of so many bytes
@@ -28,9 +29,9 @@ class GroupedExperts(nn.Module):
 
     def forward(self, x_SD: Tensor, counts_E: Tensor) -> Tensor:
         """Outputs [S, D] of slots sorted by expert, `counts_E` to each."""
-        multiply = grouped_product if self.use_grouped_mm and can_group(x_SD, self.w1) else product_by_expert
-        # under autocast the stream is narrower than the weights
-        w1_EFD, w2_EDF, w3_EFD = (weight.to(x_SD.dtype) for weight in (self.w1, self.w2, self.w3))
+        # this rank's parts, and under autocast the stream is narrower than the weights
+        w1_EFD, w2_EDF, w3_EFD = (own_part(weight).to(x_SD.dtype) for weight in (self.w1, self.w2, self.w3))
+        multiply = grouped_product if self.use_grouped_mm and can_group(x_SD, w1_EFD) else product_by_expert
         h_SF = F.silu(multiply(x_SD, w1_EFD, counts_E)) * multiply(x_SD, w3_EFD, counts_E)
         return multiply(h_SF, w2_EDF, counts_E)
 

@@ -1,5 +1,6 @@
 """Rules about checkpoints, and what a run starts from."""
 
+import re
 from collections.abc import Iterator, Mapping
 
 from titanrun.config.base import dump
@@ -9,6 +10,9 @@ from titanrun.config.tree import path_text
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rank_rule, rule
 from titanrun.recipe.rules.ranks import where_asked
+
+# s3://bucket/run; a folder name has its slashes cleaned up before it comes here
+REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 @rule("hf-load-needs-folder")
@@ -138,3 +142,13 @@ def known_paths(data: object, path: DataPath = ()) -> set[str]:
         return {path_text(path)}
     below = {found for key, value in data.items() for found in known_paths(value, (*path, str(key)))}
     return below | ({path_text(path)} if path else set())
+
+
+@rule("checkpoints-are-local")
+def checkpoints_are_local(run: Recipe) -> Iterator[Finding]:
+    """Checkpoints lie in folders that this machine mounts, where a rename is one step; addresses such as s3:// are not read yet."""
+    for name in ("folder", "initial_load_path"):
+        path, value = ("checkpoint", name), getattr(run.checkpoint, name)
+        if value is not None and REMOTE.match(value):
+            help = "name a folder, and copy or mount what is remote"
+            yield Finding(f"'{value}' is an address, and this version reads and writes folders only", (path,), help=help, code="not-built")

@@ -54,11 +54,15 @@ def tokenizer_fits_vocabulary(run: Recipe) -> Iterator[Finding]:
     """Every token id needs a row of the embedding: the tokenizer may not have more entries than model.vocab_size."""
     if not isinstance(run.tokenizer, TokenizerConfig):
         return
+    folder, assets = run.tokenizer.folder, run.model.hf_assets_path
+    places: tuple[DataPath, ...] = (("tokenizer", "path"), *([("model", "hf_assets_path")] if str(folder) == assets else []))
+    if len(places) > 1 and not folder.exists():
+        return  # paths-exist says so
     try:
-        entries = vocabulary_size(run.tokenizer.folder)
+        entries = vocabulary_size(folder)
     except ProblemsFound as error:
         for problem in error.problems:
-            yield Finding(problem.message, (("tokenizer", "path"),), help=problem.help, code="data")
+            yield Finding(problem.message, places, help=problem.help, code="data")
         return
     if entries > int(run.model.vocab_size):
         yield Finding(

@@ -18,6 +18,6 @@ def rows_fit_context(run: Recipe) -> Iterator[Finding]:
         if length > limit:
             yield Finding(
                 f"rows of {length} tokens exceed the model's context of {limit}",
-                ((section, "seq_len"), ("model", "max_seq_len")),
+                ((section, "seq_len"), ("model", "max_seq_len"), ("model", "flavor")),
                 help=f"use at most {limit}, or raise model.max_seq_len",
             )

@@ -61,7 +61,7 @@ def warmup_within_run(run: Recipe) -> Iterator[Finding]:
         yield Finding(
             f"a warmup of {schedule.warmup_steps} steps is longer than the run of {steps}",
             (("lr_scheduler", "warmup_steps"), ("training", "steps")),
-            help=f"use at most {steps}, or auto",
+            help=f"use a warmup_steps of at most {steps}, or auto",
         )
 
 

@@ -1,0 +1,97 @@
+"""What watches the steps of a run: the guard against numbers that are none, spikes, and the watchdog against hangs."""
+
+import faulthandler
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+
+from titanrun.components.data.loader import RowLoader
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.run_dir import STATUS, read_json, write_json
+from titanrun.training.evidence import Evidence
+from titanrun.training.finite import FiniteGuard
+from titanrun.training.spikes import SpikeWatch
+from titanrun.training.watchdog import Hang, Watchdog
+from titanrun.worker.job import Job
+from titanrun.worker.talk import FAILURES
+
+EXIT_HANG = 6
+# ranks that hang together notice it at about the same time: each has that long to write down where it stands
+LAST_WORDS_SECONDS = 3.0
+
+log = logging.getLogger(__name__)
+
+
+def build_finite_guard(recipe: Recipe, device: torch.device) -> FiniteGuard:
+    """What judges each step's numbers."""
+    section = recipe.guard
+    return FiniteGuard(section.non_finite, device, SpikeWatch(section.spike_sigmas, section.spike_window))
+
+
+def build_watchdog(recipe: Recipe, job: Job) -> Watchdog:
+    """What ends this rank when it hangs."""
+    return Watchdog(recipe.guard, partial(end_hung_rank, job))
+
+
+def build_evidence_writer(recipe: Recipe, job: Job, rows: RowLoader) -> Callable[[Evidence], None]:
+    """What keeps what is known about a bad step."""
+    return partial(write_evidence, job, rows, recipe.guard.non_finite)
+
+
+def write_evidence(job: Job, rows: RowLoader, policy: str, evidence: Evidence) -> None:
+    """Writes logs/non-finite-step-N-rank-R.json. Training does not depend on it."""
+    numbers, dealt = evidence.numbers, rows.last_numbers()
+    gradients = {name: norm if math.isfinite(norm) else str(norm) for name, norm in evidence.gradient_norms.items()}
+    content = {
+        "step": numbers.step,
+        "rank": job.place.rank,
+        "policy": policy,
+        "loss": str(numbers.loss),
+        "grad_norm": str(numbers.grad_norm),
+        "rows": dealt,
+        "bad_rows": [dealt[row] for row in evidence.bad_rows],
+        "first_bad_module": evidence.first_bad_module,
+        "bad_gradients": [name for name, norm in gradients.items() if isinstance(norm, str)],
+        "gradient_norms": gradients,
+    }
+    path = job.resolved.parent / "logs" / f"non-finite-step-{numbers.step}-rank-{job.place.rank}.json"
+    try:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        log.warning("cannot write %s: %s", path, error.strerror)
+        return
+    log.warning("%s is not finite at step %d: what is known about it is in %s", numbers.bad, numbers.step, path)
+
+
+def end_hung_rank(job: Job, hang: Hang) -> NoReturn:
+    """Writes down where every thread of this rank stands, and ends it: the thread that hangs cannot."""
+    run_dir, place = job.resolved.parent, job.place
+    doing = {"first step": "the first step", "step": f"the step after step {hang.step}", "save": "saving a checkpoint"}
+    limit = {"first step": "guard.first_step_timeout_seconds", "step": "guard.step_timeout_seconds", "save": "guard.save_timeout_seconds"}
+    stacks = dump_stacks(run_dir / "logs" / f"stacks-rank-{place.rank}.txt")
+    told = f"error[hang]: rank {place.rank} hangs: {doing[hang.phase]} takes longer than {limit[hang.phase]}; its stacks are in {stacks}"
+    logging.getLogger(FAILURES).error("%s", told)
+    if place.failure_file is not None:
+        write_json(place.failure_file, {"time": time.time(), "is_of_another": False, "text": told})
+    status = read_json(run_dir / STATUS)
+    if place.is_first and status:
+        write_json(run_dir / STATUS, {**status, "state": "failed", "exit_code": EXIT_HANG})
+    if place.world_size > 1:
+        time.sleep(LAST_WORDS_SECONDS)
+    os._exit(EXIT_HANG)
+
+
+def dump_stacks(path: Path) -> Path:
+    """Writes where every thread of this process stands."""
+    with path.open("w", encoding="utf-8") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+    return path

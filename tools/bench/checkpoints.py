@@ -1,0 +1,79 @@
+"""What a checkpoint costs: a save against a raw write that waits for the disk, the digest's share of it, and what training waits for."""
+
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import xxhash
+
+from titanrun.components.checkpoints.background import BackgroundSaves, Stage
+from titanrun.components.checkpoints.checkpoint import Snapshot
+from titanrun.components.checkpoints.store import CheckpointStore
+
+MIB = 1024**2
+TENSOR_BYTES = 4 * MIB
+
+
+def checkpoints_report(runs: int, *, mib: int = 256) -> None:
+    """Medians of `runs` rounds, each of one raw write, one save, one digest and one background save of the same bytes."""
+    tensors = {f"model.layers.{index}.weight": torch.randn(TENSOR_BYTES // 4) for index in range(mib * MIB // TENSOR_BYTES)}
+    content = torch.cat([tensor.view(torch.uint8) for tensor in tensors.values()]).numpy()
+    rounds = []
+    with tempfile.TemporaryDirectory(prefix="titanrun-bench-", dir=Path.cwd()) as name:
+        folder = Path(name)
+        for _ in range(runs):
+            store = CheckpointStore(folder=folder / "checkpoint")
+            saves = BackgroundSaves(store.save, Stage())
+            rounds.append(
+                {
+                    "raw": seconds(lambda: write_raw(folder / "raw", content)),
+                    "save": seconds(lambda store=store: store.save(snapshot(1, tensors))),  # type: ignore[misc]
+                    "digest": seconds(lambda: xxhash.xxh3_128(content).digest()),
+                    # the second save: the first one also makes the buffer that the others use again
+                    "first stall": seconds(lambda saves=saves: saves.start(snapshot(2, tensors), lambda: None)),  # type: ignore[misc]
+                    "commit": seconds(saves.wait),
+                    "stall": seconds(lambda saves=saves: saves.start(snapshot(3, tensors), lambda: None)),  # type: ignore[misc]
+                }
+            )
+            saves.close()
+            shutil.rmtree(folder / "checkpoint")
+    tell(rounds, mib)
+
+
+def tell(rounds: list[dict[str, float]], mib: int) -> None:
+    """The figures, with the spread of the ratios."""
+    median = {name: statistics.median(found[name] for found in rounds) for name in rounds[0]}
+    ratios = sorted(found["raw"] / found["save"] for found in rounds)
+    middle = statistics.median(ratios)
+    print(f"raw write of {mib} MiB with fsync: {mib / median['raw']:,.0f} MiB/s")
+    print(
+        f"save: {mib / median['save']:,.0f} MiB/s, {middle:.2f} of the raw write (rounds {ratios[0]:.2f} to {ratios[-1]:.2f}; target 0.70)"
+    )
+    print(f"digest: {median['digest'] / median['raw']:.1%} of the raw write (target 3%)")
+    print(f"background save: training waits {median['stall'] * 1e3:.0f} ms, {median['first stall'] * 1e3:.0f} ms the first time")
+
+
+def snapshot(step: int, tensors: dict[str, torch.Tensor]) -> Snapshot:
+    """A checkpoint of weights only."""
+    return Snapshot(step=step, tensors=tensors, state={}, rng={}, resolved="")
+
+
+def write_raw(path: Path, content: object) -> None:
+    """The least that a durable write can do."""
+    with path.open("wb") as file:
+        file.write(content)  # type: ignore[arg-type]
+        file.flush()
+        os.fsync(file.fileno())
+    path.unlink()
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Wall time of a call."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
