@@ -25,7 +25,7 @@ SHORT = (
 CP2 = "parallelism.context_parallel_degree=2"
 
 
-@pytest.mark.parametrize(("ranks", "pieces"), product((1, 2, 3, 4), (1, 2)))
+@pytest.mark.parametrize(("ranks", "pieces"), list(product((1, 2, 3, 4), (1, 2))))
 def test_the_shares_of_all_ranks_make_the_row(ranks: int, pieces: int) -> None:
     row = torch.arange(24).view(1, 24, 1)
     rows = [RowSharing(ProcessGroup(rank, ranks), pieces) for rank in range(ranks)]
