@@ -11,13 +11,23 @@ CP2, CP4 = "parallelism.context_parallel_degree=2", "parallelism.context_paralle
 UNBALANCED = "parallelism.context_parallel_load_balancer=null"
 BY_HEADS = "parallelism.context_parallel_rotate_method=alltoall"
 REPLICATED = "parallelism.data_parallel_replicate_degree=2"
+FOUR_STAGES = ["training.local_batch_size=4", "validation.local_batch_size=2"]
+IN_ORDER = "[[tok_embeddings, layers.0], [layers.1, layers.2, layers.3, norm, output]]"
 TP2 = "parallelism.tensor_parallel_degree=2"
 WHOLE_STREAM = "parallelism.enable_sequence_parallel=false"
+UNTIED = "model.tie_word_embeddings=false"
 ODD = "model.vocab_size=2049"
 QWEN3 = "model={name: qwen3, flavor: debugmodel, n_layers: 2}"
 QWEN3_MOE = (
     "model={name: qwen3, flavor: debugmodel_moe, n_layers: 2, moe: {num_experts: 8, top_k: 2, hidden_dim: 128, num_shared_experts: 1}}"
 )
+
+
+def pipeline(ranks: int, schedule: str = "1F1B", **settings: object) -> list[str]:
+    """Overrides that cut the layers into stages."""
+    more = [f"parallelism.pipeline_parallel_{name}={value}" for name, value in settings.items()]
+    return [f"parallelism.pipeline_parallel_degree={ranks}", f"parallelism.pipeline_parallel_schedule={schedule}", *more]
+
 
 LAYOUTS = [
     case("fsdp2", nproc=2),
@@ -60,12 +70,41 @@ LAYOUTS = [
     case("fsdp2_tp2_offload", nproc=4, overrides=[TP2, "training.enable_cpu_offload=true"], slow=True),
     case("fsdp2_tp2_qwen3", nproc=4, overrides=[TP2], base=[QWEN3], slow=True),
     case("fsdp2_tp2_qwen3_moe", nproc=4, overrides=[TP2], base=[QWEN3_MOE], slow=True),
-    case("hsdp2x2_tp2", nproc=8, overrides=[TP2, REPLICATED], slow=True),
     case("hsdp2x2_cp2", nproc=8, overrides=[CP2, REPLICATED], slow=True),
     case("cp2_tp2", nproc=4, overrides=[CP2, TP2], slow=True),
     case("cp2_tp2_alltoall", nproc=4, overrides=[CP2, TP2, BY_HEADS], slow=True),
     case("fsdp2_cp2_tp2", nproc=8, overrides=[CP2, TP2], slow=True),
+    case("cp2_pp2", nproc=4, overrides=[CP2, *pipeline(2)], slow=True),
+    case("cp2_pp2_looped_1f1b", nproc=4, overrides=[CP2, *pipeline(2, "Interleaved1F1B"), *FOUR_STAGES], slow=True),
+    case("cp2_pp2_zbv_alltoall", nproc=4, overrides=[CP2, BY_HEADS, *pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES], slow=True),
+    case("cp2_tp2_pp2", nproc=8, overrides=[CP2, TP2, *pipeline(2)], slow=True),
     case("fsdp2_cp2_tp2_qwen3_moe", nproc=8, overrides=[CP2, TP2], base=[QWEN3_MOE], slow=True),
+    case("hsdp2x2_tp2", nproc=8, overrides=[TP2, REPLICATED], slow=True),
+    case("pp2_1f1b", nproc=2, overrides=pipeline(2)),
+    case("pp2_gpipe", nproc=2, overrides=pipeline(2, "GPipe"), slow=True),
+    case("pp2_looped_1f1b", nproc=2, overrides=[*pipeline(2, "Interleaved1F1B"), *FOUR_STAGES]),
+    case("pp2_looped_bfs", nproc=2, overrides=[*pipeline(2, "LoopedBFS"), *FOUR_STAGES], slow=True),
+    case("pp2_looped_zero_bubble", nproc=2, overrides=[*pipeline(2, "InterleavedZeroBubble"), *FOUR_STAGES], slow=True),
+    case("pp2_zbv", nproc=2, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES]),
+    case("pp2_dualpipev", nproc=2, overrides=[*pipeline(2, "DualPipeV"), *FOUR_STAGES], slow=True),
+    case("pp2_three_stages_a_rank", nproc=2, overrides=[*pipeline(2, "LoopedBFS", layers_per_stage=1), *FOUR_STAGES], slow=True),
+    case("pp2_explicit", nproc=2, overrides=[*pipeline(2), f"parallelism.module_fqns_per_model_part={IN_ORDER}"], slow=True),
+    case("pp2_uneven", nproc=2, overrides=pipeline(2, first_stage_less_layers=0, last_stage_less_layers=3), slow=True),
+    case("pp2_microbatch2", nproc=2, overrides=[*pipeline(2, microbatch_size=2), *FOUR_STAGES], slow=True),
+    case("pp2_recompute", nproc=2, overrides=[*pipeline(2), "activation_checkpoint=full"], slow=True),
+    case("pp2_zbv_recompute", nproc=2, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES, "activation_checkpoint=full"], slow=True),
+    case("pp2_qwen3", nproc=2, overrides=pipeline(2), base=[QWEN3, UNTIED], slow=True),
+    case("tp2_pp2", nproc=4, overrides=[*pipeline(2), TP2], slow=True),
+    case("tp2_pp2_whole_stream", nproc=4, overrides=[*pipeline(2), TP2, WHOLE_STREAM], slow=True),
+    case("tp2_pp2_zbv", nproc=4, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES, TP2], base=[ODD], slow=True),
+    case("pp2_qwen3_moe", nproc=2, overrides=pipeline(2), base=[QWEN3_MOE], slow=True),
+    case("fsdp2_tp2_pp2", nproc=8, overrides=[*pipeline(2), TP2], slow=True),
+    case("pp4", nproc=4, overrides=[*pipeline(4), *FOUR_STAGES], slow=True),
+    case("fsdp2_pp2_1f1b", nproc=4, overrides=pipeline(2), slow=True),
+    case("fsdp2_pp2_looped_1f1b", nproc=4, overrides=[*pipeline(2, "Interleaved1F1B"), *FOUR_STAGES], slow=True),
+    case("fsdp2_pp2_zbv", nproc=4, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES], slow=True),
+    case("fsdp2_pp2_dualpipev", nproc=4, overrides=[*pipeline(2, "DualPipeV"), *FOUR_STAGES], slow=True),
+    case("ddp2_pp2", nproc=4, overrides=[*pipeline(2), REPLICATED], slow=True),
 ]
 
 

@@ -10,7 +10,7 @@ from titanrun.config.fields import bookkeeping, numerics, performance
 from titanrun.config.types import Fraction, NonNegativeInt, OrAuto, PositiveInt, RunPath, Text
 
 ASYNC = "asynchronous tensor parallelism"
-PIPELINE = "pipeline parallelism"
+OVERLAP = "the overlap of communication between experts with computation"
 EXPERT = "expert parallelism"
 FLIGHT_RECORDER = "the flight recorder of collectives"
 REPLICAS = "torchft replica groups"
@@ -33,25 +33,25 @@ class ParallelismConfig(Config):
     """Whether every tensor-parallel rank holds the whole logits, instead of its part of the vocabulary."""
     enable_async_tensor_parallel: bool = performance(False, not_built=ASYNC)
     """Whether the compiler overlaps tensor-parallel communication with matrix products."""
-    pipeline_parallel_degree: PositiveInt = performance(1, unit="ranks", not_built=PIPELINE)
+    pipeline_parallel_degree: PositiveInt = performance(1, unit="ranks")
     """Ranks that split the layers."""
     pipeline_parallel_schedule: Literal[
         "1F1B", "GPipe", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"
-    ] = performance("1F1B", not_built=PIPELINE)
+    ] = performance("1F1B")
     """Order of the forward and backward passes; 1F1B and GPipe have one stage a rank, the others several."""
-    pipeline_parallel_schedule_csv: Text | None = performance(None, not_built=PIPELINE)
+    pipeline_parallel_schedule_csv: Text | None = performance(None)
     """File with a schedule of one's own in PyTorch's CSV format, instead of a named one."""
-    pipeline_parallel_microbatch_size: PositiveInt = performance(1, unit="rows", not_built=PIPELINE)
+    pipeline_parallel_microbatch_size: PositiveInt = performance(1, unit="rows")
     """Rows that go through the pipeline together; training.local_batch_size is a multiple of it."""
-    pipeline_parallel_layers_per_stage: PositiveInt | None = performance(None, unit="layers", not_built=PIPELINE)
+    pipeline_parallel_layers_per_stage: PositiveInt | None = performance(None, unit="layers")
     """Layers of a stage, which sets the number of stages; null: as few stages as the schedule needs."""
-    pipeline_parallel_first_stage_less_layers: NonNegativeInt = performance(1, unit="layers", not_built=PIPELINE)
+    pipeline_parallel_first_stage_less_layers: NonNegativeInt = performance(1, unit="layers")
     """What the embedding counts as when the layers are split into stages of equal work."""
-    pipeline_parallel_last_stage_less_layers: NonNegativeInt = performance(1, unit="layers", not_built=PIPELINE)
+    pipeline_parallel_last_stage_less_layers: NonNegativeInt = performance(1, unit="layers")
     """What the last norm and the output head count as."""
-    module_fqns_per_model_part: tuple[tuple[Text, ...], ...] | None = performance(None, not_built=PIPELINE)
+    module_fqns_per_model_part: tuple[tuple[Text, ...], ...] | None = performance(None)
     """The modules of each stage by name; null: split by the counts above."""
-    pipeline_parallel_expert_parallel_overlap: bool = performance(True, not_built=PIPELINE)
+    pipeline_parallel_expert_parallel_overlap: bool = performance(True, not_built=OVERLAP)
     """Whether DualPipeV runs one pass's communication between experts during another pass's computation."""
     context_parallel_degree: PositiveInt = performance(1, unit="ranks")
     """Ranks that split each row."""

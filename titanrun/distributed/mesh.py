@@ -5,7 +5,9 @@ Outermost axis first, the ranks are laid out as (pp, dp_replicate, dp_shard, cp,
 (pp, dp_replicate, efsdp, ep, etp) who holds which expert.
 """
 
+from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -75,10 +77,17 @@ class Meshes:
 
     def sum_(self, tensor: Tensor, *axes: str) -> Tensor:
         """Adds `tensor` up over the ranks along `axes`, in place."""
+        return self._reduced(tensor, axes, dist.ReduceOp.SUM)
+
+    def largest_(self, tensor: Tensor, *axes: str) -> Tensor:
+        """Makes each element of `tensor` the largest of the ranks along `axes`, in place."""
+        return self._reduced(tensor, axes, dist.ReduceOp.MAX)
+
+    def _reduced(self, tensor: Tensor, axes: Sequence[str], operation: Any) -> Tensor:
         for axis in axes:
             group = self.group(axis)
             if group is not None:
-                dist.all_reduce(tensor, group=group)
+                dist.all_reduce(tensor, operation, group=group)
         return tensor
 
     def _view(self, axes: Axes, kept: tuple[str, ...] = ()) -> DeviceMesh | None:
