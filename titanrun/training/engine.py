@@ -86,8 +86,7 @@ class Engine:
         self.passes = WholeModel(model, loss, precision, device) if passes is None else passes
         self.device = device
         self.max_norm = max_norm
-        self.meshes = meshes
-        self.rows = rows
+        self.meshes, self.rows = meshes, rows
         self.steps_done = 0
         self._holds_gradients = False
         for group in optimizer.param_groups:
