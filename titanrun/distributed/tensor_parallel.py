@@ -4,6 +4,8 @@ Between the matrices lies the residual stream. With sequence parallelism (https:
 every row of it, and norms work on pieces; without it, each rank holds the whole.
 """
 
+import logging
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -72,6 +74,7 @@ def split_matrices(model: nn.Module, plan: Plan, how: TensorParallel, meshes: Me
     mesh = meshes.axes(meshes.dense, "tp")
     if mesh is None:
         return
+    hush()
     shared = shared_weights(model)
     styles = styles_of(how)
     for name, module in model.named_modules():
@@ -81,6 +84,14 @@ def split_matrices(model: nn.Module, plan: Plan, how: TensorParallel, meshes: Me
     share_again(model, shared)
     forgotten = [name for name, weight in model.named_parameters() if not is_split(weight)]
     assert not forgotten, f"the family's plan says nothing of {', '.join(forgotten)}"
+
+
+def hush() -> None:
+    """Keeps torch from warning of what is so on purpose."""
+    # the embedding gives this rank's part of the stream, which nobody changes in place
+    warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module \(FSDPEmbedding\) returned a view tensor")
+    # weights that are split twice over are gathered for a checkpoint's export, axis after axis
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
 
 
 def role_of(name: str, plan: Plan) -> Role | None:

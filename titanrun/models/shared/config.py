@@ -91,6 +91,12 @@ class ModelConfig(ComponentConfig):
         """Attention heads, which tensor-parallel ranks hold whole, by the field that names their number."""
         return {name: decided(getattr(self, name)) for name in ("n_heads", "n_kv_heads") if name in type(self).model_fields}
 
+    def hidden_widths(self) -> dict[str, int]:
+        """Hidden widths of feed-forward layers and of experts, which tensor-parallel ranks split, by the section that has them."""
+        sections = {".feed_forward.": "feed_forward", ".moe.": "moe"}
+        present = [section for part, section in sections.items() if any(part in name for name in self.parameter_shapes())]
+        return {section: int(decided(getattr(self, section).hidden_dim)) for section in present if hasattr(self, section)}
+
     def layer_count(self) -> int:
         """Layers that pipeline stages can hold."""
         return int(decided(getattr(self, "n_layers", 1)))
