@@ -19,6 +19,7 @@ EP2 = (*EXPERTS, "parallelism.expert_parallel_degree=2")
 ETP2 = (*EP2, "parallelism.tensor_parallel_degree=2", "parallelism.expert_tensor_parallel_degree=2")
 TENSOR = ("parallelism.tensor_parallel_degree=2",)
 REPLICATED = ("parallelism.data_parallel_replicate_degree=2",)
+CONTEXT = ("parallelism.context_parallel_degree=2",)
 
 
 def saved(folder: Path, step: int) -> dict[str, Tensor]:
@@ -46,6 +47,8 @@ def tensors(trainer: Trainer) -> dict[str, Tensor]:
         ((2, TENSOR), (1, ())),
         pytest.param((2, TENSOR), (2, ()), marks=pytest.mark.slow),
         pytest.param((4, TENSOR), (2, TENSOR), marks=pytest.mark.slow),
+        pytest.param((2, CONTEXT), (1, ()), marks=pytest.mark.slow),
+        pytest.param((1, ()), (4, CONTEXT), marks=pytest.mark.slow),
         pytest.param((2, EP2), (1, EXPERTS), marks=pytest.mark.slow),
         pytest.param((1, EXPERTS), (2, EP2), marks=pytest.mark.slow),
         pytest.param((4, EP2), (2, EXPERTS), marks=pytest.mark.slow),
@@ -61,6 +64,8 @@ def tensors(trainer: Trainer) -> dict[str, Tensor]:
         "tp2-alone",
         "tp2-fsdp2",
         "fsdp2_tp2-tp2",
+        "cp2-alone",
+        "alone-fsdp2_cp2",
         "ep2-alone",
         "alone-ep2",
         "efsdp2_ep2-fsdp2",
