@@ -17,6 +17,7 @@ PIPELINE = ("parallelism.pipeline_parallel_degree=2",)
 V_SHAPED = (*PIPELINE, "parallelism.pipeline_parallel_schedule=ZBVZeroBubble")
 TENSOR = ("parallelism.tensor_parallel_degree=2",)
 REPLICATED = ("parallelism.data_parallel_replicate_degree=2",)
+CONTEXT = ("parallelism.context_parallel_degree=2",)
 
 
 def saved(folder: Path, step: int) -> dict[str, Tensor]:
@@ -44,6 +45,8 @@ def tensors(trainer: Trainer) -> dict[str, Tensor]:
         ((2, TENSOR), (1, ())),
         pytest.param((2, TENSOR), (2, ()), marks=pytest.mark.slow),
         pytest.param((4, TENSOR), (2, TENSOR), marks=pytest.mark.slow),
+        pytest.param((2, CONTEXT), (1, ()), marks=pytest.mark.slow),
+        pytest.param((1, ()), (4, CONTEXT), marks=pytest.mark.slow),
     ],
     ids=[
         "fsdp2-alone",
@@ -55,6 +58,8 @@ def tensors(trainer: Trainer) -> dict[str, Tensor]:
         "tp2-alone",
         "tp2-fsdp2",
         "fsdp2_tp2-tp2",
+        "cp2-alone",
+        "alone-fsdp2_cp2",
     ],
 )
 def test_a_run_goes_on_in_another_layout(tmp_path: Path, first: tuple[int, Sequence[str]], then: tuple[int, Sequence[str]]) -> None:
