@@ -76,9 +76,9 @@ def split_matrices(model: nn.Module, plan: Plan, how: TensorParallel, meshes: Me
     shared = shared_weights(model)
     styles = styles_of(how)
     for name, module in model.named_modules():
-        role = role_of(name, plan)
-        if role is not None:
-            parallelize_module(module, mesh, styles[role])
+        line = line_for(name, plan)
+        if line is not None:
+            parallelize_module(module, mesh, styles[plan[line]])
     share_again(model, shared)
     forgotten = [name for name, weight in model.named_parameters() if not is_split(weight)]
     assert not forgotten, f"the family's plan says nothing of {', '.join(forgotten)}"
@@ -92,13 +92,13 @@ def hush() -> None:
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
 
 
-def role_of(name: str, plan: Plan) -> Role | None:
-    """The role of the module `name`; None where the plan has none for it."""
+def line_for(name: str, plan: Plan) -> str | None:
+    """The plan's line for the module `name`; None where it has none."""
     steps = name.split(".")
-    for pattern, role in plan.items():
-        wanted = pattern.split(".")
+    for line in plan:
+        wanted = line.split(".")
         if len(wanted) == len(steps) and all(map(fnmatchcase, steps, wanted)):
-            return role
+            return line
     return None
 
 
