@@ -103,7 +103,12 @@ LAYOUTS = [
     case("pp2_microbatch2", nproc=2, overrides=[*pipeline(2, microbatch_size=2), *FOUR_STAGES], slow=True),
     case("pp2_recompute", nproc=2, overrides=[*pipeline(2), "activation_checkpoint=full"], slow=True),
     case("pp2_operations_recomputed", nproc=2, overrides=[*pipeline(2), OPERATIONS], slow=True),
-    case("pp2_zbv_operations_recomputed", nproc=2, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES, OPERATIONS], slow=True),
+    case(
+        "pp2_zbv_second_layer_recomputed",
+        nproc=2,
+        overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES, "activation_checkpoint=selective"],
+        slow=True,
+    ),
     case("pp2_zbv_recompute", nproc=2, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES, "activation_checkpoint=full"], slow=True),
     case("pp2_qwen3", nproc=2, overrides=pipeline(2), base=[QWEN3, UNTIED], slow=True),
     case("pp2_custom_csv", nproc=2, overrides=[*pipeline(2, schedule_csv=ORDER), *FOUR_STAGES], slow=True),
