@@ -152,11 +152,11 @@ def test_every_rank_moves_the_balance_alike(seen: list[dict[str, Any]]) -> None:
     assert seen[0]["balance"].any()
 
 
-@pytest.mark.parametrize("case", CROWDED)
 def test_torch_says_nothing_of_how_experts_are_gathered(seen: list[dict[str, Any]]) -> None:
     assert [rank["warns"] for rank in seen] == [False, False]
 
 
+@pytest.mark.parametrize("case", CROWDED)
 def test_no_token_is_dropped_however_many_an_expert_gets(case: str, seen: list[dict[str, Any]]) -> None:
     for rank in seen:
         for ours, theirs in rank[case].values():
