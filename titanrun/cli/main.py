@@ -15,6 +15,7 @@ COMMANDS = {
     "fork": "start a new run from the weights of a checkpoint",
     "checkpoint": "list, check, compare, export, import and clear away checkpoints",
     "validate": "find everything that is wrong with recipes, without a GPU",
+    "plan": "what a run on many ranks needs, worked out on a laptop",
     "diff-config": "what differs between two recipes, runs or checkpoints",
     "show": "every setting of a recipe, and where each value came from",
     "explain": "what a field, a component, a problem code or a rule means",

@@ -11,8 +11,7 @@ from titanrun.config.types import Fraction, NonNegativeInt, OrAuto, PositiveInt,
 
 ASYNC = "asynchronous tensor parallelism"
 OVERLAP = "the overlap of communication between experts with computation"
-CONTEXT = "context parallelism"
-EXPERT = "expert parallelism"
+DEEPEP = "the exchange of tokens by DeepEP's kernels"
 FLIGHT_RECORDER = "the flight recorder of collectives"
 REPLICAS = "torchft replica groups"
 
@@ -54,17 +53,17 @@ class ParallelismConfig(Config):
     """The modules of each stage by name; null: split by the counts above."""
     pipeline_parallel_expert_parallel_overlap: bool = performance(True, not_built=OVERLAP)
     """Whether DualPipeV runs one pass's communication between experts during another pass's computation."""
-    context_parallel_degree: PositiveInt = performance(1, unit="ranks", not_built=CONTEXT)
-    """Ranks that split each sequence."""
-    context_parallel_load_balancer: Literal["headtail", "ptrr"] | None = performance("headtail", not_built=CONTEXT)
+    context_parallel_degree: PositiveInt = performance(1, unit="ranks")
+    """Ranks that split each row."""
+    context_parallel_load_balancer: Literal["headtail", "ptrr"] | None = performance("headtail")
     """How tokens are dealt so that causal attention costs every rank the same; ptrr needs flex attention; null: in order."""
-    context_parallel_rotate_method: Literal["allgather", "alltoall"] = performance("allgather", not_built=CONTEXT)
-    """How keys and values get to the other ranks: all at once, or in turns."""
-    expert_parallel_degree: PositiveInt = performance(1, unit="ranks", not_built=EXPERT)
+    context_parallel_rotate_method: Literal["allgather", "alltoall"] = performance("allgather")
+    """How attention sees whole rows: each rank gathers all keys and values, or gets its part of the heads for all tokens."""
+    expert_parallel_degree: PositiveInt = performance(1, unit="ranks")
     """Ranks that split the experts."""
-    expert_tensor_parallel_degree: PositiveInt = performance(1, unit="ranks", not_built=EXPERT)
+    expert_tensor_parallel_degree: PositiveInt = performance(1, unit="ranks")
     """Ranks that split each expert's matrices; 1, or the same as tensor_parallel_degree."""
-    expert_parallel_comm_backend: Literal["standard", "deepep"] = performance("standard", not_built=EXPERT)
+    expert_parallel_comm_backend: Literal["standard", "deepep"] = performance("standard", not_built=DEEPEP)
     """What carries tokens to their experts: collectives of PyTorch, or DeepEP."""
 
 

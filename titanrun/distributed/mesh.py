@@ -22,8 +22,8 @@ Axes = dict[str, int]
 class Meshes:
     """The meshes of one rank. Process groups are made when an axis is first asked for; every rank must ask in the same order.
 
-    An axis of one rank has no mesh: there is nothing to communicate. Only efsdp is kept then, so that experts get FSDP's mixed
-    precision like the rest.
+    An axis of one rank has no mesh: there is nothing to communicate. With expert parallelism fsdp and efsdp are kept, so that
+    experts and all else get the mixed precision of FSDP.
     """
 
     def __init__(self, degrees: Degrees, device: torch.device) -> None:
@@ -36,7 +36,8 @@ class Meshes:
     def dense(self) -> DeviceMesh | None:
         """Who holds which part of a weight: (pp, dp_replicate, fsdp, tp), without the axes of one rank."""
         degrees = self.degrees
-        return self._view({"pp": degrees.pipeline, "dp_replicate": degrees.replicate, "fsdp": degrees.fsdp, "tp": degrees.tensor})
+        axes = {"pp": degrees.pipeline, "dp_replicate": degrees.replicate, "fsdp": degrees.fsdp, "tp": degrees.tensor}
+        return self._view(axes, kept=("fsdp",) if degrees.expert > 1 else ())
 
     @cached_property
     def sparse(self) -> DeviceMesh | None:

@@ -47,13 +47,11 @@ class Role(Enum):
     SUMMAND_ROWS = auto()
     """Linear within a mixture of experts, split over its inputs."""
     EXPERTS = auto()
-    """Stacked matrices w1, w3 [E, F, D] and w2 [E, D, F], split over the hidden width F of each expert."""
+    """Stacked matrices, each split along the dim that `shared_dims` of the module names: the hidden width of each expert."""
 
 
 Plan = Mapping[str, Role]
 """Roles by module name; `*` is any one step of it. Lines that name no module are for a family's other models."""
-
-EXPERT_SPLITS = {"w1": 1, "w2": 2, "w3": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +76,9 @@ def split_matrices(model: nn.Module, plan: Plan, how: TensorParallel, meshes: Me
     shared = shared_weights(model)
     styles = styles_of(how)
     for name, module in model.named_modules():
-        role = role_of(name, plan)
-        if role is not None:
-            parallelize_module(module, mesh, styles[role])
+        line = line_for(name, plan)
+        if line is not None:
+            parallelize_module(module, mesh, styles[plan[line]])
     share_again(model, shared)
     forgotten = [name for name, weight in model.named_parameters() if not is_split(weight)]
     assert not forgotten, f"the family's plan says nothing of {', '.join(forgotten)}"
@@ -94,13 +92,13 @@ def hush() -> None:
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
 
 
-def role_of(name: str, plan: Plan) -> Role | None:
-    """The role of the module `name`; None where the plan has none for it."""
+def line_for(name: str, plan: Plan) -> str | None:
+    """The plan's line for the module `name`; None where it has none."""
     steps = name.split(".")
-    for pattern, role in plan.items():
-        wanted = pattern.split(".")
+    for line in plan:
+        wanted = line.split(".")
         if len(wanted) == len(steps) and all(map(fnmatchcase, steps, wanted)):
-            return role
+            return line
     return None
 
 
@@ -190,10 +188,12 @@ class Placed(ParallelStyle):
 
 
 class SplitExperts(ParallelStyle):
-    """Splits the stacked matrices of experts, whose module multiplies by its rank's parts."""
+    """Splits the stacked matrices of experts, whose module multiplies by its rank's parts; those that expert parallelism split stay."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        place_weights(module, device_mesh, {name: Shard(dim) for name, dim in EXPERT_SPLITS.items()})
+        dims: Any = module.shared_dims
+        whole = {name for name, weight in module.named_parameters() if not is_split(weight)}
+        place_weights(module, device_mesh, {name: Shard(dim) for name, dim in dims.items() if name in whole})
         return module
 
 

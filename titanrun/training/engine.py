@@ -19,6 +19,7 @@ from titanrun.distributed.agreement import Ranks
 from titanrun.distributed.gradient_norm import clip_gradients, gradient_norm
 from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.precision import Precision
+from titanrun.distributed.rows import RowSharing
 from titanrun.distributed.shards import finished_gradients, from_all_stages, gathered
 from titanrun.distributed.vocabulary import label_logprobs, token_entropy
 from titanrun.training.passes import Loss, Passes, WholeModel
@@ -77,6 +78,7 @@ class Engine:
         max_norm: float | None = None,
         meshes: Meshes | None = None,
         passes: Passes | None = None,
+        rows: RowSharing | None = None,
     ) -> None:
         self.model = model
         self.optimizer = optimizer
@@ -84,7 +86,7 @@ class Engine:
         self.passes = WholeModel(model, loss, precision, device) if passes is None else passes
         self.device = device
         self.max_norm = max_norm
-        self.meshes = meshes
+        self.meshes, self.rows = meshes, rows
         self.steps_done = 0
         self._holds_gradients = False
         for group in optimizer.param_groups:
@@ -94,11 +96,11 @@ class Engine:
         """Adds the gradients of the mean loss over `batches`, one batch after the other.
 
         Args:
-            batches: this rank's batches of one optimizer step, on any device.
+            batches: this rank's batches of one optimizer step, on any device; ranks that share rows are given the same whole ones.
             normalizer: what the loss sum is divided by; without it the valid tokens of all ranks' `batches`, and then one call makes
                 a step.
         """
-        parts = [batches] if isinstance(batches, TokenBatch) else batches
+        parts = [self._own_share(batch) for batch in ([batches] if isinstance(batches, TokenBatch) else batches)]
         assert normalizer is not None or not self._holds_gradients, "several calls a step need an explicit normalizer"
         self._holds_gradients = True
         valid_tokens = self._of_all_ranks(torch.stack([part.valid_count() for part in parts]).sum().to(self.device, non_blocking=True))
@@ -138,11 +140,12 @@ class Engine:
 
     def eval_forward(self, batch: TokenBatch) -> StepOutput:
         """The loss of all ranks' batches, without gradients."""
-        loss_sum = self._of_all_ranks(self._of_all_stages(self.passes.loss_sum(batch.to(self.device))))
-        return StepOutput(loss_sum, self._of_all_ranks(batch.valid_count().to(self.device, non_blocking=True)))
+        share = self._own_share(batch)
+        loss_sum = self._of_all_ranks(self._of_all_stages(self.passes.loss_sum(share.to(self.device))))
+        return StepOutput(loss_sum, self._of_all_ranks(share.valid_count().to(self.device, non_blocking=True)))
 
     def forward(self, batch: TokenBatch, *, outputs: Sequence[str] = ("logprobs",), temperature: float = 1.0) -> dict[str, Tensor]:
-        """Per-token outputs of a batch, in evaluation mode and fp32, on the device.
+        """Per-token outputs of a batch, in evaluation mode and fp32, on the device; of whole rows on each rank that shares them.
 
         Args:
             outputs: any of `logprobs` [B, T] of the labels (0 where the label is not valid), `entropy` [B, T], `logits` [B, T, V].
@@ -154,7 +157,8 @@ class Engine:
             return {name: OUTPUTS[name](scaled_BTV, batch) for name in outputs}
 
         with self.eval_mode():
-            return self.passes.measure(batch.to(self.device), measure)
+            found = self.passes.measure(self._own_share(batch).to(self.device), measure)
+        return found if self.rows is None else {name: self.rows.gathered(share) for name, share in found.items()}
 
     def eval_mode(self) -> AbstractContextManager[None]:
         """The model in evaluation mode within the block, then back in the mode it was in."""
@@ -195,6 +199,10 @@ class Engine:
 
     def _group(self, axis: str) -> ProcessGroup | None:
         return None if self.meshes is None else self.meshes.group(axis)
+
+    def _own_share(self, batch: TokenBatch) -> TokenBatch:
+        """What this rank computes of a batch that several ranks have read."""
+        return batch if self.rows is None else batch.shared(self.rows.own_share)
 
     def _of_all_ranks(self, value: Tensor) -> Tensor:
         """A sum over this rank's tokens, made one over all tokens."""

@@ -9,13 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from titanrun.components.metrics.recorder import record
+from titanrun.distributed.degrees import pieces_per_rank
 from titanrun.distributed.device import CPU
 from titanrun.distributed.dtypes import default_dtype, dtype_named
 from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.meta_device import allocate, on_meta_device
 from titanrun.distributed.precision import Precision
+from titanrun.distributed.rows import RowSharing
 from titanrun.distributed.seeds import WeightGenerator
 from titanrun.distributed.stages import plan_pipeline
+from titanrun.models.shared.attention import BACKENDS
 from titanrun.models.shared.family import family_module
 from titanrun.models.shared.moe_balance import ExpertBalance, moe_layers
 from titanrun.recipe.recipe import Recipe
@@ -40,10 +43,12 @@ def build_model(recipe: Recipe, precision: Precision) -> nn.Module:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the passes through a model that is laid out need: the precision that is left for them, and its stages in a pipeline."""
+    """What the passes through a model that is laid out need: the precision that is left for them, its stages in a pipeline, and how
+    ranks share rows."""
 
     precision: Precision
     stages: Mapping[int, nn.Module] | None = None
+    rows: RowSharing | None = None
 
 
 def lay_out(recipe: Recipe, model: nn.Module, *, meshes: Meshes | None, precision: Precision) -> Layout:
@@ -53,7 +58,9 @@ def lay_out(recipe: Recipe, model: nn.Module, *, meshes: Meshes | None, precisio
     parallelism what is checkpointed, so that a recomputed layer finds its weights gathered.
     """
     stages = cut_into_stages(recipe, model, meshes)
+    split_over_expert_ranks(model, meshes)
     split_over_tensor_ranks(recipe, model, meshes)
+    rows = share_over_context_ranks(recipe, model, meshes)
     recipe.activation_checkpoint.builder()(recipe.activation_checkpoint, model=model)
     if meshes is None:
         return Layout(precision)
@@ -65,8 +72,9 @@ def lay_out(recipe: Recipe, model: nn.Module, *, meshes: Meshes | None, precisio
         reduce=dtype_named(recipe.training.mixed_precision_reduce),
         offload=recipe.training.enable_cpu_offload,
     )
-    are_shared = [fsdp.share_over_ranks(part, data_parallel, meshes) for part in ([model] if stages is None else stages.values())]
-    return Layout(precision.without_autocast if all(are_shared) else precision, stages)
+    parts = [model] if stages is None else stages.values()
+    are_shared = [fsdp.share_over_ranks(part, data_parallel, meshes, experts=experts_of(part)) for part in parts]
+    return Layout(precision.without_autocast if all(are_shared) else precision, stages, rows)
 
 
 def cut_into_stages(recipe: Recipe, model: nn.Module, meshes: Meshes | None) -> dict[int, nn.Module] | None:
@@ -77,6 +85,17 @@ def cut_into_stages(recipe: Recipe, model: nn.Module, meshes: Meshes | None) -> 
     plan = plan_pipeline(recipe.parallelism, recipe.model.module_names())
     stages: dict[int, nn.Module] = import_module("titanrun.distributed.pipeline").cut(model, plan, rank=group.rank(), ranks=group.size())
     return stages
+
+
+def split_over_expert_ranks(model: nn.Module, meshes: Meshes | None) -> None:
+    """Gives each rank some of the experts of every layer."""
+    if meshes is not None and meshes.degrees.expert > 1:
+        import_module("titanrun.distributed.expert_parallel").spread_experts(moe_layers(model), meshes)
+
+
+def experts_of(model: nn.Module) -> list[nn.Module]:
+    """The experts of each layer that has some."""
+    return [layer.experts for layer in moe_layers(model)]
 
 
 def split_over_tensor_ranks(recipe: Recipe, model: nn.Module, meshes: Meshes | None) -> None:
@@ -90,6 +109,17 @@ def split_over_tensor_ranks(recipe: Recipe, model: nn.Module, meshes: Meshes | N
     )
     plan = family_module(type(recipe.model), "parallelize").TENSOR_PLAN
     tensor_parallel.split_matrices(model, plan, how, meshes)
+
+
+def share_over_context_ranks(recipe: Recipe, model: nn.Module, meshes: Meshes | None) -> RowSharing | None:
+    """Lets attention see the rows that several ranks share, and gives how they do; None where each rank has whole rows."""
+    group = None if meshes is None else meshes.group("cp")
+    if group is None:
+        return None
+    rows = RowSharing(group, pieces_per_rank(recipe.parallelism))
+    share_rows = import_module("titanrun.distributed.context_parallel").share_rows
+    share_rows(model, rows, recipe.parallelism.context_parallel_rotate_method, attention=tuple(BACKENDS.values()))
+    return rows
 
 
 def longest_row(recipe: Recipe) -> int:
@@ -130,6 +160,7 @@ def build_engine(recipe: Recipe, model: nn.Module, layout: Layout, *, device: to
         precision=layout.precision,
         max_norm=recipe.training.max_norm,
         meshes=meshes,
+        rows=layout.rows,
         passes=None if layout.stages is None else pipeline_passes(recipe, layout, loss, device=device, meshes=meshes),
     )
 

@@ -3,6 +3,8 @@
 Shapes: S slots sorted by expert, E experts, D model width, F hidden width, I and O width before and after a product.
 """
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,7 +19,10 @@ GROUPED_CAPABILITY = (9, 0)
 
 
 class GroupedExperts(nn.Module):
-    """SwiGLU experts: of expert e, w2[e](silu(w1[e] x) * w3[e] x)."""
+    """SwiGLU experts: of expert e, w2[e](silu(w1[e] x) * w3[e] x). Of weights that ranks split, each runs its part."""
+
+    # the dim of each weight that ranks split which share one expert: F
+    shared_dims: ClassVar = {"w1": 1, "w2": 2, "w3": 1}
 
     def __init__(self, config: MoeConfig, *, dim: int) -> None:
         super().__init__()
