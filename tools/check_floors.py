@@ -33,6 +33,7 @@ DESCRIPTION_BESIDE_EXECUTION = {
     "titanrun.components.checkpoints.whole_folder",
     "titanrun.components.tokenizers.vocabulary",
     "titanrun.distributed.degrees",
+    "titanrun.distributed.schedule_file",
     "titanrun.distributed.stages",
     "titanrun.models.shared.counting",
     "titanrun.models.shared.family",

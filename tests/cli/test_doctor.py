@@ -29,4 +29,4 @@ def test_doctor_says_what_is_wrong(tmp_path: Path) -> None:
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 1
     assert [finding["topic"] for finding in found if finding["wrong"]] == ["training"]
-    assert "error[not-built]: 2 ranks were started" in found[-1]["text"]
+    assert "rank 0 of 2 cannot meet the others" in found[-1]["text"]

@@ -17,6 +17,7 @@ CALLS = {
     "train": [DEBUG, "training.steps=0"],
     "validate": [DEBUG],
     "diff-config": [DEBUG, DEBUG],
+    "plan": [DEBUG],
     "show": [DEBUG, "optimizer"],
     "explain": ["training.steps"],
     "ls": ["models"],

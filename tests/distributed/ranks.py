@@ -37,9 +37,12 @@ training: {{global_batch_size: 8}}
 checkpoint: {{enable: false}}
 validation: {{enable: true, freq: 5, steps: 3}}
 """
+# for base: two layers of four experts, of which a token meets two
+SIZES = "dim: 64, n_heads: 4, n_kv_heads: 2, n_layers: 2, moe: {num_experts: 4, top_k: 2, hidden_dim: 96}"
+EXPERTS = (f"model={{name: qwen3, flavor: debugmodel_moe, {SIZES}}}",)
 # what a rank imports before it is forked: seconds, once for all of them
 PRELOADED = ["torch._dynamo", "titanrun.distributed.fsdp", "titanrun.worker.main", "tests.distributed.ranks"]
-NUMBERS = ("loss", "grad_norm", "validation/loss")
+NUMBERS = ("loss", "grad_norm", "validation/loss", "moe/imbalance", "moe/most_tokens_per_expert")
 PATIENCE_SECONDS = 300
 
 Look = Callable[[Trainer], Any]

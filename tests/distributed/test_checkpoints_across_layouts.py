@@ -7,13 +7,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.distributed.ranks import train
+from tests.distributed.ranks import EXPERTS, train
 from titanrun.components.checkpoints.dcp import read_layouts, read_tensors
 from titanrun.distributed.shards import gathered
 from titanrun.training.trainer import Trainer
 
 SAVING = ("checkpoint={enable: true, interval: 3}", "model.n_layers=2", "lr_scheduler.total_steps=5", "validation.enable=false")
+PIPELINE = ("parallelism.pipeline_parallel_degree=2",)
+V_SHAPED = (*PIPELINE, "parallelism.pipeline_parallel_schedule=ZBVZeroBubble")
+EP2 = (*EXPERTS, "parallelism.expert_parallel_degree=2")
+ETP2 = (*EP2, "parallelism.tensor_parallel_degree=2", "parallelism.expert_tensor_parallel_degree=2")
+TENSOR = ("parallelism.tensor_parallel_degree=2",)
 REPLICATED = ("parallelism.data_parallel_replicate_degree=2",)
+CONTEXT = ("parallelism.context_parallel_degree=2",)
 
 
 def saved(folder: Path, step: int) -> dict[str, Tensor]:
@@ -33,22 +39,51 @@ def tensors(trainer: Trainer) -> dict[str, Tensor]:
     ("first", "then"),
     [
         ((2, ()), (1, ())),
+        ((2, PIPELINE), (1, ())),
+        pytest.param((1, ()), (2, V_SHAPED), marks=pytest.mark.slow),
+        pytest.param((4, PIPELINE), (2, V_SHAPED), marks=pytest.mark.slow),
         pytest.param((1, ()), (2, REPLICATED), marks=pytest.mark.slow),
         pytest.param((4, REPLICATED), (2, ()), marks=pytest.mark.slow),
+        ((2, TENSOR), (1, ())),
+        pytest.param((2, TENSOR), (2, ()), marks=pytest.mark.slow),
+        pytest.param((4, TENSOR), (2, TENSOR), marks=pytest.mark.slow),
+        pytest.param((2, CONTEXT), (1, ()), marks=pytest.mark.slow),
+        pytest.param((1, ()), (4, CONTEXT), marks=pytest.mark.slow),
+        pytest.param((2, EP2), (1, EXPERTS), marks=pytest.mark.slow),
+        pytest.param((1, EXPERTS), (2, EP2), marks=pytest.mark.slow),
+        pytest.param((4, EP2), (2, EXPERTS), marks=pytest.mark.slow),
+        pytest.param((4, ETP2), (1, EXPERTS), marks=pytest.mark.slow),
     ],
-    ids=["fsdp2-alone", "alone-ddp2", "hsdp2x2-fsdp2"],
+    ids=[
+        "fsdp2-alone",
+        "pp2-alone",
+        "alone-pp2",
+        "fsdp2_pp2-pp2",
+        "alone-ddp2",
+        "hsdp2x2-fsdp2",
+        "tp2-alone",
+        "tp2-fsdp2",
+        "fsdp2_tp2-tp2",
+        "cp2-alone",
+        "alone-fsdp2_cp2",
+        "ep2-alone",
+        "alone-ep2",
+        "efsdp2_ep2-fsdp2",
+        "ep2_etp2-alone",
+    ],
 )
 def test_a_run_goes_on_in_another_layout(tmp_path: Path, first: tuple[int, Sequence[str]], then: tuple[int, Sequence[str]]) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     for folder in (whole, cut):
         folder.mkdir()
-    expected = train(first[0], [*SAVING, *first[1]], folder=whole).numbers
-    train(first[0], [*SAVING, *first[1], "training.steps=3"], folder=cut)
+    expected = train(first[0], [*first[1], *SAVING], folder=whole).numbers
+    train(first[0], [*first[1], *SAVING, "training.steps=3"], folder=cut)
     before = saved(cut, 3)
-    for loaded in train(then[0], [*SAVING, *then[1], "training.steps=3"], folder=cut, look=tensors).seen:
-        assert loaded.keys() == before.keys()
-        assert [name for name in before if not torch.equal(loaded[name], before[name])] == []
-    found = train(then[0], [*SAVING, *then[1]], folder=cut).numbers
+    found_by_rank = train(then[0], [*then[1], *SAVING, "training.steps=3"], folder=cut, look=tensors).seen
+    assert {name for loaded in found_by_rank for name in loaded} == before.keys()
+    for loaded in found_by_rank:
+        assert [name for name in loaded if not torch.equal(loaded[name], before[name])] == []
+    found = train(then[0], [*then[1], *SAVING], folder=cut).numbers
     assert len(found) == len(expected) == 5
     for ours, theirs in zip(found, expected, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-5)

@@ -1,17 +1,45 @@
 """Every layout of ranks trains as one process does, in fp32: losses, gradient norms, gradients, held-out losses."""
 
+from pathlib import Path
+
 import pytest
 
-from tests.distributed.ranks import Case, alone, case, train
+from tests.distributed.ranks import EXPERTS, Case, alone, case, train
 
 LOSS_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 5e-6
 
+CP2, CP4 = "parallelism.context_parallel_degree=2", "parallelism.context_parallel_degree=4"
+UNBALANCED = "parallelism.context_parallel_load_balancer=null"
+BY_HEADS = "parallelism.context_parallel_rotate_method=alltoall"
+FOUR_STAGES = ["training.local_batch_size=4", "validation.local_batch_size=2"]
+ORDER = Path(__file__).with_name("v_shaped_order.csv")
+IN_ORDER = "[[tok_embeddings, layers.0], [layers.1, layers.2, layers.3, norm, output]]"
+DDP2 = "parallelism.data_parallel_replicate_degree=2"
+SCORED_BEFORE = ("model.moe.num_shared_experts=1", "model.moe.score_before_experts=true")
+ETP2 = "parallelism.expert_tensor_parallel_degree=2"
+EP2, EP4 = "parallelism.expert_parallel_degree=2", "parallelism.expert_parallel_degree=4"
+TP2 = "parallelism.tensor_parallel_degree=2"
+WHOLE_STREAM = "parallelism.enable_sequence_parallel=false"
+UNTIED = "model.tie_word_embeddings=false"
+ODD = "model.vocab_size=2049"
+QWEN3 = "model={name: qwen3, flavor: debugmodel, n_layers: 2}"
+QWEN3_MOE = (
+    "model={name: qwen3, flavor: debugmodel_moe, n_layers: 2, moe: {num_experts: 8, top_k: 2, hidden_dim: 128, num_shared_experts: 1}}"
+)
+
+
+def pipeline(ranks: int, schedule: str = "1F1B", **settings: object) -> list[str]:
+    """Overrides that cut the layers into stages."""
+    more = [f"parallelism.pipeline_parallel_{name}={value}" for name, value in settings.items()]
+    return [f"parallelism.pipeline_parallel_degree={ranks}", f"parallelism.pipeline_parallel_schedule={schedule}", *more]
+
+
 LAYOUTS = [
     case("fsdp2", nproc=2),
     case("fsdp4", nproc=4, slow=True),
-    case("hsdp2x2", nproc=4, overrides=["parallelism.data_parallel_replicate_degree=2"]),
-    case("ddp2", nproc=2, overrides=["parallelism.data_parallel_replicate_degree=2"]),
+    case("hsdp2x2", nproc=4, overrides=[DDP2]),
+    case("ddp2", nproc=2, overrides=[DDP2]),
     case("ddp4", nproc=4, overrides=["parallelism.data_parallel_replicate_degree=4"], slow=True),
     case("fsdp2_always", nproc=2, overrides=["parallelism.fsdp_reshard_after_forward=always"], slow=True),
     case("fsdp2_never", nproc=2, overrides=["parallelism.fsdp_reshard_after_forward=never"], slow=True),
@@ -20,6 +48,99 @@ LAYOUTS = [
     case("fsdp3_uneven", nproc=3, base=["training.global_batch_size=6"], slow=True),
     case("fsdp2_tied", nproc=2, base=["model.tie_word_embeddings=true"], slow=True),
     case("fsdp2_unclipped", nproc=2, base=["training.max_norm=null"], slow=True),
+    case("cp2", nproc=2, overrides=[CP2]),
+    case("cp2_unbalanced", nproc=2, overrides=[CP2, UNBALANCED], slow=True),
+    case("cp2_alltoall", nproc=2, overrides=[CP2, BY_HEADS]),
+    case("cp2_alltoall_unbalanced", nproc=2, overrides=[CP2, BY_HEADS, UNBALANCED], slow=True),
+    case("cp2_recomputed", nproc=2, overrides=[CP2, "activation_checkpoint=full"], slow=True),
+    case("cp2_alltoall_recomputed", nproc=2, overrides=[CP2, BY_HEADS, "activation_checkpoint=full"], slow=True),
+    case("cp2_qwen3", nproc=2, overrides=[CP2], base=[QWEN3], slow=True),
+    case("cp2_alltoall_qwen3", nproc=2, overrides=[CP2, BY_HEADS], base=[QWEN3], slow=True),
+    case("cp2_qwen3_moe", nproc=2, overrides=[CP2], base=[QWEN3_MOE], slow=True),
+    case("cp4", nproc=4, overrides=[CP4], slow=True),
+    case("cp4_alltoall", nproc=4, overrides=[CP4, BY_HEADS], slow=True),
+    case("fsdp2_cp2", nproc=4, overrides=[CP2], slow=True),
+    case("hsdp2_cp2", nproc=4, overrides=[CP2, DDP2], slow=True),
+    case("tp2", nproc=2, overrides=[TP2], slow=True),
+    case("tp2_whole_stream", nproc=2, overrides=[TP2, WHOLE_STREAM], slow=True),
+    case("tp2_whole_logits", nproc=2, overrides=[TP2, "parallelism.disable_loss_parallel=true"], slow=True),
+    case("tp2_odd", nproc=2, overrides=[TP2], base=[ODD]),
+    case("tp2_recomputed", nproc=2, overrides=[TP2, "activation_checkpoint=full"], slow=True),
+    case("tp4", nproc=4, overrides=["parallelism.tensor_parallel_degree=4"], slow=True),
+    case("tp4_odd", nproc=4, overrides=["parallelism.tensor_parallel_degree=4"], base=[ODD], slow=True),
+    case("tp2_qwen3", nproc=2, overrides=[TP2], base=[QWEN3], slow=True),
+    case("tp2_qwen3_moe", nproc=2, overrides=[TP2], base=[QWEN3_MOE]),
+    case("tp2_qwen3_moe_whole_stream", nproc=2, overrides=[TP2, WHOLE_STREAM], base=[QWEN3_MOE], slow=True),
+    case("fsdp2_tp2", nproc=4, overrides=[TP2], slow=True),
+    case("fsdp2_tp2_odd", nproc=4, overrides=[TP2], base=[ODD], slow=True),
+    case("fsdp2_tp2_offload", nproc=4, overrides=[TP2, "training.enable_cpu_offload=true"], slow=True),
+    case("fsdp2_tp2_qwen3", nproc=4, overrides=[TP2], base=[QWEN3], slow=True),
+    case("fsdp2_tp2_qwen3_moe", nproc=4, overrides=[TP2], base=[QWEN3_MOE], slow=True),
+    case("hsdp2x2_cp2", nproc=8, overrides=[CP2, DDP2], slow=True),
+    case("cp2_tp2", nproc=4, overrides=[CP2, TP2], slow=True),
+    case("cp2_tp2_alltoall", nproc=4, overrides=[CP2, TP2, BY_HEADS], slow=True),
+    case("fsdp2_cp2_tp2", nproc=8, overrides=[CP2, TP2], slow=True),
+    case("cp2_pp2", nproc=4, overrides=[CP2, *pipeline(2)], slow=True),
+    case("cp2_pp2_looped_1f1b", nproc=4, overrides=[CP2, *pipeline(2, "Interleaved1F1B"), *FOUR_STAGES], slow=True),
+    case("cp2_pp2_zbv_alltoall", nproc=4, overrides=[CP2, BY_HEADS, *pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES], slow=True),
+    case("cp2_tp2_pp2", nproc=8, overrides=[CP2, TP2, *pipeline(2)], slow=True),
+    case("fsdp2_cp2_tp2_qwen3_moe", nproc=8, overrides=[CP2, TP2], base=[QWEN3_MOE], slow=True),
+    case("hsdp2x2_tp2", nproc=8, overrides=[TP2, DDP2], slow=True),
+    case("pp2_1f1b", nproc=2, overrides=pipeline(2)),
+    case("pp2_gpipe", nproc=2, overrides=pipeline(2, "GPipe"), slow=True),
+    case("pp2_looped_1f1b", nproc=2, overrides=[*pipeline(2, "Interleaved1F1B"), *FOUR_STAGES]),
+    case("pp2_looped_bfs", nproc=2, overrides=[*pipeline(2, "LoopedBFS"), *FOUR_STAGES], slow=True),
+    case("pp2_looped_zero_bubble", nproc=2, overrides=[*pipeline(2, "InterleavedZeroBubble"), *FOUR_STAGES], slow=True),
+    case("pp2_zbv", nproc=2, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES]),
+    case("pp2_dualpipev", nproc=2, overrides=[*pipeline(2, "DualPipeV"), *FOUR_STAGES], slow=True),
+    case("pp2_three_stages_a_rank", nproc=2, overrides=[*pipeline(2, "LoopedBFS", layers_per_stage=1), *FOUR_STAGES], slow=True),
+    case("pp2_explicit", nproc=2, overrides=[*pipeline(2), f"parallelism.module_fqns_per_model_part={IN_ORDER}"], slow=True),
+    case("pp2_uneven", nproc=2, overrides=pipeline(2, first_stage_less_layers=0, last_stage_less_layers=3), slow=True),
+    case("pp2_microbatch2", nproc=2, overrides=[*pipeline(2, microbatch_size=2), *FOUR_STAGES], slow=True),
+    case("pp2_recompute", nproc=2, overrides=[*pipeline(2), "activation_checkpoint=full"], slow=True),
+    case("pp2_zbv_recompute", nproc=2, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES, "activation_checkpoint=full"], slow=True),
+    case("pp2_qwen3", nproc=2, overrides=pipeline(2), base=[QWEN3, UNTIED], slow=True),
+    case("pp2_custom_csv", nproc=2, overrides=[*pipeline(2, schedule_csv=ORDER), *FOUR_STAGES], slow=True),
+    case("fsdp2_pp2_custom_csv", nproc=4, overrides=[*pipeline(2, schedule_csv=ORDER), *FOUR_STAGES], slow=True),
+    case("tp2_pp2", nproc=4, overrides=[*pipeline(2), TP2], slow=True),
+    case("tp2_pp2_whole_stream", nproc=4, overrides=[*pipeline(2), TP2, WHOLE_STREAM], slow=True),
+    case("tp2_pp2_zbv", nproc=4, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES, TP2], base=[ODD], slow=True),
+    case("pp2_qwen3_moe", nproc=2, overrides=pipeline(2), base=[QWEN3_MOE], slow=True),
+    case("fsdp2_tp2_pp2", nproc=8, overrides=[*pipeline(2), TP2], slow=True),
+    case("pp4", nproc=4, overrides=[*pipeline(4), *FOUR_STAGES], slow=True),
+    case("fsdp2_pp2_1f1b", nproc=4, overrides=pipeline(2), slow=True),
+    case("fsdp2_pp2_looped_1f1b", nproc=4, overrides=[*pipeline(2, "Interleaved1F1B"), *FOUR_STAGES], slow=True),
+    case("fsdp2_pp2_zbv", nproc=4, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES], slow=True),
+    case("fsdp2_pp2_dualpipev", nproc=4, overrides=[*pipeline(2, "DualPipeV"), *FOUR_STAGES], slow=True),
+    case("ddp2_pp2_zbv", nproc=4, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES, DDP2], slow=True),
+    case("ddp2_pp2", nproc=4, overrides=[*pipeline(2), DDP2], slow=True),
+    case("experts_fsdp2", nproc=2, base=EXPERTS, slow=True),
+    case("fsdp2_ep2", nproc=2, base=EXPERTS, overrides=[EP2]),
+    case("fsdp2_ep2_recomputed", nproc=2, base=EXPERTS, overrides=[EP2, "activation_checkpoint=full"], slow=True),
+    case("fsdp2_ep2_offload", nproc=2, base=EXPERTS, overrides=[EP2, "training.enable_cpu_offload=true"], slow=True),
+    case("fsdp2_ep2_one_pass", nproc=2, base=[*EXPERTS, "training.global_batch_size=4"], overrides=[EP2], slow=True),
+    case("fsdp4_ep2", nproc=4, base=EXPERTS, overrides=[EP2], slow=True),
+    case("fsdp4_ep2_few_experts", nproc=4, base=[*EXPERTS, "model.moe.num_experts=2"], overrides=[EP2], slow=True),
+    case("fsdp4_ep4", nproc=4, base=EXPERTS, overrides=[EP4], slow=True),
+    case("tp2_ep2", nproc=2, base=EXPERTS, overrides=[TP2, EP2]),
+    case("tp2_ep2_whole_stream", nproc=2, base=EXPERTS, overrides=[TP2, EP2, WHOLE_STREAM], slow=True),
+    case("fsdp2_tp2_ep2", nproc=4, base=EXPERTS, overrides=[TP2, EP2], slow=True),
+    case("fsdp2_tp2_ep2_etp2", nproc=4, base=EXPERTS, overrides=[TP2, EP2, ETP2], slow=True),
+    case("fsdp2_tp2_ep4", nproc=4, base=EXPERTS, overrides=[TP2, EP4], slow=True),
+    case("fsdp2_tp2_ep2_shared_expert", nproc=4, base=[*EXPERTS, *SCORED_BEFORE], overrides=[TP2, EP2], slow=True),
+    case("fsdp2_tp2_ep2_etp2_shared_expert", nproc=4, base=[*EXPERTS, *SCORED_BEFORE], overrides=[TP2, EP2, ETP2], slow=True),
+    case("fsdp2_pp2_ep2", nproc=4, base=EXPERTS, overrides=[*pipeline(2), EP2], slow=True),
+    case(
+        "fsdp2_pp2_zbv_ep2",
+        nproc=4,
+        base=[*EXPERTS, "model.n_layers=4"],
+        overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES, EP2],
+        slow=True,
+    ),
+    case("cp2_ep2", nproc=2, base=EXPERTS, overrides=[CP2, EP2], slow=True),
+    case("fsdp2_cp2_ep4", nproc=4, base=EXPERTS, overrides=[CP2, EP4], slow=True),
+    case("fsdp2_tp2_pp2_ep2_etp2", nproc=8, base=EXPERTS, overrides=[*pipeline(2), TP2, EP2, ETP2], slow=True),
+    case("hsdp2x2_ep2", nproc=4, base=EXPERTS, overrides=[EP2, DDP2], slow=True),
 ]
 
 

@@ -14,9 +14,15 @@ import pytest
 from titanrun.config.problems import ProblemsFound
 from titanrun.config.render import render
 from titanrun.recipe import menu
-from titanrun.recipe.resolve import resolve
+from titanrun.recipe.reading import read_tree
+from titanrun.recipe.resolve import check_tree, decided, resolve
 from titanrun.recipe.rules.book import RULES
 
+UNBUILT_CASES = (
+    *("expert-ranks-need-experts", "settings-need-semi-sync", "settings-of-no-parallelism", "settings-of-other-stages"),
+    *("settings-that-nothing-reads", "settings-need-loader-processes"),
+)
+UNBUILT = [Path(__file__).parent / name for name in UNBUILT_CASES]
 CASES = sorted(folder for folder in Path(__file__).parent.iterdir() if folder.is_dir() and folder.name != "__pycache__")
 
 
@@ -59,5 +65,14 @@ def test_problem_reads_as_it_should(folder: Path, with_example_family: dict[str,
 def test_every_rule_has_a_golden_case() -> None:
     menu.load_rules()
     covered = "".join((folder / "expected.txt").read_text(encoding="utf-8") for folder in CASES)
-    missing = [id for id in RULES if f"/{id}]" not in covered and id not in ("not-built", "extras-installed")]
-    assert missing == []
+    missing = {id for id in RULES if f"/{id}]" not in covered and id not in ("not-built", "extras-installed")}
+    # of a setting that is not built, that is told alone
+    hidden = {id for folder in UNBUILT for id in speaking(folder)} if missing else set()
+    assert missing <= hidden
+
+
+def speaking(folder: Path) -> set[str]:
+    """The rules that find something in a recipe, whether it is told or not."""
+    reading = read_tree(str(folder / "recipe.yaml"), words(folder / "overrides.txt"), {})
+    run = decided(check_tree(reading.tree), reading.tree, "recipe.yaml", None)
+    return {entry.id for entry in RULES.values() if entry.level == "rules" and any(entry.check(run, None))}

@@ -4,15 +4,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.components.tokenizers.config import TinyTokenizerConfig
 from titanrun.distributed.environment import Place
-from titanrun.recipe.resolve import read_resolved
+from titanrun.models.shared.config import ModelConfig
+from titanrun.recipe.resolve import read_resolved, resolve
 from titanrun.training.signals import SignalRequests
 from titanrun.worker.assemble import assembled
 from titanrun.worker.job import meet_others
 from titanrun.worker.main import main
+from titanrun.worker.weights import huggingface_files
 
 Run = Callable[..., Path]
 
@@ -105,3 +108,28 @@ def test_an_export_of_an_earlier_end_is_renewed_by_a_start_that_trains_nothing(r
     old.rename(folder)
     assert main([str(longer)]) == 0
     assert (folder / "model.safetensors").read_bytes() == expected
+
+
+def test_an_export_says_where_a_text_ends(tmp_path: Path) -> None:
+    model = debug_model()
+    tokenizer = TinyTokenizerConfig()
+    files, texts = huggingface_files(tokenizer, model)
+    for name, content in texts.items():
+        (tmp_path / name).write_bytes(content)
+    for file in files:
+        shutil.copy(file, tmp_path)
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    generation = GenerationConfig.from_pretrained(tmp_path)
+    assert (generation.bos_token_id, generation.eos_token_id) == (theirs.bos_token_id, theirs.eos_token_id)
+    assert theirs.eos_token_id is not None
+
+
+def test_an_export_keeps_the_generation_config_of_its_assets(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text('{"temperature": 0.5}')
+    model = debug_model(f"model.hf_assets_path={tmp_path}")
+    assert huggingface_files(None, model) == ([tmp_path / "generation_config.json"], {})
+
+
+def debug_model(*overrides: str) -> ModelConfig:
+    recipe = Path(__file__).parents[2] / "recipes" / "llama3_debug.yaml"
+    return resolve(str(recipe), overrides, environment={}).run.model

@@ -53,6 +53,10 @@ COMMAND_LINES: dict[str, Takes] = {
     "resume": Takes((("files",), ("overrides",))),
     "fork": Takes((("files",), ("overrides",))),
     "checkpoint": Takes((("checkpoint_commands",), ("files",), ("files",), ("overrides",))),
+    "plan": Takes(
+        (("files",), ("overrides",)),
+        {"--world-size": None, "--device": ("a100", "a100-40", "b200", "h100", "h200", "mi300x"), **flags("--json")},
+    ),
     "validate": Takes(
         (("files",), ("files", "overrides")),
         {

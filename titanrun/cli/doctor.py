@@ -134,7 +134,8 @@ def devices() -> Iterator[Finding]:
         return
     found: dict[str, Any] = json.loads(done.stdout)
     build = f"CUDA {found['cuda']}" if found["cuda"] else f"ROCm {found['rocm']}" if found["rocm"] else "CPU only"
-    yield Finding("torch build", f"{found['torch']}, {build}; CPU kernels: {found['cpu_capability']}, {found['threads']} threads")
+    threads = f"{found['threads']} thread{'s' if found['threads'] != 1 else ''}"
+    yield Finding("torch build", f"{found['torch']}, {build}; CPU kernels: {found['cpu_capability']}, {threads}")
     for device in found["accelerators"]:
         bf16 = "" if device["bf16"] is None else f"; bf16 arithmetic: {'yes' if device['bf16'] else 'no'}"
         yield Finding("accelerator", f"{device['name']} ({device['kind']}), {in_gib(device['memory_bytes'])}{bf16}")

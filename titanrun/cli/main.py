@@ -15,17 +15,18 @@ COMMANDS = {
     "fork": "start a new run from the weights of a checkpoint",
     "checkpoint": "list, check, compare, export, import and clear away checkpoints",
     "validate": "find everything that is wrong with recipes, without a GPU",
+    "plan": "what a run on many ranks needs, worked out on a laptop",
     "diff-config": "what differs between two recipes, runs or checkpoints",
-    "show": "a recipe with every default filled in, and where each value came from",
+    "show": "every setting of a recipe, and where each value came from",
     "explain": "what a field, a component, a problem code or a rule means",
     "ls": "what can be named: recipes, models, optimizers, datasets ...",
     "cat": "print a shipped recipe",
     "cp": "copy a shipped recipe to a file of your own",
     "init": "write a commented recipe to begin with",
-    "migrate": "bring an older recipe, or a configuration of torchtitan, up to date",
+    "migrate": "bring an older recipe, or one of torchtitan, up to date",
     "doctor": "what this machine has, and whether titanrun can train on it",
     "completion": "a completion script for bash, zsh or fish",
-    "schema": "the JSON Schemas of recipes, for editors, and of what titanrun writes",
+    "schema": "JSON Schemas of recipes, for editors, and of what runs write",
 }
 # what completion scripts call at each key press
 HIDDEN = {"__complete"}

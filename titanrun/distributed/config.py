@@ -9,10 +9,9 @@ from titanrun.config.conflict import conflict
 from titanrun.config.fields import bookkeeping, numerics, performance
 from titanrun.config.types import Fraction, NonNegativeInt, OrAuto, PositiveInt, RunPath, Text
 
-TENSOR = "tensor parallelism"
-PIPELINE = "pipeline parallelism"
-CONTEXT = "context parallelism"
-EXPERT = "expert parallelism"
+ASYNC = "asynchronous tensor parallelism"
+OVERLAP = "the overlap of communication between experts with computation"
+DEEPEP = "the exchange of tokens by DeepEP's kernels"
 FLIGHT_RECORDER = "the flight recorder of collectives"
 REPLICAS = "torchft replica groups"
 
@@ -26,45 +25,45 @@ class ParallelismConfig(Config):
     """Ranks that share one copy of the weights (FSDP2); `auto`: all that the other degrees leave."""
     fsdp_reshard_after_forward: Literal["default", "always", "never"] = performance("default", resume=True)
     """Whether gathered weights are dropped after the forward pass and gathered again; default: always, but never in a pipeline."""
-    tensor_parallel_degree: PositiveInt = performance(1, unit="ranks", not_built=TENSOR)
+    tensor_parallel_degree: PositiveInt = performance(1, unit="ranks")
     """Ranks that split each matrix."""
-    enable_sequence_parallel: bool = performance(True, not_built=TENSOR)
+    enable_sequence_parallel: bool = performance(True)
     """Whether tensor-parallel ranks also split the rows between the matrices, where norms work."""
-    disable_loss_parallel: bool = performance(False, not_built=TENSOR)
+    disable_loss_parallel: bool = performance(False)
     """Whether every tensor-parallel rank holds the whole logits, instead of its part of the vocabulary."""
-    enable_async_tensor_parallel: bool = performance(False, not_built=TENSOR)
+    enable_async_tensor_parallel: bool = performance(False, not_built=ASYNC)
     """Whether the compiler overlaps tensor-parallel communication with matrix products."""
-    pipeline_parallel_degree: PositiveInt = performance(1, unit="ranks", not_built=PIPELINE)
+    pipeline_parallel_degree: PositiveInt = performance(1, unit="ranks")
     """Ranks that split the layers."""
     pipeline_parallel_schedule: Literal[
         "1F1B", "GPipe", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"
-    ] = performance("1F1B", not_built=PIPELINE)
+    ] = performance("1F1B")
     """Order of the forward and backward passes; 1F1B and GPipe have one stage a rank, the others several."""
-    pipeline_parallel_schedule_csv: Text | None = performance(None, not_built=PIPELINE)
+    pipeline_parallel_schedule_csv: Text | None = performance(None)
     """File with a schedule of one's own in PyTorch's CSV format, instead of a named one."""
-    pipeline_parallel_microbatch_size: PositiveInt = performance(1, unit="rows", not_built=PIPELINE)
+    pipeline_parallel_microbatch_size: PositiveInt = performance(1, unit="rows")
     """Rows that go through the pipeline together; training.local_batch_size is a multiple of it."""
-    pipeline_parallel_layers_per_stage: PositiveInt | None = performance(None, unit="layers", not_built=PIPELINE)
+    pipeline_parallel_layers_per_stage: PositiveInt | None = performance(None, unit="layers")
     """Layers of a stage, which sets the number of stages; null: as few stages as the schedule needs."""
-    pipeline_parallel_first_stage_less_layers: NonNegativeInt = performance(1, unit="layers", not_built=PIPELINE)
+    pipeline_parallel_first_stage_less_layers: NonNegativeInt = performance(1, unit="layers")
     """What the embedding counts as when the layers are split into stages of equal work."""
-    pipeline_parallel_last_stage_less_layers: NonNegativeInt = performance(1, unit="layers", not_built=PIPELINE)
+    pipeline_parallel_last_stage_less_layers: NonNegativeInt = performance(1, unit="layers")
     """What the last norm and the output head count as."""
-    module_fqns_per_model_part: tuple[tuple[Text, ...], ...] | None = performance(None, not_built=PIPELINE)
+    module_fqns_per_model_part: tuple[tuple[Text, ...], ...] | None = performance(None)
     """The modules of each stage by name; null: split by the counts above."""
-    pipeline_parallel_expert_parallel_overlap: bool = performance(True, not_built=PIPELINE)
+    pipeline_parallel_expert_parallel_overlap: bool = performance(True, not_built=OVERLAP)
     """Whether DualPipeV runs one pass's communication between experts during another pass's computation."""
-    context_parallel_degree: PositiveInt = performance(1, unit="ranks", not_built=CONTEXT)
-    """Ranks that split each sequence."""
-    context_parallel_load_balancer: Literal["headtail", "ptrr"] | None = performance("headtail", not_built=CONTEXT)
+    context_parallel_degree: PositiveInt = performance(1, unit="ranks")
+    """Ranks that split each row."""
+    context_parallel_load_balancer: Literal["headtail", "ptrr"] | None = performance("headtail")
     """How tokens are dealt so that causal attention costs every rank the same; ptrr needs flex attention; null: in order."""
-    context_parallel_rotate_method: Literal["allgather", "alltoall"] = performance("allgather", not_built=CONTEXT)
-    """How keys and values get to the other ranks: all at once, or in turns."""
-    expert_parallel_degree: PositiveInt = performance(1, unit="ranks", not_built=EXPERT)
+    context_parallel_rotate_method: Literal["allgather", "alltoall"] = performance("allgather")
+    """How attention sees whole rows: each rank gathers all keys and values, or gets its part of the heads for all tokens."""
+    expert_parallel_degree: PositiveInt = performance(1, unit="ranks")
     """Ranks that split the experts."""
-    expert_tensor_parallel_degree: PositiveInt = performance(1, unit="ranks", not_built=EXPERT)
+    expert_tensor_parallel_degree: PositiveInt = performance(1, unit="ranks")
     """Ranks that split each expert's matrices; 1, or the same as tensor_parallel_degree."""
-    expert_parallel_comm_backend: Literal["standard", "deepep"] = performance("standard", not_built=EXPERT)
+    expert_parallel_comm_backend: Literal["standard", "deepep"] = performance("standard", not_built=DEEPEP)
     """What carries tokens to their experts: collectives of PyTorch, or DeepEP."""
 
 

@@ -86,6 +86,11 @@ def degrees_of(section: ParallelismConfig, ranks: int | None) -> Degrees | None:
     )
 
 
+def pieces_per_rank(section: ParallelismConfig) -> int:
+    """Pieces of each row that a context-parallel rank has: headtail gives it one from the row's head and one from its tail."""
+    return 2 if section.context_parallel_load_balancer == "headtail" else 1
+
+
 def ranks_beside_shards(section: ParallelismConfig) -> int:
     """The product of all degrees but the shards: what `data_parallel_shard_degree: auto` divides the ranks by."""
     return (

@@ -6,6 +6,7 @@ Gradients are sums over the ranks, never means: the loss of each rank is divided
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, Literal, Protocol, cast
 
 import torch
@@ -13,9 +14,11 @@ from torch import nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import Shard
 
 from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.precision import Precision
+from titanrun.distributed.shards import own_part
 
 Reshard = Literal["default", "always", "never"]
 
@@ -43,15 +46,19 @@ class DataParallel:
     offload: bool = False
 
 
-def share_over_ranks(model: nn.Module, data_parallel: DataParallel, meshes: Meshes) -> bool:
+def share_over_ranks(model: nn.Module, data_parallel: DataParallel, meshes: Meshes, *, experts: Sequence[nn.Module] = ()) -> bool:
     """Shards or copies the model over the data-parallel ranks, layer by layer; the last step before its weights are allocated.
 
-    Gives whether there are such ranks.
+    `experts` are split by expert parallelism already, if there is any, and are shared by the ranks that have the same ones. Gives
+    whether there are such ranks.
     """
     wrap = wrapping(data_parallel, meshes)
     if wrap is None:
         return False
     reshards = reshards_after_forward(data_parallel.reshard, is_pipeline=meshes.degrees.pipeline > 1)
+    if meshes.sparse is not None:
+        for module in experts:
+            share_experts(module, data_parallel, meshes, reshard=reshards)
     embeddings, layers, head = parts_of(model)
     for group in groups_of(embeddings, layers, head):
         # the head's weights are used last and needed first in the backward pass: dropping them in between only costs
@@ -60,29 +67,59 @@ def share_over_ranks(model: nn.Module, data_parallel: DataParallel, meshes: Mesh
     for module in model.modules():
         if isinstance(module, FSDPModule):
             sum_gradients(module)
+    if meshes.sparse is not None:
+        prefetch_in_order(layers)
     return True
 
 
 def wrapping(data_parallel: DataParallel, meshes: Meshes) -> Wrap | None:
     """What shards (where ranks share a copy) or copies; None where no rank has anything to share."""
-    policies: dict[str, Any] = {
-        "mp_policy": mixed_precision(data_parallel),
-        "offload_policy": CPUOffloadPolicy(pin_memory=meshes.device.type != "cpu") if data_parallel.offload else OffloadPolicy(),
-    }
     mesh = meshes.axes(meshes.dense, "dp_replicate", "fsdp")
     if mesh is None:
         return None
-    return partial(shard, mesh=mesh, **policies) if meshes.degrees.fsdp > 1 else partial(copy, mesh=mesh, **policies)
+    return partial(shard if "fsdp" in (mesh.mesh_dim_names or ()) else copy, mesh=mesh, **policies(data_parallel, meshes))
 
 
-def shard(modules: nn.Module | list[nn.Module], *, reshard: bool, mesh: DeviceMesh, **policies: Any) -> None:
+def share_experts(experts: nn.Module, data_parallel: DataParallel, meshes: Meshes, *, reshard: bool) -> None:
+    """Shards a layer's experts over the ranks that have the same ones: by expert, or within them where there are too few."""
+    degrees = meshes.degrees
+    ranks = degrees.efsdp or 1
+    mesh = meshes.axes(meshes.sparse, "dp_replicate", "efsdp")
+    assert mesh is not None, "efsdp is kept where it has one rank"
+
+    def placement(weight: nn.Parameter) -> Shard:
+        # FSDP pads dim 0 only
+        splits_evenly = own_part(weight).size(1) % ranks == 0
+        return Shard(1) if ranks * degrees.expert > weight.size(0) and splits_evenly else Shard(0)
+
+    shard(experts, reshard=reshard, mesh=mesh, shard_placement_fn=placement, **policies(data_parallel, meshes))
+
+
+def prefetch_in_order(layers: Sequence[nn.Module]) -> None:
+    """Lets each layer ask for the weights of the next one, and in the backward pass of the one before.
+
+    By itself FSDP counts on a host that runs ahead of the device, and the host waits wherever tokens are sent to experts.
+    """
+    groups = [[module for module in layer.modules() if isinstance(module, FSDPModule)] for layer in layers]
+    for before, after in pairwise(groups):
+        before[0].set_modules_to_forward_prefetch(after)
+        after[0].set_modules_to_backward_prefetch(before)
+
+
+def policies(data_parallel: DataParallel, meshes: Meshes) -> dict[str, Any]:
+    """Precision and place of what is shared, in FSDP's words."""
+    offload = CPUOffloadPolicy(pin_memory=meshes.device.type != "cpu") if data_parallel.offload else OffloadPolicy()
+    return {"mp_policy": mixed_precision(data_parallel), "offload_policy": offload}
+
+
+def shard(modules: nn.Module | list[nn.Module], *, reshard: bool, mesh: DeviceMesh, **options: Any) -> None:
     """FSDP2, or HSDP on a mesh of two axes."""
-    fully_shard(cast(Any, modules), mesh=mesh, reshard_after_forward=reshard, **policies)
+    fully_shard(cast(Any, modules), mesh=mesh, reshard_after_forward=reshard, **options)
 
 
-def copy(modules: nn.Module | list[nn.Module], *, reshard: bool, mesh: DeviceMesh, **policies: Any) -> None:
+def copy(modules: nn.Module | list[nn.Module], *, reshard: bool, mesh: DeviceMesh, **options: Any) -> None:
     """DDP: nothing is gathered, so that nothing is dropped either."""
-    replicate(cast(Any, modules), mesh=mesh, **policies)
+    replicate(cast(Any, modules), mesh=mesh, **options)
 
 
 def mixed_precision(data_parallel: DataParallel) -> MixedPrecisionPolicy:

@@ -5,7 +5,9 @@ Outermost axis first, the ranks are laid out as (pp, dp_replicate, dp_shard, cp,
 (pp, dp_replicate, efsdp, ep, etp) who holds which expert.
 """
 
+from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,8 +22,8 @@ Axes = dict[str, int]
 class Meshes:
     """The meshes of one rank. Process groups are made when an axis is first asked for; every rank must ask in the same order.
 
-    An axis of one rank has no mesh: there is nothing to communicate. Only efsdp is kept then, so that experts get FSDP's mixed
-    precision like the rest.
+    An axis of one rank has no mesh: there is nothing to communicate. With expert parallelism fsdp and efsdp are kept, so that
+    experts and all else get the mixed precision of FSDP.
     """
 
     def __init__(self, degrees: Degrees, device: torch.device) -> None:
@@ -34,7 +36,8 @@ class Meshes:
     def dense(self) -> DeviceMesh | None:
         """Who holds which part of a weight: (pp, dp_replicate, fsdp, tp), without the axes of one rank."""
         degrees = self.degrees
-        return self._view({"pp": degrees.pipeline, "dp_replicate": degrees.replicate, "fsdp": degrees.fsdp, "tp": degrees.tensor})
+        axes = {"pp": degrees.pipeline, "dp_replicate": degrees.replicate, "fsdp": degrees.fsdp, "tp": degrees.tensor}
+        return self._view(axes, kept=("fsdp",) if degrees.expert > 1 else ())
 
     @cached_property
     def sparse(self) -> DeviceMesh | None:
@@ -75,10 +78,17 @@ class Meshes:
 
     def sum_(self, tensor: Tensor, *axes: str) -> Tensor:
         """Adds `tensor` up over the ranks along `axes`, in place."""
+        return self._reduced(tensor, axes, dist.ReduceOp.SUM)
+
+    def largest_(self, tensor: Tensor, *axes: str) -> Tensor:
+        """Makes each element of `tensor` the largest of the ranks along `axes`, in place."""
+        return self._reduced(tensor, axes, dist.ReduceOp.MAX)
+
+    def _reduced(self, tensor: Tensor, axes: Sequence[str], operation: Any) -> Tensor:
         for axis in axes:
             group = self.group(axis)
             if group is not None:
-                dist.all_reduce(tensor, group=group)
+                dist.all_reduce(tensor, operation, group=group)
         return tensor
 
     def _view(self, axes: Axes, kept: tuple[str, ...] = ()) -> DeviceMesh | None:

@@ -4,10 +4,13 @@ A tensor that is split over a device mesh is recognised by its placements: impor
 one process alone need not spend.
 """
 
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
@@ -32,10 +35,37 @@ def split_over(tensor: Tensor) -> list[ProcessGroup]:
     return [placed.device_mesh.get_group(axis) for axis, placement in enumerate(placed.placements) if not placement.is_replicate()]
 
 
+def finished_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients of those parameters that have one, each added up over the ranks that hold summands of it."""
+    for parameter in parameters:
+        gradient: Any = parameter.grad
+        if gradient is not None and is_split(gradient) and any(placement.is_partial() for placement in gradient.placements):
+            placed: Any = parameter
+            parameter.grad = gradient.redistribute(placements=placed.placements)
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def hush_gathers() -> None:
+    """Keeps torch from warning that weights which are split twice over are gathered axis after axis."""
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
+
+
 def gathered(tensor: Tensor) -> Tensor:
     """The whole of a tensor on every rank; all ranks of its mesh must call it."""
     whole: Tensor = tensor.full_tensor() if is_split(tensor) else tensor  # type: ignore[attr-defined]
     return whole
+
+
+def from_all_stages(tensors: Mapping[str, Tensor], group: ProcessGroup, *, device: torch.device) -> Iterator[tuple[str, Tensor]]:
+    """Each tensor that any rank of `group` holds, whole, on all of them: one at a time, and all must read to the end."""
+    held: list[Any] = [None] * group.size()
+    dist.all_gather_object(held, [(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()], group=group)
+    for rank, described in enumerate(held):
+        for name, shape, dtype in described:
+            is_mine = rank == group.rank()
+            whole = gathered(tensors[name]).to(device).contiguous() if is_mine else torch.empty(shape, dtype=dtype, device=device)
+            dist.broadcast(whole, group=group, group_src=rank)
+            yield name, whole
 
 
 @torch.no_grad()

@@ -1,6 +1,9 @@
 """Pipeline stages: what each schedule asks for, which layers a stage holds, and which rank holds a stage."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from titanrun.distributed.config import ParallelismConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,59 @@ class Weights:
 
     first: int = 1
     last: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelinePlan:
+    """How a model goes through a pipeline.
+
+    Args:
+        stages: the modules of each stage by name.
+        schedule: the name of the order; what a file orders instead.
+        file: the CSV file that holds the order, if it is not a named one.
+        rows: of a microbatch.
+    """
+
+    stages: tuple[tuple[str, ...], ...]
+    schedule: str
+    file: str | None
+    rows: int
+
+
+def plan_pipeline(section: ParallelismConfig, modules: Sequence[str]) -> PipelinePlan:
+    """The pipeline of a recipe whose rules hold, for a model with these modules in its order."""
+    return PipelinePlan(
+        stages=section.module_fqns_per_model_part or stage_modules(section, modules),
+        schedule=section.pipeline_parallel_schedule,
+        file=section.pipeline_parallel_schedule_csv,
+        rows=section.pipeline_parallel_microbatch_size,
+    )
+
+
+def stage_modules(section: ParallelismConfig, modules: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """The modules of each stage where the layers are split by count; what stands before and after the layers is at the ends."""
+    layers = [name for name in modules if name.startswith("layers.")]
+    first, end = modules.index(layers[0]), modules.index(layers[-1]) + 1
+    ranges = split_layers(stage_count(section, len(layers)), len(layers), weights_of(section))
+    stages = [[layers[index] for index in held] for held in ranges]
+    stages[0] = [*modules[:first], *stages[0]]
+    stages[-1] += modules[end:]
+    return tuple(map(tuple, stages))
+
+
+def weights_of(section: ParallelismConfig) -> Weights:
+    """What the embedding and the head count as."""
+    return Weights(section.pipeline_parallel_first_stage_less_layers, section.pipeline_parallel_last_stage_less_layers)
+
+
+def stage_count(section: ParallelismConfig, layers: int) -> int:
+    """How many stages the pipeline has: as listed, else by layers a stage, else as few as the schedule takes."""
+    if section.module_fqns_per_model_part is not None:
+        return len(section.module_fqns_per_model_part)
+    if section.pipeline_parallel_layers_per_stage is not None:
+        return stages_for(layers, weights_of(section), layers_per_stage=section.pipeline_parallel_layers_per_stage)
+    shape = ScheduleShape() if section.pipeline_parallel_schedule_csv is not None else SCHEDULES[section.pipeline_parallel_schedule]
+    return shape.stages_per_rank * section.pipeline_parallel_degree
 
 
 def units_per_stage(stages: int, layers: int, weights: Weights) -> list[int]:

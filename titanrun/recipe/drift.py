@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from titanrun.config.base import dump
+from titanrun.config.base import ComponentConfig, dump
 from titanrun.config.diff import Change
 from titanrun.config.fields import Change as ChangeClass
-from titanrun.config.fields import setting_of
+from titanrun.config.fields import Setting, setting_of
 from titanrun.config.problems import DataPath
 from titanrun.config.render import shorten
-from titanrun.config.shape import field_at
+from titanrun.config.shape import config_at, field_at, value_at
 from titanrun.config.tree import path_text
 from titanrun.recipe.recipe import Recipe
 
@@ -62,11 +62,20 @@ def meaning_of(path: DataPath, run: Recipe) -> tuple[ChangeClass, bool] | None:
     data = dump(run)
     while path:
         field = field_at(Recipe, data, path)
-        setting = setting_of(field) if field is not None else None
+        setting = (setting_of(field) if field is not None else None) or setting_of_component(data, path)
         if setting is not None:
             return setting.change, setting.resume
         path = path[:-1]
     return None
+
+
+def setting_of_component(data: Any, path: DataPath) -> Setting | None:
+    """What is declared about the `name` of the component at `path`; of a list of them, about its first."""
+    items = value_at(data, path)
+    place = (*path, 0) if isinstance(items, list) and items else path
+    config = config_at(Recipe, data, place)
+    field = config.model_fields.get("name") if config is not None and issubclass(config, ComponentConfig) else None
+    return None if field is None else setting_of(field)
 
 
 def change_text(change: Change) -> str:

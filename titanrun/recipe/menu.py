@@ -19,6 +19,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.tensor_parallel",
     "titanrun.recipe.rules.context_parallel",
     "titanrun.recipe.rules.pipeline",
+    "titanrun.recipe.rules.pipeline_file",
     "titanrun.recipe.rules.experts",
     "titanrun.recipe.rules.compiled",
     "titanrun.recipe.rules.model",

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from titanrun.config.arguments import Override, OverridesInPart, parse_overrides
-from titanrun.config.compose import compose
+from titanrun.config.compose import compose, is_absent
 from titanrun.config.interpolate import interpolate
 from titanrun.config.override import apply_overrides
-from titanrun.config.problems import DataPath, Origin, Problem, ProblemsFound
+from titanrun.config.problems import DataPath, Origin, Problem, ProblemsFound, fail
 from titanrun.config.renames import Renamed, renamed
 from titanrun.config.tree import Node, ReadInPart, broken_paths, find, plain
 from titanrun.config.wording import SECRET_HELP, SECRET_MESSAGE
@@ -60,6 +60,7 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
     """What was written, composed, overridden and interpolated. Raises ProblemsFound where that cannot be done to the end."""
     menu.open_menu()
     findings = Findings()
+    refuse_name_of_shipped(file)
     composed = findings.read(lambda: compose(file, catalogue.shelves()))
     load_listed_plugins(composed)
     parsed = findings.parsed(overrides)
@@ -74,6 +75,12 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
     problems += [problem for problem in today.problems if problem.severity == "error"]
     warnings = tuple(problem for problem in today.problems if problem.severity == "warning")
     return Reading(today.tree, tuple(problems), broken_paths(today.tree, findings.origins) | findings.paths, warnings)
+
+
+def refuse_name_of_shipped(file: str) -> None:
+    """Stop at the bare name of a recipe that ships, where a file is needed."""
+    if is_absent(file) and any(file in (entry.name, entry.path.stem) for entry in catalogue.shipped()):
+        raise fail("file", f"there is no file {file} here", help=f"it ships with titanrun: titanrun cp {file} mine.yaml")
 
 
 def named_as_today(tree: Node) -> Renamed:

@@ -1,12 +1,13 @@
 """From a file and overrides to a run: read, compose, override, interpolate, check, decide, apply the rules."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from titanrun.config import registry
 from titanrun.config.base import dump
 from titanrun.config.check import check
 from titanrun.config.interpolate import escaped
@@ -16,6 +17,8 @@ from titanrun.config.signature import check_signature, signed
 from titanrun.config.source import read_source, read_text
 from titanrun.config.tree import Node, find, nearest, path_text, without
 from titanrun.config.wording import word_value_error
+from titanrun.models.shared.config import ModelConfig
+from titanrun.models.shared.flavors import NO_SIZES, flavor_names
 from titanrun.recipe import menu
 from titanrun.recipe.decide import decide
 from titanrun.recipe.reading import Reading, load_listed_plugins, read_back, read_tree
@@ -24,7 +27,9 @@ from titanrun.recipe.rules.book import apply_rules
 from titanrun.recipe.synonyms import SAME_MEANING, SYNONYMS, with_hints
 
 REQUIRED: tuple[DataPath, ...] = (("model",), ("model", "name"), ("training",), ("training", "dataset"), ("training", "dataset", "name"))
-FLAVOR: DataPath = ("model", "flavor")
+DATASET: DataPath = ("training", "dataset")
+MODEL: DataPath = ("model",)
+FLAVOR: DataPath = (*MODEL, "flavor")
 RECIPE_VERSION = 1
 
 
@@ -101,14 +106,15 @@ def resolve(
     return Resolved(recipe, run, tree, tuple(problems), case.ranks_of(recipe))
 
 
-def examine(tree: Node, written: Node, case: Case) -> tuple[Recipe, Recipe, list[Problem]]:
-    """The recipe, the run, and what the rules find. `written` is the whole tree, of which `tree` may be the sound part."""
+def examine(tree: Node, written: Node, case: Case, touched: Collection[DataPath] = ()) -> tuple[Recipe, Recipe, list[Problem]]:
+    """The recipe, the run, and what the rules find. `written` is the whole tree, of which `tree` may be the sound part: what rules say
+    about the rest, `touched`, is left out."""
     recipe = check_tree(tree)
     ranks = case.ranks_of(recipe)
     run = decided(recipe, tree, case.file, ranks)
     menu.load_rules()
-    found = apply_rules(run, written, "rules", ranks=ranks)
-    return recipe, run, found + (apply_rules(run, written, "environment") if case.check_inputs else [])
+    found = apply_rules(run, written, "rules", ranks=ranks, beside=touched)
+    return recipe, run, found + (apply_rules(run, written, "environment", beside=touched) if case.check_inputs else [])
 
 
 def problems_beside(reading: Reading, case: Case) -> list[Problem]:
@@ -130,7 +136,7 @@ def further_problems(tree: Node, known: Sequence[Problem], broken: set[DataPath]
     while fresh and not any(is_fatal(problem) for problem in fresh):
         touched |= {path for problem in fresh for path in touched_by(problem)}
         try:
-            _, _, found = examine(without(tree, touched), tree, case)
+            _, _, found = examine(with_stand_in(tree, touched), tree, case, touched)
         except ProblemsFound as error:
             fresh = [problem for problem in error.problems if not is_follow_up(problem, touched)]
             further += fresh
@@ -139,9 +145,35 @@ def further_problems(tree: Node, known: Sequence[Problem], broken: set[DataPath]
     return further
 
 
+def with_stand_in(tree: Node, touched: Collection[DataPath]) -> Node:
+    """The sound part of a tree; in the place of broken data or sizes of the model some that exist, so that the rest can be judged."""
+    sound, written, families = with_some_data(without(tree, touched), touched), find(tree, MODEL), registry.choices(ModelConfig)
+    if MODEL not in touched or written is None or not isinstance(written.value, dict) or not isinstance(sound.value, dict):
+        return sound
+    name = written.value.get("name")
+    if name is None or not isinstance(name.value, str) or name.value not in families:
+        return sound
+    family = families[name.value]
+    assert issubclass(family, ModelConfig)
+    kept = {key: node for key, node in written.value.items() if key in NO_SIZES and (*MODEL, key) not in touched}
+    flavor = replace(name, value=flavor_names(family)[0])
+    return replace(sound, value={**sound.value, "model": replace(written, value={**kept, "name": name, "flavor": flavor})})
+
+
+def with_some_data(sound: Node, touched: Collection[DataPath]) -> Node:
+    """The tree with the tiny corpus where the dataset was broken."""
+    training = find(sound, DATASET[:-1])
+    if DATASET not in touched or training is None or not isinstance(training.value, dict) or not isinstance(sound.value, dict):
+        return sound
+    data = Node("tiny", training.origin)
+    return replace(sound, value={**sound.value, "training": replace(training, value={**training.value, "dataset": data})})
+
+
 def is_fatal(problem: Problem) -> bool:
     """Whether nothing sound remains: a required section is missing or beyond reading."""
     if is_misspelt_argument(problem):
+        return False
+    if problem.path[:2] == DATASET and problem.code != "missing-key":
         return False
     return len(problem.path) == 0 or problem.path[0] in ("version", "plugins") or problem.path in REQUIRED
 
@@ -156,8 +188,8 @@ def touched_by(problem: Problem) -> list[DataPath]:
     path = problem.path
     if not path:
         return []
-    if path == FLAVOR:  # every size follows from it
-        return [path[:-1]]
+    if FLAVOR in (path, (*path[:-1], problem.suggestion)):  # every size follows from it
+        return [MODEL]
     if problem.code == "missing-key" or path[-1] == "name":
         return [path[:-1]]
     return [path, (*path[:-1], problem.suggestion)] if problem.code == "unknown-key" and problem.suggestion else [path]

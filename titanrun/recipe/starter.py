@@ -20,13 +20,14 @@ from titanrun.recipe import menu
 from titanrun.recipe.recipe import Recipe
 
 Format = Literal["yaml", "toml"]
-WIDTH = 100
+WIDTH = 77
 SMALLEST = "debugmodel"
 HEAD = """\
 {editor_line}
 # A recipe to begin with; it trains as it stands: titanrun train {file}
-# A # without a space before a setting switches it off: it has the value that is shown. Remove the # to change it.
-# titanrun explain training.steps says more about a setting, titanrun validate {file} what is wrong.
+# A setting behind a # has the value that is shown; remove the # to change it.
+# titanrun explain training.steps says more about a setting,
+# titanrun validate {file} what is wrong.
 """
 # a first run of a small model on the corpus that ships, done in a minute on a CPU
 FIRST_RUN: Mapping[str, Mapping[str, Any]] = {

@@ -15,14 +15,16 @@ from torch.optim import Optimizer
 
 from titanrun.components.checkpoints.optimizer_state import flatten
 from titanrun.components.data.batch import TokenBatch
+from titanrun.distributed.agreement import Ranks
 from titanrun.distributed.gradient_norm import clip_gradients, gradient_norm
 from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.precision import Precision
-from titanrun.distributed.shards import gathered
+from titanrun.distributed.rows import RowSharing
+from titanrun.distributed.shards import finished_gradients, from_all_stages, gathered
+from titanrun.distributed.vocabulary import label_logprobs, token_entropy
+from titanrun.training.passes import Loss, Passes, WholeModel
 
 MODEL_PREFIX = "model."
-
-Loss = Callable[[Tensor, TokenBatch], Tensor]
 
 
 class Schedule(Protocol):
@@ -75,15 +77,16 @@ class Engine:
         precision: Precision,
         max_norm: float | None = None,
         meshes: Meshes | None = None,
+        passes: Passes | None = None,
+        rows: RowSharing | None = None,
     ) -> None:
         self.model = model
         self.optimizer = optimizer
         self.schedule = schedule
-        self.loss = loss
+        self.passes = WholeModel(model, loss, precision, device) if passes is None else passes
         self.device = device
-        self.precision = precision
         self.max_norm = max_norm
-        self.meshes = meshes
+        self.meshes, self.rows = meshes, rows
         self.steps_done = 0
         self._holds_gradients = False
         for group in optimizer.param_groups:
@@ -93,21 +96,19 @@ class Engine:
         """Adds the gradients of the mean loss over `batches`, one batch after the other.
 
         Args:
-            batches: this rank's batches of one optimizer step, on any device.
+            batches: this rank's batches of one optimizer step, on any device; ranks that share rows are given the same whole ones.
             normalizer: what the loss sum is divided by; without it the valid tokens of all ranks' `batches`, and then one call makes
                 a step.
         """
-        parts = [batches] if isinstance(batches, TokenBatch) else batches
+        parts = [self._own_share(batch) for batch in ([batches] if isinstance(batches, TokenBatch) else batches)]
         assert normalizer is not None or not self._holds_gradients, "several calls a step need an explicit normalizer"
         self._holds_gradients = True
         valid_tokens = self._of_all_ranks(torch.stack([part.valid_count() for part in parts]).sum().to(self.device, non_blocking=True))
         divisor = (valid_tokens if normalizer is None else normalizer).clamp(min=1)
         sums = []
         for part in parts:
-            loss_sum = self._loss_sum(part.to(self.device))
-            (loss_sum / divisor).backward()
-            sums.append(loss_sum.detach())
-        return StepOutput(self._of_all_ranks(torch.stack(sums).sum()), valid_tokens)
+            sums.append(self.passes.backward(part.to(self.device), divisor))
+        return StepOutput(self._of_all_ranks(self._of_all_stages(torch.stack(sums).sum())), valid_tokens)
 
     def optim_step(self, *, lr: float | None = None, accepts: Callable[[Tensor], bool] = lambda norm: True) -> OptimOutput:
         """Clips, updates the weights, drops the gradients and moves the schedule on.
@@ -117,7 +118,7 @@ class Engine:
             accepts: whether gradients of that norm may update the weights. While it is asked, they are there to be looked at.
         """
         parameters = self._parameters()
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        gradients = finished_gradients(parameters)
         norm = gradient_norm(gradients, device=self.device, pipeline=self._group("pp"))
         is_accepted = accepts(norm)
         if is_accepted and self.max_norm is not None:
@@ -137,24 +138,27 @@ class Engine:
             parameter.grad = None
         self._holds_gradients = False
 
-    @torch.no_grad()
     def eval_forward(self, batch: TokenBatch) -> StepOutput:
         """The loss of all ranks' batches, without gradients."""
-        loss_sum = self._of_all_ranks(self._loss_sum(batch.to(self.device)))
-        return StepOutput(loss_sum, self._of_all_ranks(batch.valid_count().to(self.device, non_blocking=True)))
+        share = self._own_share(batch)
+        loss_sum = self._of_all_ranks(self._of_all_stages(self.passes.loss_sum(share.to(self.device))))
+        return StepOutput(loss_sum, self._of_all_ranks(share.valid_count().to(self.device, non_blocking=True)))
 
-    @torch.no_grad()
     def forward(self, batch: TokenBatch, *, outputs: Sequence[str] = ("logprobs",), temperature: float = 1.0) -> dict[str, Tensor]:
-        """Per-token outputs of a batch, in evaluation mode and fp32, on the device.
+        """Per-token outputs of a batch, in evaluation mode and fp32, on the device; of whole rows on each rank that shares them.
 
         Args:
             outputs: any of `logprobs` [B, T] of the labels (0 where the label is not valid), `entropy` [B, T], `logits` [B, T, V].
             temperature: what the logits are divided by.
         """
-        on_device = batch.to(self.device)
+
+        def measure(logits_BTV: Tensor, batch: TokenBatch) -> dict[str, Tensor]:
+            scaled_BTV = logits_BTV.float() / temperature
+            return {name: OUTPUTS[name](scaled_BTV, batch) for name in outputs}
+
         with self.eval_mode():
-            logits_BTV = self._logits(on_device).float() / temperature
-        return {name: OUTPUTS[name](logits_BTV, on_device) for name in outputs}
+            found = self.passes.measure(self._own_share(batch).to(self.device), measure)
+        return found if self.rows is None else {name: self.rows.gathered(share) for name, share in found.items()}
 
     def eval_mode(self) -> AbstractContextManager[None]:
         """The model in evaluation mode within the block, then back in the mode it was in."""
@@ -174,8 +178,19 @@ class Engine:
 
         Ranks that hold parts must all read to the end.
         """
-        for name, tensor in self.model.state_dict().items():
-            yield name, gathered(tensor.detach() if dtype is None else tensor.detach().to(dtype))
+        own, stages = {name: tensor.detach() for name, tensor in self.model.state_dict().items()}, self._group("pp")
+        whole = own.items() if stages is None else from_all_stages(own, stages, device=self.device)
+        for name, tensor in whole:
+            yield name, gathered(tensor if dtype is None else tensor.to(dtype))
+
+    def names_elsewhere(self) -> frozenset[str]:
+        """Names of `tensors` that only the ranks of other pipeline stages hold."""
+        group = self._group("pp")
+        if group is None:
+            return frozenset()
+        own = list(self.tensors())
+        everywhere = Ranks(group.rank(), group.size(), group).together(lambda: own)
+        return frozenset(name for names in everywhere for name in names).difference(own)
 
     @property
     def loss_group(self) -> ProcessGroup | None:
@@ -185,9 +200,17 @@ class Engine:
     def _group(self, axis: str) -> ProcessGroup | None:
         return None if self.meshes is None else self.meshes.group(axis)
 
+    def _own_share(self, batch: TokenBatch) -> TokenBatch:
+        """What this rank computes of a batch that several ranks have read."""
+        return batch if self.rows is None else batch.shared(self.rows.own_share)
+
     def _of_all_ranks(self, value: Tensor) -> Tensor:
         """A sum over this rank's tokens, made one over all tokens."""
         return value if self.meshes is None else self.meshes.sum_(value, "loss")
+
+    def _of_all_stages(self, loss_sum: Tensor) -> Tensor:
+        """A loss that only the last pipeline stage computes, known to all stages."""
+        return loss_sum if self.meshes is None else self.meshes.sum_(loss_sum, "pp")
 
     @contextmanager
     def _mode(self, *, training: bool) -> Iterator[None]:
@@ -202,30 +225,16 @@ class Engine:
         """What the optimizer updates; much faster to list than a walk over the model's modules."""
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
-    def _logits(self, batch: TokenBatch) -> Tensor:
-        with self.precision.autocast(self.device):
-            return self.model(batch.tokens, batch.positions)
 
-    def _loss_sum(self, batch: TokenBatch) -> Tensor:
-        return self.loss(self._logits(batch), batch)
-
-
-def label_logprobs(logits_BTV: Tensor, batch: TokenBatch) -> Tensor:
+def valid_logprobs(logits_BTV: Tensor, batch: TokenBatch) -> Tensor:
     """log softmax(logits)[label], 0 where the label is not valid."""
     valid_BT = batch.valid_mask()
-    labels_BT1 = batch.labels.masked_fill(~valid_BT, 0).unsqueeze(-1)
-    chosen_BT = logits_BTV.gather(-1, labels_BT1).squeeze(-1) - logits_BTV.logsumexp(-1)
-    return chosen_BT.masked_fill(~valid_BT, 0.0)
-
-
-def token_entropy(logits_BTV: Tensor, batch: TokenBatch) -> Tensor:
-    """Entropy of the next-token distribution, in nats."""
-    logprobs_BTV = logits_BTV.log_softmax(-1)
-    return -(logprobs_BTV.exp() * logprobs_BTV).sum(-1)
+    labels_BT = batch.labels.masked_fill(~valid_BT, 0)
+    return label_logprobs(logits_BTV, labels_BT).masked_fill(~valid_BT, 0.0)
 
 
 OUTPUTS: dict[str, Callable[[Tensor, TokenBatch], Tensor]] = {
-    "logprobs": label_logprobs,
-    "entropy": token_entropy,
-    "logits": lambda logits_BTV, batch: logits_BTV,
+    "logprobs": valid_logprobs,
+    "entropy": lambda logits_BTV, batch: token_entropy(logits_BTV),
+    "logits": lambda logits_BTV, batch: gathered(logits_BTV),
 }

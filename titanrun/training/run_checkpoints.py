@@ -218,7 +218,8 @@ class RunCheckpoints:
 
     def _tolerance(self, *, with_optimizer: bool, cast: bool = False) -> Tolerance:
         prefix = None if with_optimizer else OPTIMIZER_PREFIX
-        return Tolerance(extra=self.config.allow_extra, cast=cast or self.config.allow_cast, ignore_prefix=prefix)
+        cast = cast or self.config.allow_cast
+        return Tolerance(extra=self.config.allow_extra, cast=cast, ignore_prefix=prefix, elsewhere=self.engine.names_elsewhere())
 
     def _is_allowed(self, path: str) -> bool:
         return any(f"{path}.".startswith(f"{allowed}.") or allowed.startswith(f"{path}.") for allowed in self.config.allow_change)

@@ -96,10 +96,10 @@ def build_whole_engine(recipe: Recipe, device: torch.device, meshes: Meshes | No
     """The model, laid out and with its first weights, and what trains it."""
     precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
     model = build_model(recipe, precision)
-    left = lay_out(recipe, model, meshes=meshes, precision=precision)
+    layout = lay_out(recipe, model, meshes=meshes, precision=precision)
     offload = recipe.training.enable_cpu_offload and meshes is not None and meshes.degrees.loss > 1
     materialise(model, device=device, seed=recipe.debug.seed, offload=offload)
-    return build_engine(recipe, model, device=device, precision=left, meshes=meshes)
+    return build_engine(recipe, model, layout, device=device, meshes=meshes)
 
 
 def build_data(recipe: Recipe, job: Job, share: Share) -> tuple[RowLoader, Validator | None]:

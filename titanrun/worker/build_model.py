@@ -1,21 +1,29 @@
 """The model of a run, laid out over the ranks and allocated with its first weights, and the engine that trains it."""
 
 import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from titanrun.components.metrics.recorder import record
+from titanrun.distributed.degrees import pieces_per_rank
 from titanrun.distributed.device import CPU
 from titanrun.distributed.dtypes import default_dtype, dtype_named
 from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.meta_device import allocate, on_meta_device
 from titanrun.distributed.precision import Precision
+from titanrun.distributed.rows import RowSharing
 from titanrun.distributed.seeds import WeightGenerator
+from titanrun.distributed.stages import plan_pipeline
+from titanrun.models.shared.attention import BACKENDS
+from titanrun.models.shared.family import family_module
 from titanrun.models.shared.moe_balance import ExpertBalance, moe_layers
 from titanrun.recipe.recipe import Recipe
 from titanrun.training.engine import Engine
+from titanrun.training.passes import Loss, Passes
 
 log = logging.getLogger(__name__)
 
@@ -33,15 +41,29 @@ def build_model(recipe: Recipe, precision: Precision) -> nn.Module:
     return model
 
 
-def lay_out(recipe: Recipe, model: nn.Module, *, meshes: Meshes | None, precision: Precision) -> Precision:
-    """Lays the meta model out over the ranks. Gives the precision that is left for the forward pass.
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the passes through a model that is laid out need: the precision that is left for them, its stages in a pipeline, and how
+    ranks share rows."""
 
-    The order matters: activation checkpointing wraps what is split over ranks, and data parallelism what is checkpointed, so that
-    a recomputed layer finds its weights gathered.
+    precision: Precision
+    stages: Mapping[int, nn.Module] | None = None
+    rows: RowSharing | None = None
+
+
+def lay_out(recipe: Recipe, model: nn.Module, *, meshes: Meshes | None, precision: Precision) -> Layout:
+    """Lays the meta model out over the ranks.
+
+    The order matters: a pipeline rank lets go of what others hold; activation checkpointing wraps what is split over ranks, and data
+    parallelism what is checkpointed, so that a recomputed layer finds its weights gathered.
     """
+    stages = cut_into_stages(recipe, model, meshes)
+    split_over_expert_ranks(model, meshes)
+    split_over_tensor_ranks(recipe, model, meshes)
+    rows = share_over_context_ranks(recipe, model, meshes)
     recipe.activation_checkpoint.builder()(recipe.activation_checkpoint, model=model)
     if meshes is None:
-        return precision
+        return Layout(precision)
     # by name: DTensor takes a second to import, which one process alone need not spend
     fsdp = import_module("titanrun.distributed.fsdp")
     data_parallel = fsdp.DataParallel(
@@ -50,8 +72,54 @@ def lay_out(recipe: Recipe, model: nn.Module, *, meshes: Meshes | None, precisio
         reduce=dtype_named(recipe.training.mixed_precision_reduce),
         offload=recipe.training.enable_cpu_offload,
     )
-    is_shared: bool = fsdp.share_over_ranks(model, data_parallel, meshes)
-    return precision.without_autocast if is_shared else precision
+    parts = [model] if stages is None else stages.values()
+    are_shared = [fsdp.share_over_ranks(part, data_parallel, meshes, experts=experts_of(part)) for part in parts]
+    return Layout(precision.without_autocast if all(are_shared) else precision, stages, rows)
+
+
+def cut_into_stages(recipe: Recipe, model: nn.Module, meshes: Meshes | None) -> dict[int, nn.Module] | None:
+    """Leaves the model with the layers of this rank's pipeline stages, and gives these; None without a pipeline."""
+    group = None if meshes is None else meshes.group("pp")
+    if group is None:
+        return None
+    plan = plan_pipeline(recipe.parallelism, recipe.model.module_names())
+    stages: dict[int, nn.Module] = import_module("titanrun.distributed.pipeline").cut(model, plan, rank=group.rank(), ranks=group.size())
+    return stages
+
+
+def split_over_expert_ranks(model: nn.Module, meshes: Meshes | None) -> None:
+    """Gives each rank some of the experts of every layer."""
+    if meshes is not None and meshes.degrees.expert > 1:
+        import_module("titanrun.distributed.expert_parallel").spread_experts(moe_layers(model), meshes)
+
+
+def experts_of(model: nn.Module) -> list[nn.Module]:
+    """The experts of each layer that has some."""
+    return [layer.experts for layer in moe_layers(model)]
+
+
+def split_over_tensor_ranks(recipe: Recipe, model: nn.Module, meshes: Meshes | None) -> None:
+    """Splits the matrices of the model as its family plans."""
+    if meshes is None or meshes.degrees.tensor == 1:
+        return
+    tensor_parallel = import_module("titanrun.distributed.tensor_parallel")
+    how = tensor_parallel.TensorParallel(
+        sequence=recipe.parallelism.enable_sequence_parallel,
+        vocabulary=recipe.loss.takes_split_logits and not recipe.parallelism.disable_loss_parallel,
+    )
+    plan = family_module(type(recipe.model), "parallelize").TENSOR_PLAN
+    tensor_parallel.split_matrices(model, plan, how, meshes)
+
+
+def share_over_context_ranks(recipe: Recipe, model: nn.Module, meshes: Meshes | None) -> RowSharing | None:
+    """Lets attention see the rows that several ranks share, and gives how they do; None where each rank has whole rows."""
+    group = None if meshes is None else meshes.group("cp")
+    if group is None:
+        return None
+    rows = RowSharing(group, pieces_per_rank(recipe.parallelism))
+    share_rows = import_module("titanrun.distributed.context_parallel").share_rows
+    share_rows(model, rows, recipe.parallelism.context_parallel_rotate_method, attention=tuple(BACKENDS.values()))
+    return rows
 
 
 def longest_row(recipe: Recipe) -> int:
@@ -76,14 +144,46 @@ def materialise(model: nn.Module, *, device: torch.device, seed: int, offload: b
     model.train()
 
 
-def build_engine(recipe: Recipe, model: nn.Module, *, device: torch.device, precision: Precision, meshes: Meshes | None) -> Engine:
+def build_engine(recipe: Recipe, model: nn.Module, layout: Layout, *, device: torch.device, meshes: Meshes | None) -> Engine:
     """Optimizer, schedule and loss around the model."""
     optimizer = recipe.optimizer.builder()(recipe.optimizer, parameters=list(model.named_parameters()))
-    layers = moe_layers(model)
-    if layers:
-        over_ranks = {} if meshes is None else {"reduce": lambda counts_LE: meshes.sum_(counts_LE, "loss")}
-        ExpertBalance(layers, **over_ranks).watch(optimizer, record)
+    if recipe.model.routed_experts():
+        ExpertBalance(moe_layers(model), **over_ranks(meshes)).watch(optimizer, record)
     schedule = recipe.lr_scheduler.builder()(recipe.lr_scheduler)
     loss = recipe.loss.builder()(recipe.loss)
-    max_norm = recipe.training.max_norm
-    return Engine(model, optimizer, schedule, loss, device=device, precision=precision, max_norm=max_norm, meshes=meshes)
+    return Engine(
+        model,
+        optimizer,
+        schedule,
+        loss,
+        device=device,
+        precision=layout.precision,
+        max_norm=recipe.training.max_norm,
+        meshes=meshes,
+        rows=layout.rows,
+        passes=None if layout.stages is None else pipeline_passes(recipe, layout, loss, device=device, meshes=meshes),
+    )
+
+
+def over_ranks(meshes: Meshes | None) -> dict[str, Callable[[Tensor], Tensor]]:
+    """How the ranks see together how busy the experts are: those that saw other tokens, and those that have other layers."""
+    if meshes is None:
+        return {}
+    return {
+        "reduce": lambda counts_LE: meshes.sum_(counts_LE, "loss"),
+        "largest": lambda values: meshes.largest_(values.to(meshes.device), "pp"),
+    }
+
+
+def pipeline_passes(recipe: Recipe, layout: Layout, loss: Loss, *, device: torch.device, meshes: Meshes | None) -> Passes:
+    """How batches go through the stages of all pipeline ranks."""
+    assert meshes is not None
+    pipeline = import_module("titanrun.distributed.pipeline").Pipeline(
+        layout.stages,
+        plan_pipeline(recipe.parallelism, recipe.model.module_names()),
+        group=meshes.group("pp"),
+        device=device,
+        autocast=lambda: layout.precision.autocast(device),
+    )
+    passes: Passes = import_module("titanrun.training.pipeline_passes").PipelinePasses(pipeline, loss)
+    return passes

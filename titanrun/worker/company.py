@@ -31,6 +31,9 @@ def degrees_for(recipe: Recipe, ranks: int) -> Degrees:
     if degrees is None or degrees.ranks != ranks:
         message = f"{ranks} {'process was' if ranks == 1 else 'processes were'} started, which the degrees of parallelism do not fill"
         raise fail("conflict", message, path=("parallelism",), help=f"see titanrun validate --world-size {ranks}")
+    if degrees.expert > 1 and degrees.efsdp is None:
+        message = f"{degrees.expert_ranks} expert ranks do not fit the {ranks} processes that were started"
+        raise fail("conflict", message, path=("parallelism", "expert_parallel_degree"), help=f"see titanrun validate --world-size {ranks}")
     readers = recipe.training.local_batch_size * degrees.batch
     if int(recipe.training.global_batch_size) % readers:
         message = f"a global batch of {recipe.training.global_batch_size} rows cannot be split over {degrees.batch} data-parallel ranks"

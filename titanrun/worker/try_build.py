@@ -15,8 +15,8 @@ from titanrun.recipe.decide import with_steps
 from titanrun.recipe.length import DEFAULT_STEPS
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved_text
-from titanrun.worker.build_model import build_model
-from titanrun.worker.company import degrees_for
+from titanrun.worker.build_model import build_model, lay_out
+from titanrun.worker.fake_ranks import as_rank
 
 # the rule under which a component's own refusal is shown
 RULE = "can-be-built"
@@ -37,13 +37,13 @@ def main() -> int:
 
 def build(recipe: Recipe, *, world_size: int) -> None:
     """Builds, in the order of worker/assemble.py, all that needs no data and no memory. Raises ProblemsFound."""
-    with refusing_at(("parallelism",)):
-        degrees_for(recipe, world_size)
     precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
     with refusing_at(("model",)):
         model = build_model(recipe, precision)
     with refusing_at(("optimizer",)):
         recipe.optimizer.builder()(recipe.optimizer, parameters=stand_ins(model))
+    with refusing_at(("parallelism",)), as_rank(recipe, 0, world_size=world_size) as meshes:
+        lay_out(recipe, model, meshes=meshes, precision=precision)
     if recipe.training.steps is None:
         # only the data knows what the epochs come to; any number shows whether the schedule can be built
         recipe = with_steps(recipe, DEFAULT_STEPS)

@@ -89,7 +89,7 @@ def find_checkpoint(path: Path, folder: str) -> Checkpoint:
 
 def load_checkpoint(checkpoint: Checkpoint, engine: Engine, config: CheckpointConfig) -> None:
     """Fills the model with the weights of a checkpoint, in the model's dtype; its optimizer state is left alone."""
-    tolerance = Tolerance(extra=config.allow_extra, cast=True, ignore_prefix=OPTIMIZER_PREFIX)
+    tolerance = Tolerance(extra=config.allow_extra, cast=True, ignore_prefix=OPTIMIZER_PREFIX, elsewhere=engine.names_elsewhere())
     checkpoint.load_tensors(engine.tensors(with_optimizer=False), tolerance=tolerance, ranks=current_ranks())
     log.info("took the initial weights from %s", checkpoint.folder)
 

@@ -41,6 +41,16 @@ def test_parts_hold_consecutive_rows_of_every_tensor() -> None:
     assert parts[1].extra["weight"].tolist() == batch.extra["weight"][3:].tolist()
 
 
+def test_a_share_of_each_row_keeps_its_labels_and_knows_its_positions() -> None:
+    whole = TokenBatch.from_rows(ROWS)
+    share = whole.shared(lambda tensor: tensor[:, 2:4])
+    assert share.tokens.tolist() == ROWS[:, 2:4].tolist()
+    assert share.labels.tolist() == ROWS[:, 3:5].tolist()
+    assert share.positions is not None and share.positions.tolist() == [[2, 3]] * 4
+    packed = TokenBatch(whole.tokens, whole.labels, whole.tokens % 3, whole.loss_mask).shared(lambda tensor: tensor[:, 2:4])
+    assert packed.positions is not None and packed.positions.tolist() == (ROWS[:, 2:4] % 3).tolist()
+
+
 def test_a_moved_batch_takes_everything_along() -> None:
     whole = TokenBatch.from_rows(ROWS)
     moved = TokenBatch(whole.tokens, whole.labels, whole.tokens, whole.loss_mask, {"weight": whole.tokens}).to("meta")

@@ -19,6 +19,25 @@ def test_sdpa_equals_the_formula_in_float64(kv_heads):
     assert torch.allclose(out.double(), scores.softmax(-1) @ v, atol=1e-6)
 
 
+@pytest.mark.parametrize("queries", [1, 4, 9])
+def test_the_queries_of_a_rows_end_see_what_they_see_in_the_whole_row(queries):
+    q, k, v = torch.randn(2, 4, 9, 8), torch.randn(2, 2, 9, 8), torch.randn(2, 2, 9, 8)
+    attention = attention_backend(AttentionConfig(backend="sdpa", mask="causal"))
+    assert torch.allclose(attention(q[:, :, -queries:], k, v), attention(q, k, v)[:, :, -queries:], atol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_accelerator_sees_what_the_cpu_sees_of_a_rows_end(dtype):
+    q, k, v = (torch.randn(2, heads, length, 64) for heads, length in ((8, 128), (2, 512), (2, 512)))
+    attention = attention_backend(AttentionConfig(backend="sdpa", mask="causal"))
+    places = ((torch.device("cpu"), torch.float32), (torch.device("cuda"), dtype))
+    inputs = [[tensor.to(*place).requires_grad_() for tensor in (q.clone(), k.clone(), v.clone())] for place in places]
+    expected, found = ([out := attention(*each), *torch.autograd.grad(out.sum(), each)] for each in inputs)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours.cpu().float(), theirs, rtol=2e-2, atol=2e-2)
+
+
 @pytest.mark.parametrize(
     ("backend", "mask", "code", "field"),
     [

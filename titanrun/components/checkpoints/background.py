@@ -14,13 +14,13 @@ import torch
 import torch.multiprocessing
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from titanrun.components.checkpoints.checkpoint import Snapshot
 from titanrun.components.checkpoints.retention import Retention
 from titanrun.components.checkpoints.store import CheckpointStore
 from titanrun.distributed.agreement import attempt, portable, raise_portable
 from titanrun.distributed.device import is_accelerator
+from titanrun.distributed.shards import is_split
 
 # every dtype may begin at such an offset
 ALIGNMENT = 64
@@ -60,12 +60,12 @@ class Stage:
     @torch.no_grad()
     def fill(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Copies of the tensors; when this returns, the originals may change. A sharded tensor has a copy of its own."""
-        plain = {name: tensor for name, tensor in tensors.items() if not isinstance(tensor, DTensor)}
+        plain = {name: tensor for name, tensor in tensors.items() if not is_split(tensor)}
         self._make_room(plain)
         staged = {name: slot.view(self.buffer) for name, slot in self.slots.items()}
         for name, tensor in plain.items():
             staged[name].copy_(tensor, non_blocking=self.buffer.is_pinned())
-        sharded = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items() if isinstance(tensor, DTensor)}
+        sharded = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items() if is_split(tensor)}
         if self.buffer.is_pinned():
             torch.accelerator.synchronize()
         return {name: (staged | sharded)[name] for name in tensors}

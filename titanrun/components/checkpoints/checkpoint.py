@@ -54,11 +54,17 @@ class Tolerance:
         extra: saved tensors that nobody wants are passed over.
         cast: a tensor saved in another dtype is converted.
         ignore_prefix: saved tensors whose name begins so are passed over, as `optimizer.` where only weights are wanted.
+        elsewhere: names of saved tensors that other ranks want.
     """
 
     extra: bool = False
     cast: bool = False
     ignore_prefix: str | None = None
+    elsewhere: frozenset[str] = frozenset()
+
+    def passes_over(self, name: str) -> bool:
+        """Whether a saved tensor of that name is none of this rank's business."""
+        return name in self.elsewhere or (self.ignore_prefix is not None and name.startswith(self.ignore_prefix))
 
 
 EXACT = Tolerance()
@@ -87,8 +93,7 @@ class Checkpoint:
             ranks: who loads together, each rank its part; None loads alone.
         """
         self.manifest()
-        prefix = tolerance.ignore_prefix
-        saved = {name: layout for name, layout in self.layouts().items() if prefix is None or not name.startswith(prefix)}
+        saved = {name: layout for name, layout in self.layouts().items() if not tolerance.passes_over(name)}
         wanted = layouts(into)
         cast = {name: _like(into[name], saved[name]) for name in wanted if tolerance.cast and _is_cast(saved.get(name), wanted[name])}
         compared = {name: layout for name, layout in saved.items() if name in wanted or not tolerance.extra}

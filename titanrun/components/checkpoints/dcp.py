@@ -101,7 +101,7 @@ def write_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> 
     """Write `tensors` into `folder`, each rank its part. Gives the files that this rank wrote, which are on disk then."""
     writer = checkpoint.FileSystemWriter(folder, sync_files=False)
     writer.fs = files = DigestingFileSystem()
-    with _plain_errors():
+    with _plain_errors(), _without_crc32():
         checkpoint.save(dict(tensors), storage_writer=writer, process_group=ranks.group, no_dist=ranks.count == 1)
     return files.entries
 
@@ -167,6 +167,17 @@ def _plain_errors() -> Iterator[None]:
     except CheckpointException as wrapper:
         cause, _ = next(iter(wrapper.failures.values()))
         raise cause from None
+
+
+@contextmanager
+def _without_crc32() -> Iterator[None]:
+    """Keep torch from summing up every byte a second time: it takes as long as the copying, and each file has its digest."""
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        yield
+    finally:
+        torch.serialization.set_crc32_options(before)
 
 
 def _first_line(error: BaseException) -> str:

@@ -4,7 +4,7 @@ Shapes: N rows, T tokens of a row.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -42,6 +42,12 @@ class TokenBatch:
     def split(self, rows_per_part: int) -> list["TokenBatch"]:
         """Consecutive parts of `rows_per_part` rows; the last one may have fewer."""
         return [self._rows(start, start + rows_per_part) for start in range(0, len(self.tokens), rows_per_part)]
+
+    def shared(self, own_share: Callable[[Tensor], Tensor]) -> "TokenBatch":
+        """The batch of some tokens of each row, with their positions in it. Labels need no neighbour: each is with its token."""
+        positions = torch.arange(self.tokens.size(1), device=self.tokens.device).expand_as(self.tokens)
+        written_out = positions if self.positions is None else self.positions
+        return replace(self, positions=written_out)._with_each(own_share)
 
     def valid_mask(self) -> Tensor:
         """Which labels count in the loss, [N, T] bool."""

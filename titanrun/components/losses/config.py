@@ -12,6 +12,8 @@ class LossConfig(ComponentConfig):
     slot: ClassVar = "loss"
     is_slot: ClassVar = True
     default_name: ClassVar = "cross_entropy"
+    takes_split_logits: ClassVar = False
+    """Whether the loss can do with a part of the vocabulary on each rank, as a DTensor; others get whole logits."""
 
 
 class CrossEntropyConfig(LossConfig):
@@ -19,3 +21,4 @@ class CrossEntropyConfig(LossConfig):
 
     name: Literal["cross_entropy"] = numerics("cross_entropy")
     builds: ClassVar = "titanrun.components.losses.cross_entropy:CrossEntropy"
+    takes_split_logits: ClassVar = True

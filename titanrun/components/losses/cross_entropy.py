@@ -8,6 +8,8 @@ from torch.nn.functional import cross_entropy
 
 from titanrun.components.data.batch import IGNORE, TokenBatch
 from titanrun.components.losses.config import CrossEntropyConfig
+from titanrun.distributed.shards import is_split
+from titanrun.distributed.vocabulary import label_logprobs
 
 
 class CrossEntropy:
@@ -18,6 +20,10 @@ class CrossEntropy:
 
     def __call__(self, logits_BTV: Tensor, batch: TokenBatch) -> Tensor:
         """The sum as one fp32 number; labels that are IGNORE or outside the loss mask count nothing."""
+        if is_split(logits_BTV):
+            valid_BT = batch.valid_mask()
+            logprobs_BT = label_logprobs(logits_BTV.float(), batch.labels.masked_fill(~valid_BT, 0))
+            return -logprobs_BT.masked_fill(~valid_BT, 0.0).sum()
         labels_BT = batch.labels.masked_fill(~batch.loss_mask, IGNORE)
         # fp32: a bf16 log-sum-exp over the vocabulary loses the small differences that are learned late
         return cross_entropy(logits_BTV.flatten(0, 1).float(), labels_BT.flatten(), reduction="sum", ignore_index=IGNORE)

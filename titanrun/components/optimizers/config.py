@@ -17,6 +17,8 @@ class OptimizerConfig(ComponentConfig):
     slot: ClassVar = "optimizer"
     is_slot: ClassVar = True
     default_name: ClassVar = "adamw"
+    states: ClassVar[int] = 0
+    """Tensors of a weight's size and type that the optimizer keeps for it."""
 
 
 class AdamWConfig(OptimizerConfig):
@@ -24,6 +26,7 @@ class AdamWConfig(OptimizerConfig):
 
     name: Literal["adamw"] = numerics("adamw")
     builds: ClassVar = "titanrun.components.optimizers.adamw:build_adamw"
+    states: ClassVar[int] = 2
     lr: PositiveFloat = numerics(8e-4)
     """Peak learning rate."""
     beta1: Beta = numerics(0.9)

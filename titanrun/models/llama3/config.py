@@ -15,6 +15,7 @@ from titanrun.models.shared.config import (
     RopeConfig,
     Sizes,
     decided,
+    kept_by_layer,
     swiglu_width,
 )
 from titanrun.models.shared.huggingface_config import HuggingFaceConfig
@@ -138,6 +139,16 @@ class Llama3Config(ModelConfig):
             "attention_norm.weight": (dim,),
             "ffn_norm.weight": (dim,),
         }
+
+    def stream_width(self) -> int:
+        """Width of the residual stream."""
+        return decided(self.dim)
+
+    def kept_widths(self) -> tuple[int, int]:
+        """What a layer keeps of each token: as wide as the stream, and split by tensor parallelism."""
+        head_dim = decided(self.head_dim)
+        q_width, kv_width = decided(self.n_heads) * head_dim, decided(self.n_kv_heads) * head_dim
+        return kept_by_layer(dim=decided(self.dim), q_width=q_width, kv_width=kv_width, hidden=decided(self.feed_forward.hidden_dim))
 
     def attention_width(self) -> int:
         """Key width plus value width of all query heads of all layers."""

@@ -15,6 +15,7 @@ from titanrun.models.shared.config import (
     MoeConfig,
     Sizes,
     decided,
+    kept_by_layer,
     moe_conflicts,
 )
 from titanrun.models.shared.huggingface_config import HuggingFaceConfig
@@ -169,6 +170,20 @@ class Qwen3Config(ModelConfig):
         if shared:
             shapes |= {f"moe.shared_experts.w{n}.weight": (dim, shared) if n == 2 else (shared, dim) for n in (1, 2, 3)}
         return shapes
+
+    def stream_width(self) -> int:
+        """Width of the residual stream."""
+        return decided(self.dim)
+
+    def kept_widths(self) -> tuple[int, int]:
+        """What a layer keeps of each token: as wide as the stream, and split by tensor parallelism. Norms keep queries and keys once more,
+        and each expert the token before and after it."""
+        dim, head_dim, moe = decided(self.dim), decided(self.head_dim), decided(self.moe)
+        q_width, kv_width = decided(self.n_heads) * head_dim, decided(self.n_kv_heads) * head_dim
+        hidden = decided(self.feed_forward.hidden_dim) if moe is None else decided(moe.top_k) * decided(moe.hidden_dim)
+        stream, split = kept_by_layer(dim=dim, q_width=q_width, kv_width=kv_width, hidden=hidden)
+        slots = 0 if moe is None else 2 * decided(moe.top_k) * dim
+        return stream + slots, split + q_width + kv_width
 
     def attention_width(self) -> int:
         """Key width plus value width of all query heads of all layers."""

@@ -87,9 +87,24 @@ class ModelConfig(ComponentConfig):
         """Parameters that a token does not meet: those of the experts it is not sent to."""
         return 0
 
+    def stream_width(self) -> int:
+        """Width of the residual stream."""
+        raise NotImplementedError
+
+    def kept_widths(self) -> tuple[int, int]:
+        """Elements that a layer keeps of each token for its backward pass: those as wide as the stream, and those that
+        tensor-parallel ranks split."""
+        raise NotImplementedError
+
     def heads(self) -> dict[str, int]:
         """Attention heads, which tensor-parallel ranks hold whole, by the field that names their number."""
         return {name: decided(getattr(self, name)) for name in ("n_heads", "n_kv_heads") if name in type(self).model_fields}
+
+    def hidden_widths(self) -> dict[str, int]:
+        """Hidden widths of feed-forward layers and of experts, which tensor-parallel ranks split, by the section that has them."""
+        sections = {".feed_forward.": "feed_forward", ".moe.": "moe"}
+        present = [section for part, section in sections.items() if any(part in name for name in self.parameter_shapes())]
+        return {section: int(decided(getattr(self, section).hidden_dim)) for section in present if hasattr(self, section)}
 
     def layer_count(self) -> int:
         """Layers that pipeline stages can hold."""
@@ -110,6 +125,12 @@ def decided(value: T | Literal["auto"]) -> T:
     """A value that `resolve` has filled in."""
     assert not isinstance(value, str) or value != AUTO, "an unresolved model config"
     return value
+
+
+def kept_by_layer(*, dim: int, q_width: int, kv_width: int, hidden: int) -> tuple[int, int]:
+    """`kept_widths` of a layer of attention and SwiGLU: the inputs and outputs of both norms; queries, keys, values, the attention's
+    output as the kernel gives it and as the projection takes it; and gate, activated gate, value and their product."""
+    return 4 * dim, 3 * q_width + 2 * kv_width + 4 * hidden
 
 
 class AttentionConfig(Config):

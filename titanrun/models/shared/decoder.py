@@ -35,6 +35,9 @@ class Decoder(nn.Module):
     `init_weights(init, into_stream_std=..., generator=...)`.
     """
 
+    tok_embeddings: nn.Embedding | None
+    norm: nn.RMSNorm | None
+    output: nn.Linear | None
     rope_table: Tensor
 
     def __init__(self, config: DecoderSizes, layers: Sequence[nn.Module], *, seq_len: int) -> None:
@@ -44,8 +47,8 @@ class Decoder(nn.Module):
         self.tok_embeddings = nn.Embedding(config.vocab_size, config.dim)
         self.layers = nn.ModuleDict({str(index): layer for index, layer in enumerate(layers)})
         self.norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
-        self.output = nn.Linear(config.dim, config.vocab_size, bias=False)
-        self.register_buffer("rope_table", self.new_rope_table(self.output.weight.device), persistent=False)
+        self.output = output = nn.Linear(config.dim, config.vocab_size, bias=False)
+        self.register_buffer("rope_table", self.new_rope_table(output.weight.device), persistent=False)
         self.tie_weights()
 
     def new_rope_table(self, device: torch.device) -> Tensor:
@@ -57,16 +60,22 @@ class Decoder(nn.Module):
         raise NotImplementedError
 
     def forward(self, tokens_BT: Tensor, positions_BT: Tensor | None = None) -> Tensor:
-        """Logits [B, T, V] in the compute dtype. Positions are [1, T] or [B, T], and 0 to T - 1 where absent."""
+        """Logits [B, T, V] in the compute dtype. Positions are [1, T] or [B, T], and 0 to T - 1 where absent.
+
+        A pipeline stage has not all of the parts: it takes the stream [B, T, D] where the embedding is None, and gives the stream
+        where the output head is.
+        """
+        h_BTD = tokens_BT if self.tok_embeddings is None else self.tok_embeddings(tokens_BT)
         rope = self.rope_rows(tokens_BT.size(1), positions_BT)
-        h_BTD = self.tok_embeddings(tokens_BT)
         for layer in self.layers.values():
             h_BTD = layer(h_BTD, rope)
-        return self.output(self.norm(h_BTD))
+        normed_BTD = h_BTD if self.norm is None else self.norm(h_BTD)
+        return normed_BTD if self.output is None else self.output(normed_BTD)
 
     def tie_weights(self) -> None:
         """Let the output head use the embedding's matrix, if the config says so; `to_empty` separates them."""
         if self.config.tie_word_embeddings:
+            assert self.output is not None and self.tok_embeddings is not None, "a rule refuses tied weights in a pipeline"
             self.output.weight = self.tok_embeddings.weight
 
     def init_weights(self, generator: Generator | None = None) -> None:
@@ -74,13 +83,15 @@ class Decoder(nn.Module):
         init = self.config.init
         self.tie_weights()
         self.rope_table = self.new_rope_table(self.rope_table.device)
-        if not self.config.tie_word_embeddings:
+        if self.tok_embeddings is not None and not self.config.tie_word_embeddings:
             normal_(self.tok_embeddings.weight, std=init.embedding_std, generator=generator)
         for layer, block in self.layers.items():
             block.init_weights(init, into_stream_std=self.into_stream_std(int(layer)), generator=generator)
-        self.norm.reset_parameters()
-        output_bound = init.output_truncation_stds * init.output_std
-        truncated_normal_(self.output.weight, std=init.output_std, bound=output_bound, generator=generator)
+        if self.norm is not None:
+            self.norm.reset_parameters()
+        if self.output is not None:
+            output_bound = init.output_truncation_stds * init.output_std
+            truncated_normal_(self.output.weight, std=init.output_std, bound=output_bound, generator=generator)
 
     def into_stream_std(self, layer: int) -> float:
         """Std of what adds to the residual stream: falls with the depth, so that the stream's variance does not grow with it."""

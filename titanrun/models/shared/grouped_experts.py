@@ -3,10 +3,13 @@
 Shapes: S slots sorted by expert, E experts, D model width, F hidden width, I and O width before and after a product.
 """
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from titanrun.distributed.shards import own_part
 from titanrun.models.shared.config import MoeConfig
 
 # torch's grouped product reads rows in pieces of so many bytes
@@ -16,7 +19,10 @@ GROUPED_CAPABILITY = (9, 0)
 
 
 class GroupedExperts(nn.Module):
-    """SwiGLU experts: of expert e, w2[e](silu(w1[e] x) * w3[e] x)."""
+    """SwiGLU experts: of expert e, w2[e](silu(w1[e] x) * w3[e] x). Of weights that ranks split, each runs its part."""
+
+    # the dim of each weight that ranks split which share one expert: F
+    shared_dims: ClassVar = {"w1": 1, "w2": 2, "w3": 1}
 
     def __init__(self, config: MoeConfig, *, dim: int) -> None:
         super().__init__()
@@ -28,9 +34,9 @@ class GroupedExperts(nn.Module):
 
     def forward(self, x_SD: Tensor, counts_E: Tensor) -> Tensor:
         """Outputs [S, D] of slots sorted by expert, `counts_E` to each."""
-        multiply = grouped_product if self.use_grouped_mm and can_group(x_SD, self.w1) else product_by_expert
-        # under autocast the stream is narrower than the weights
-        w1_EFD, w2_EDF, w3_EFD = (weight.to(x_SD.dtype) for weight in (self.w1, self.w2, self.w3))
+        # this rank's parts, and under autocast the stream is narrower than the weights
+        w1_EFD, w2_EDF, w3_EFD = (own_part(weight).to(x_SD.dtype) for weight in (self.w1, self.w2, self.w3))
+        multiply = grouped_product if self.use_grouped_mm and can_group(x_SD, w1_EFD) else product_by_expert
         h_SF = F.silu(multiply(x_SD, w1_EFD, counts_E)) * multiply(x_SD, w3_EFD, counts_E)
         return multiply(h_SF, w2_EDF, counts_E)
 

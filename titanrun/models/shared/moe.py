@@ -22,6 +22,7 @@ BEST_OF_A_GROUP = 2
 TINY = 1e-20
 
 Experts = Callable[[Tensor, Tensor], Tensor]
+Exchange = Callable[[Experts, Tensor, Tensor], Tensor]
 
 
 class Routing(NamedTuple):
@@ -84,7 +85,7 @@ class Moe(nn.Module):
         self.experts = GroupedExperts(config, dim=dim)
         shared_width = config.num_shared_experts * config.hidden_dim
         self.shared_experts = FeedForward(dim=dim, hidden_dim=shared_width) if shared_width else None
-        self.exchange = run_here
+        self.exchange: Exchange = run_here
         self.deals_in_turn = False
         balanced = config.load_balance_coeff is not None
         self.register_buffer("expert_bias", torch.zeros(config.num_experts, dtype=torch.float32) if balanced else None)

@@ -22,11 +22,19 @@ class ExpertBalance:
     Args:
         layers: the mixture-of-experts layers of this rank, in order.
         reduce: sums the counts [L, E] over all ranks that saw other tokens.
+        largest: the largest of a value over all ranks that hold other layers.
     """
 
-    def __init__(self, layers: Sequence[Moe], *, reduce: Reduce = lambda counts_LE: counts_LE) -> None:
+    def __init__(
+        self,
+        layers: Sequence[Moe],
+        *,
+        reduce: Reduce = lambda counts_LE: counts_LE,
+        largest: Reduce = lambda values: values,
+    ) -> None:
         self.layers = layers
         self.reduce = reduce
+        self.largest = largest
         self.counts_LE: Tensor | None = None
 
     def watch(self, optimizer: Optimizer, record: Record) -> None:
@@ -42,6 +50,8 @@ class ExpertBalance:
     @torch.no_grad()
     def update(self) -> None:
         """One step of every bias towards the experts with too few tokens; the counters start again at zero."""
+        if not self.layers:
+            return
         counts_LE = self.reduce(torch.stack([layer.tokens_per_expert for layer in self.layers]))
         self.counts_LE = counts_LE
         for layer, counts_E in zip(self.layers, counts_LE, strict=True):
@@ -52,14 +62,15 @@ class ExpertBalance:
 
     def readings(self) -> dict[str, Tensor]:
         """Of the last step: the busiest expert's tokens over the mean (1 is even) in the worst layer, and tokens per expert."""
+        imbalance, most, least = self.largest(self._extremes())
+        return {"moe/imbalance": imbalance, "moe/most_tokens_per_expert": most, "moe/least_tokens_per_expert": -least}
+
+    def _extremes(self) -> Tensor:
+        """The largest imbalance, the most tokens and the fewest, negated, of this rank's layers; what changes no maximum without layers."""
         if self.counts_LE is None:
-            return {}
+            return torch.full((3,), -torch.inf)
         imbalance_L = self.counts_LE.amax(1) / self.counts_LE.mean(1).clamp(min=1)
-        return {
-            "moe/imbalance": imbalance_L.max(),
-            "moe/most_tokens_per_expert": self.counts_LE.max(),
-            "moe/least_tokens_per_expert": self.counts_LE.min(),
-        }
+        return torch.stack([imbalance_L.max(), self.counts_LE.max(), -self.counts_LE.min()])
 
 
 def moe_layers(model: nn.Module) -> list[Moe]:

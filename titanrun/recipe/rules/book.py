@@ -1,6 +1,6 @@
 """The rule book: one function per cross-section check, run on a resolved recipe."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -73,17 +73,19 @@ def add_rule(entry: Rule) -> None:
     RULES[entry.id] = entry
 
 
-def apply_rules(run: Recipe, tree: Node, level: Level, *, ranks: int | None = None) -> list[Problem]:
-    """The problems of all rules of one level, each shown at the place nearest the user."""
-    found = []
+def apply_rules(run: Recipe, tree: Node, level: Level, *, ranks: int | None = None, beside: Collection[DataPath] = ()) -> list[Problem]:
+    """The problems of all rules of one level, each shown at the place nearest the user; none that involves what is at or below a path
+    of `beside`."""
     expected = Expected(plain(tree))
-    for entry in RULES.values():
-        if entry.level == level:
-            findings = [
-                finding for finding in entry.check(run, ranks) if not finding.if_written or is_wish(tree, finding.paths[0], expected)
-            ]
-            found += [to_problem(entry.id, finding, tree) for finding in findings]
-    return found
+    findings = [(entry.id, finding) for entry in RULES.values() if entry.level == level for finding in entry.check(run, ranks)]
+    unbuilt = {finding.paths[0] for _, finding in findings if finding.code == "not-built"}
+    return [
+        to_problem(id, finding, tree)
+        for id, finding in findings
+        if not (finding.if_written and not is_wish(tree, finding.paths[0], expected))
+        and not (finding.code == "no-effect" and finding.paths[0] in unbuilt)  # that it is not built says more
+        and not any(path[: len(gone)] == gone for path in finding.paths for gone in beside)
+    ]
 
 
 def is_wish(tree: Node, path: DataPath, expected: Expected) -> bool:

@@ -22,7 +22,7 @@ def text_needs_tokenizer(run: Recipe) -> Iterator[Finding]:
         if run.tokenizer is None and dataset.needs_tokenizer:
             yield Finding(
                 f"dataset '{dataset.name}' is text and there is no tokenizer",
-                ((section, "dataset"), ("tokenizer",)),
+                ((section, "dataset"), ("tokenizer",), ("model", "hf_assets_path")),
                 help="set tokenizer: {name: huggingface, path: ...}, or model.hf_assets_path",
             )
 

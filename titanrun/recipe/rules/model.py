@@ -5,7 +5,8 @@ from typing import Literal
 
 from titanrun.config.problems import DataPath
 from titanrun.distributed.degrees import degrees_of
-from titanrun.models.shared.config import AttentionConfig, Feature, refused_attention
+from titanrun.models.shared.config import AttentionConfig, Feature, ModelConfig, refused_attention
+from titanrun.models.shared.family import family_file
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rank_rule, rule
 from titanrun.recipe.rules.context_parallel import BACKEND, attention_backend
@@ -26,8 +27,14 @@ def family_has_feature(run: Recipe, ranks: int | None) -> Iterator[Finding]:
     """A model family may lack what the others can do, such as pipeline parallelism: the recipe asks for it all the same. Leave the
     setting at its default, or take another family."""
     for feature, path in features_asked_for(run, ranks).items():
-        if feature in run.model.lacks:
+        if feature in lacking(run.model):
             yield Finding(f"{run.model.name} does not have {feature}", (path, ("model", "name")), help="leave it at its default")
+
+
+def lacking(model: ModelConfig) -> frozenset[Feature]:
+    """What a family cannot do: what it says itself, and tensor parallelism if it has no plan for it."""
+    has_plan = family_file(type(model), "parallelize.py").exists()
+    return model.lacks if has_plan else model.lacks | {"tensor parallelism"}
 
 
 def features_asked_for(run: Recipe, ranks: int | None) -> dict[Feature, DataPath]:

@@ -1,16 +1,14 @@
 """Rules about pipeline parallelism: stages, microbatches, schedules."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from titanrun.config.problems import DataPath
 from titanrun.config.suggest import closest, listing
 from titanrun.distributed.config import ParallelismConfig
 from titanrun.distributed.degrees import common_divisors
-from titanrun.distributed.stages import SCHEDULES, ScheduleShape, Weights, rounds_fit, split_fault, stages_for
+from titanrun.distributed.stages import SCHEDULES, rounds_fit, split_fault, stage_count, weights_of
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rule
-from titanrun.recipe.rules.data import exists
 from titanrun.recipe.rules.ranks import at
 
 DEGREE = at("pipeline_parallel_degree")
@@ -30,21 +28,9 @@ def named_schedule(section: ParallelismConfig) -> str | None:
     return section.pipeline_parallel_schedule
 
 
-def weights(section: ParallelismConfig) -> Weights:
-    """What the embedding and the head count as."""
-    return Weights(section.pipeline_parallel_first_stage_less_layers, section.pipeline_parallel_last_stage_less_layers)
-
-
-def stage_count(run: Recipe) -> int:
-    """How many stages the pipeline has: as listed, else by layers a stage, else as few as the schedule takes."""
-    section = run.parallelism
-    if section.module_fqns_per_model_part is not None:
-        return len(section.module_fqns_per_model_part)
-    if section.pipeline_parallel_layers_per_stage is not None:
-        layers = run.model.layer_count()
-        return stages_for(layers, weights(section), layers_per_stage=section.pipeline_parallel_layers_per_stage)
-    shape = ScheduleShape() if section.pipeline_parallel_schedule_csv is not None else SCHEDULES[section.pipeline_parallel_schedule]
-    return shape.stages_per_rank * section.pipeline_parallel_degree
+def stages_in(run: Recipe) -> int:
+    """How many stages the pipeline of a recipe has."""
+    return stage_count(run.parallelism, run.model.layer_count())
 
 
 def stages_wanted(schedule: str) -> str:
@@ -62,7 +48,7 @@ def stages_fit_schedule(run: Recipe) -> Iterator[Finding]:
     listed, per_stage = section.module_fqns_per_model_part, section.pipeline_parallel_layers_per_stage
     if section.pipeline_parallel_degree == 1 or (listed is None and per_stage is None):
         return
-    ranks, stages = section.pipeline_parallel_degree, stage_count(run)
+    ranks, stages = section.pipeline_parallel_degree, stages_in(run)
     source = (PARTS,) if listed is not None else (PER_STAGE, *LAYERS, *WEIGHTS)
     each, left = divmod(stages, ranks)
     if left:
@@ -92,7 +78,7 @@ def layers_fill_stages(run: Recipe) -> Iterator[Finding]:
     section = run.parallelism
     if section.pipeline_parallel_degree == 1 or section.module_fqns_per_model_part is not None:
         return
-    fault = split_fault(stage_count(run), run.model.layer_count(), weights(section))
+    fault = split_fault(stages_in(run), run.model.layer_count(), weights_of(section))
     if fault is not None:
         yield Finding(fault, (DEGREE, SCHEDULE, PER_STAGE, *WEIGHTS, *LAYERS), help="use fewer stages, or count embedding and head less")
 
@@ -100,7 +86,7 @@ def layers_fill_stages(run: Recipe) -> Iterator[Finding]:
 @rule("parts-cover-model")
 def parts_cover_model(run: Recipe) -> Iterator[Finding]:
     """module_fqns_per_model_part deals out the whole model: each of its modules (tok_embeddings, layers.0 and so on, norm, output)
-    stands in exactly one part."""
+    stands in exactly one part, and no part is empty."""
     parts = run.parallelism.module_fqns_per_model_part
     if run.parallelism.pipeline_parallel_degree == 1 or parts is None:
         return
@@ -115,9 +101,30 @@ def parts_cover_model(run: Recipe) -> Iterator[Finding]:
             yield Finding(f"the model has no module '{name}'", (path, *LAYERS), help=help)
             places.setdefault(meant or name, path)
         places.setdefault(name, path)
+    for index, part in enumerate(parts):
+        if not part:
+            yield Finding(f"part {index} is empty", ((*PARTS, index), PARTS), help="give every stage a module")
     missing = [name for name in modules if name not in places]
     if missing:
         yield Finding(f"no part holds {listing(missing, last='and')}", (PARTS, *LAYERS), help="name every module of the model")
+
+
+@rule("parts-follow-order")
+def parts_follow_order(run: Recipe) -> Iterator[Finding]:
+    """Activations go from each part of module_fqns_per_model_part to the next: the parts hold the modules in the model's order, the
+    embedding first and the output head last. Within a part the order does not matter."""
+    parts = run.parallelism.module_fqns_per_model_part
+    if run.parallelism.pipeline_parallel_degree == 1 or parts is None:
+        return
+    place = {name: index for index, name in enumerate(run.model.module_names())}
+    before: str | None = None
+    for index, part in enumerate(parts):
+        known = [name for name in part if name in place]
+        early = None if before is None else next((name for name in known if place[name] < place[before]), None)
+        if early is not None:
+            places = ((*PARTS, index, part.index(early)), *LAYERS)
+            yield Finding(f"'{early}' comes after '{before}', which needs it", places, help="put it into an earlier part")
+        before = max([*known, *([] if before is None else [before])], key=place.__getitem__, default=None)
 
 
 @rule("tied-weights-share-stage")
@@ -150,7 +157,7 @@ def microbatches_fill_pipeline(run: Recipe) -> Iterator[Finding]:
     rows, size = run.training.local_batch_size, section.pipeline_parallel_microbatch_size
     if schedule is None or rows % size:
         return
-    ranks, stages, count, shape = section.pipeline_parallel_degree, stage_count(run), rows // size, SCHEDULES[schedule]
+    ranks, stages, count, shape = section.pipeline_parallel_degree, stages_in(run), rows // size, SCHEDULES[schedule]
     places = (LOCAL_BATCH, MICROBATCH, DEGREE, SCHEDULE)
     microbatches = f"{count} microbatch{'es' if count > 1 else ''}"
     if shape.full and count < stages:
@@ -188,12 +195,3 @@ def overlap_keeps_activations(run: Recipe) -> Iterator[Finding]:
         message = f"activation checkpointing '{name}' cannot be combined with the overlap of experts and DualPipeV"
         places = (("activation_checkpoint",), SCHEDULE, at("expert_parallel_degree"), overlap)
         yield Finding(message, places, help="use activation_checkpoint: none, or pipeline_parallel_expert_parallel_overlap: false")
-
-
-@rule("schedule-file-exists", level="environment")
-def schedule_file_exists(run: Recipe) -> Iterator[Finding]:
-    """The file that pipeline_parallel_schedule_csv names must be there before the run starts."""
-    file = run.parallelism.pipeline_parallel_schedule_csv
-    if run.parallelism.pipeline_parallel_degree > 1 and file is not None and not exists(file):
-        help = f"paths are relative to {Path.cwd()}"
-        yield Finding(f"there is no '{file}'", (at("pipeline_parallel_schedule_csv"),), help=help, code="file")

@@ -1,7 +1,6 @@
 """Rules about the number of ranks, and the degrees of parallelism that divide them."""
 
 from collections.abc import Iterator
-from math import prod
 
 from titanrun.config.problems import DataPath
 from titanrun.config.suggest import listing
@@ -98,16 +97,14 @@ def batch_sizes_divide(run: Recipe, ranks: int | None) -> Iterator[Finding]:
 
 @rank_rule("replicas-stand-alone")
 def replicas_stand_alone(run: Recipe, ranks: int | None) -> Iterator[Finding]:
-    """Whole copies of the model (DDP: data_parallel_replicate_degree without shards) combine with no other parallelism. Let each
-    copy be shared by some ranks (HSDP: data_parallel_shard_degree above 1), or drop the other degrees."""
+    """Whole copies of the model (DDP: data_parallel_replicate_degree without shards) combine with a pipeline, but not with tensor
+    parallelism. Let each copy be shared by some ranks (HSDP: data_parallel_shard_degree above 1), or drop the other degree."""
     degrees = degrees_of(run.parallelism, ranks)
     if degrees is None or degrees.replicate == 1 or degrees.fsdp > 1:
         return
-    others = [name for name in ("tensor_parallel_degree", "pipeline_parallel_degree") if getattr(run.parallelism, name) > 1]
-    if others:
-        size = prod(getattr(run.parallelism, name) for name in others)
+    if degrees.tensor > 1:
         yield Finding(
-            f"{degrees.replicate} whole copies of the model (DDP) cannot each be split over {size} ranks",
-            (at("data_parallel_replicate_degree"), *map(at, others), at(SHARDS)),
+            f"{degrees.replicate} whole copies of the model (DDP) cannot each be split over {degrees.tensor} tensor-parallel ranks",
+            (at("data_parallel_replicate_degree"), at("tensor_parallel_degree"), at(SHARDS)),
             help="set data_parallel_shard_degree above 1 (HSDP), or use shards instead of copies",
         )

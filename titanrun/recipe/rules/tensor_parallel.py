@@ -25,3 +25,25 @@ def heads_divide_over_tp(run: Recipe) -> Iterator[Finding]:
                 (("parallelism", "tensor_parallel_degree"), ("model", name), ("model", "flavor")),
                 help=f"use a tensor_parallel_degree of {listing(fitting)}",
             )
+
+
+@rule("widths-divide-over-tp")
+def widths_divide_over_tp(run: Recipe) -> Iterator[Finding]:
+    """Tensor-parallel ranks share the hidden layer of each feed-forward layer, and of each expert that they split, in equal parts:
+    tensor_parallel_degree must divide its hidden_dim. Use a degree that divides it, or another width."""
+    section = run.parallelism
+    degree = section.tensor_parallel_degree
+    keeps_experts = section.expert_parallel_degree > 1 and section.expert_tensor_parallel_degree == 1
+    for part, width in run.model.hidden_widths().items() if degree > 1 else ():
+        if width % degree and not (part == "moe" and keeps_experts and not shares_experts(run)):
+            fitting = [str(size) for size in common_divisors(width, *run.model.heads().values())]
+            yield Finding(
+                f"a hidden layer of width {width} cannot be split over {degree} tensor-parallel ranks",
+                (("parallelism", "tensor_parallel_degree"), ("model", part, "hidden_dim"), ("model", "flavor")),
+                help=f"use a tensor_parallel_degree of {listing(fitting)}",
+            )
+
+
+def shares_experts(run: Recipe) -> bool:
+    """Whether each mixture of experts has one for every token, which is split like a feed-forward layer."""
+    return bool(getattr(getattr(run.model, "moe", None), "num_shared_experts", 0))

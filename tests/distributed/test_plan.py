@@ -1,0 +1,100 @@
+"""What `titanrun plan` says a rank keeps is what the ranks of a real run keep, within 5%; what it says layers keep, autograd keeps."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.distributed.ranks import TEXT, train
+from titanrun.distributed.shards import own_part
+from titanrun.models.llama3.model import Llama3
+from titanrun.models.qwen3.model import Qwen3
+from titanrun.recipe.plan.memory import ERROR_BAND
+from titanrun.recipe.resolve import resolve
+from titanrun.training.trainer import Trainer
+
+TOLERANCE = 0.05
+TP2 = "parallelism.tensor_parallel_degree=2"
+PP2 = "parallelism.pipeline_parallel_degree=2"
+REPLICAS = "parallelism.data_parallel_replicate_degree=2"
+EXPERTS = "model={name: qwen3, flavor: debugmodel_moe, n_layers: 2, moe: {num_experts: 8, top_k: 2, hidden_dim: 128}}"
+SHORT = ("training.steps=1", "validation.enable=false", "lr_scheduler.warmup_steps=0")
+SLOW = pytest.mark.slow
+LAYOUTS: list[Any] = [
+    pytest.param(1, [], id="alone"),
+    pytest.param(2, [], id="fsdp2"),
+    pytest.param(2, [REPLICAS], id="ddp2", marks=SLOW),
+    pytest.param(2, [TP2], id="tp2"),
+    pytest.param(2, [TP2, EXPERTS], id="tp2_experts", marks=SLOW),
+    pytest.param(3, ["training.global_batch_size=6"], id="fsdp3_uneven", marks=SLOW),
+    pytest.param(4, [], id="fsdp4", marks=SLOW),
+    pytest.param(4, [REPLICAS], id="hsdp2x2", marks=SLOW),
+    pytest.param(4, [TP2], id="fsdp2_tp2", marks=SLOW),
+]
+
+
+def kept(trainer: Trainer) -> dict[str, int]:
+    """Bytes that this rank keeps."""
+    optimizer = trainer.engine.optimizer
+    weights = [own_part(weight) for weight in trainer.engine.model.parameters()]
+    states = [own_part(state) for held in optimizer.state.values() for state in held.values() if state.dim()]
+    return {"weights": sum(map(nbytes, weights)), "optimizer states": sum(map(nbytes, states))}
+
+
+def nbytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def planned(folder: Path, nproc: int, overrides: list[str]) -> dict[str, Any]:
+    """What the command prints for the recipe of the layouts."""
+    recipe = folder / "planned.yaml"
+    recipe.write_text(TEXT)
+    command = [sys.executable, "-m", "titanrun", "plan", str(recipe), "--world-size", str(nproc), "--json", *overrides]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize(("nproc", "overrides"), LAYOUTS)
+def test_a_rank_keeps_what_the_plan_says(nproc: int, overrides: list[str], tmp_path: Path) -> None:
+    fullest = max(train(nproc, [*SHORT, *overrides], look=kept).seen, key=lambda seen: sum(seen.values()))
+    said = {item["name"]: item["bytes"] for item in planned(tmp_path, nproc, overrides)["memory"]}
+    for name, measured in fullest.items():
+        assert said[name] == pytest.approx(measured, rel=TOLERANCE), name
+    assert said["gradients"] == said["weights"]
+
+
+@pytest.mark.parametrize(
+    ("family", "model"),
+    [
+        (Llama3, "{name: llama3, flavor: debugmodel}"),
+        (Qwen3, "{name: qwen3, flavor: debugmodel}"),
+        (Qwen3, "{name: qwen3, flavor: debugmodel_moe, moe: {num_experts: 8, top_k: 2}}"),
+    ],
+    ids=["llama3", "qwen3", "experts"],
+)
+def test_layers_keep_what_the_formula_says(family: Any, model: str, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"version: 1\nmodel: {model}\ntraining: {{dataset: tiny, mixed_precision_param: float32}}\n")
+    run = resolve(str(recipe), [], environment={}).run
+    built = family(run.model, seq_len=64)
+    built.init_weights()
+    held: dict[int, int] = {}
+    weights = {weight.untyped_storage().data_ptr() for weight in (*built.parameters(), *built.buffers())}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            held[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    stream = torch.randn(2, 64, run.model.stream_width(), requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        out = next(iter(built.layers.values()))(stream, built.rope_rows(64, None))
+    assert out.requires_grad
+    assert sum(held.values()) == pytest.approx(2 * 64 * 4 * sum(run.model.kept_widths()), rel=ERROR_BAND)

@@ -1,0 +1,108 @@
+"""The arithmetic of a plan, by numbers worked out by hand."""
+
+import pytest
+
+from titanrun.distributed.degrees import Degrees
+from titanrun.recipe.plan.devices import DEVICES
+from titanrun.recipe.plan.layout import Layout, Part
+from titanrun.recipe.plan.memory import checkpoint_bytes, memory
+from titanrun.recipe.plan.report import as_data, as_text
+from titanrun.recipe.plan.traffic import bubble, traffic
+from titanrun.recipe.resolve import resolve
+
+DIM, VOCABULARY, LAYERS = 64, 96, 4
+LAYER = Part(whole=1000, kept=250, gathered=500)
+
+
+@pytest.fixture
+def laid_out(tmp_path):
+    """A tiny model whose parts have round sizes, on any degrees."""
+
+    def make(*overrides, ranks, **degrees):
+        recipe = tmp_path / "recipe.yaml"
+        model = f"{{name: llama3, vocab_size: {VOCABULARY}, dim: {DIM}, n_layers: {LAYERS}, n_heads: 4, n_kv_heads: 2}}"
+        training = "{dataset: {name: tokens, path: x.npy}, local_batch_size: 4, seq_len: 32, steps: 100}"
+        recipe.write_text(f"version: 1\nmodel: {model}\ntraining: {training}\n")
+        run = resolve(str(recipe), list(overrides), environment={}, ranks=ranks).run
+        embedding, head = Part(800, 200, 400), Part(900, 225, 450)
+        return Layout(run, Degrees(**degrees), embedding, [LAYER] * LAYERS, head)
+
+    return make
+
+
+def bytes_of(layout):
+    return {item.name: item.bytes for item in memory(layout)}
+
+
+def test_memory_is_what_a_rank_keeps_times_the_size_of_its_numbers(laid_out):
+    found = bytes_of(laid_out(ranks=4, shard=4))
+    kept = 200 + 4 * 250 + 225
+    assert found["weights"] == found["gradients"] == kept * 4
+    assert found["optimizer states"] == kept * 8
+    # the two largest parts, in bf16
+    assert found["gathered weights"] == (500 + 500) * 2
+    # 128 tokens; logits in bf16 and twice in fp32
+    assert found["logits"] == 128 * VOCABULARY * 10
+    # 4 D + 3 q + 2 kv + 4 hidden = 256 + 192 + 64 + 4 x 256, four layers, bf16
+    assert found["activations"] == 128 * 4 * (256 + 192 + 64 + 1024) * 2
+
+
+def test_recomputed_layers_keep_their_input_and_one_of_them_everything(laid_out):
+    found = bytes_of(laid_out("activation_checkpoint=full", ranks=4, shard=4))
+    assert found["activations"] == 128 * (4 * DIM + 256 + 192 + 64 + 1024) * 2
+
+
+def test_one_process_gathers_nothing_and_sends_nothing(laid_out):
+    layout = laid_out(ranks=1)
+    assert "gathered weights" not in bytes_of(layout)
+    assert traffic(layout) == []
+    assert "sent by a rank" not in as_text(layout, DEVICES["h100"])
+
+
+def test_shards_gather_twice_and_scatter_once(laid_out):
+    (entry,) = traffic(laid_out(ranks=4, shard=4))
+    gathered = 400 + 4 * 500 + 450
+    assert (entry.axis, entry.bytes) == ("fsdp", gathered * (2 * 2 + 4) * 3 // 4)
+
+
+def test_weights_that_stay_are_gathered_once(laid_out):
+    (entry,) = traffic(laid_out("parallelism.fsdp_reshard_after_forward=never", ranks=4, shard=4))
+    assert entry.bytes == (400 + 4 * 500 + 450) * (2 + 4) * 3 // 4
+
+
+def test_copies_sum_their_gradients(laid_out):
+    (entry,) = traffic(laid_out("parallelism.data_parallel_replicate_degree=2", ranks=2, replicate=2))
+    assert (entry.axis, entry.bytes) == ("dp_replicate", 2 * (200 + 4 * 250 + 225) * 4 // 2)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "ranks", "rows", "share"),
+    [("1F1B", 4, 8, 3 / 11), ("GPipe", 2, 2, 1 / 3), ("Interleaved1F1B", 2, 4, 1 / 9), ("ZBVZeroBubble", 2, 4, 1 / 27)],
+)
+def test_a_pipeline_waits_as_the_papers_say(schedule, ranks, rows, share, laid_out):
+    overrides = [f"parallelism.pipeline_parallel_schedule={schedule}", f"parallelism.pipeline_parallel_degree={ranks}"]
+    layout = laid_out(*overrides, f"training.local_batch_size={rows}", "model.n_layers=8", ranks=ranks, pipeline=ranks)
+    assert bubble(layout) == pytest.approx(share)
+
+
+def test_a_checkpoint_holds_weights_and_states_of_all_ranks(laid_out):
+    assert checkpoint_bytes(laid_out(ranks=4, shard=4)) == (800 + 4 * 1000 + 900) * 12
+
+
+def test_what_does_not_fit_is_said_with_a_way_out(laid_out):
+    layout = laid_out(ranks=1)
+    tiny = type(DEVICES["h100"])("toy", 1e-4, 1e12)
+    (warning,) = as_data(layout, tiny)["warnings"]
+    assert warning.startswith("does not fit: ")
+    assert "activation_checkpoint: full" in warning
+
+
+def test_epochs_wait_for_the_data(laid_out):
+    layout = laid_out("training.epochs=3", ranks=1)
+    assert "3 epochs; the data says how many steps that is" in as_text(layout, DEVICES["h100"])
+
+
+def test_checkpoints_are_counted_as_they_stay(laid_out):
+    asked = ["checkpoint.enable=true", "checkpoint.interval=20"]
+    assert as_data(laid_out(*asked, ranks=1), DEVICES["h100"])["checkpoints"] == 5
+    assert as_data(laid_out(*asked, "checkpoint.keep_latest_k=2", ranks=1), DEVICES["h100"])["checkpoints"] == 2

@@ -1,0 +1,227 @@
+"""Tensor parallelism: ranks split each matrix (https://arxiv.org/abs/1909.08053), by a plan that a model family gives as data.
+
+Between the matrices lies the residual stream. With sequence parallelism (https://arxiv.org/abs/2205.05198) each rank holds a piece of
+every row of it, and norms work on pieces; without it, each rank holds the whole.
+"""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel, parallelize_module
+
+from titanrun.distributed.mesh import Meshes
+from titanrun.distributed.shards import hush_gathers, is_split
+
+
+class Role(Enum):
+    """What a module does for tensor parallelism, and so how its weights are split and what passes in and out of it."""
+
+    EMBEDDING = auto()
+    """Rows of the vocabulary; from token ids to the stream."""
+    STREAM_NORM = auto()
+    """Whole weights; from stream to stream."""
+    READS_STREAM = auto()
+    """No weights of its own; what it is called with is gathered from the stream once, for all the matrices in it."""
+    COLUMNS = auto()
+    """Linear, split over its outputs."""
+    ROWS = auto()
+    """Linear, split over its inputs; into the stream."""
+    HEAD_NORM = auto()
+    """Whole weights; normalises each attention head [B, T, N, H] on the rank that has it."""
+    OUTPUT = auto()
+    """Linear, split over the vocabulary; from the stream to logits."""
+    EXPERTS_LAYER = auto()
+    """Mixture of experts: from stream to stream. Within it each rank computes a summand, of values as well as of gradients."""
+    SUMMAND_WHOLE = auto()
+    """Linear within a mixture of experts with whole weights: the router."""
+    SUMMAND_COLUMNS = auto()
+    """Linear within a mixture of experts, split over its outputs."""
+    SUMMAND_ROWS = auto()
+    """Linear within a mixture of experts, split over its inputs."""
+    EXPERTS = auto()
+    """Stacked matrices, each split along the dim that `shared_dims` of the module names: the hidden width of each expert."""
+
+
+Plan = Mapping[str, Role]
+"""Roles by module name; `*` is any one step of it. Lines that name no module are for a family's other models."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorParallel:
+    """How the ranks divide what lies between the matrices.
+
+    Args:
+        sequence: whether each rank holds a piece of each row of the stream, instead of all of it.
+        vocabulary: whether each rank keeps its part of the logits, instead of all of them.
+    """
+
+    sequence: bool = True
+    vocabulary: bool = True
+
+
+def split_matrices(model: nn.Module, plan: Plan, how: TensorParallel, meshes: Meshes) -> None:
+    """Splits a model on the meta device over the tensor-parallel ranks, as its family plans; leaves it alone where there are none."""
+    mesh = meshes.axes(meshes.dense, "tp")
+    if mesh is None:
+        return
+    hush()
+    shared = shared_weights(model)
+    styles = styles_of(how)
+    for name, module in model.named_modules():
+        line = line_for(name, plan)
+        if line is not None:
+            parallelize_module(module, mesh, styles[plan[line]])
+    share_again(model, shared)
+    forgotten = [name for name, weight in model.named_parameters() if not is_split(weight)]
+    assert not forgotten, f"the family's plan says nothing of {', '.join(forgotten)}"
+
+
+def hush() -> None:
+    """Keeps torch from warning of what is so on purpose."""
+    # the embedding gives this rank's part of the stream, which nobody changes in place
+    warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module \(FSDPEmbedding\) returned a view tensor")
+    hush_gathers()
+
+
+def line_for(name: str, plan: Plan) -> str | None:
+    """The plan's line for the module `name`; None where it has none."""
+    steps = name.split(".")
+    for line in plan:
+        wanted = line.split(".")
+        if len(wanted) == len(steps) and all(map(fnmatchcase, steps, wanted)):
+            return line
+    return None
+
+
+def styles_of(how: TensorParallel) -> dict[Role, ParallelStyle]:
+    """What is done to a module of each role."""
+    stream = Shard(1) if how.sequence else Replicate()
+    return {
+        Role.EMBEDDING: RowwiseParallel(input_layouts=Replicate(), output_layouts=stream),
+        Role.STREAM_NORM: SequenceParallel() if how.sequence else Placed(Replicate()),
+        Role.READS_STREAM: ReadsStream(stream),
+        Role.COLUMNS: ColwiseParallel(),
+        Role.ROWS: RowwiseParallel(output_layouts=stream),
+        Role.HEAD_NORM: SequenceParallel(sequence_dim=2, use_local_output=True),
+        Role.OUTPUT: ColwiseParallel(
+            input_layouts=stream, output_layouts=Shard(-1) if how.vocabulary else Replicate(), use_local_output=not how.vocabulary
+        ),
+        Role.EXPERTS_LAYER: SumsUp(stream),
+        Role.SUMMAND_WHOLE: Placed(Replicate(), gradients=Partial()),
+        Role.SUMMAND_COLUMNS: Placed(Shard(0), gradients=Partial()),
+        Role.SUMMAND_ROWS: Placed(Shard(1)),
+        Role.EXPERTS: SplitExperts(),
+    }
+
+
+class ReadsStream(ParallelStyle):
+    """Gathers the first argument of a module from the stream; what the module gives is left to its parts."""
+
+    def __init__(self, stream: Placement) -> None:
+        self.stream = stream
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def gather(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+            return gathered_stream(arguments[0], device_mesh, self.stream), *arguments[1:]
+
+        module.register_forward_pre_hook(gather)
+        return module
+
+
+class SumsUp(ParallelStyle):
+    """Gathers the first argument from the stream, as a plain tensor, and adds up into the stream what the ranks make of it."""
+
+    def __init__(self, stream: Placement) -> None:
+        self.stream = stream
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def gather(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+            whole = gathered_stream(arguments[0], device_mesh, self.stream)
+            # each rank's gradient is of its own summand
+            return whole.to_local(grad_placements=[Partial()]), *arguments[1:]
+
+        def add_up(_: nn.Module, __: tuple[Any, ...], summand: Tensor) -> Tensor:
+            total = DTensor.from_local(summand, device_mesh, [Partial()], run_check=False)
+            return total.redistribute(placements=[self.stream]).to_local()
+
+        module.register_forward_pre_hook(gather)
+        module.register_forward_hook(add_up)
+        return module
+
+
+class Placed(ParallelStyle):
+    """A module whose weights are split along one dimension or whole, from plain tensors to plain tensors.
+
+    Args:
+        weight: how the weights are placed.
+        gradients: Partial where the gradients of the ranks' inputs and whole outputs are summands.
+    """
+
+    def __init__(self, weight: Placement, *, gradients: Placement | None = None) -> None:
+        self.weight = weight
+        self.gradients = Replicate() if gradients is None else gradients
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        place_weights(module, device_mesh, {name: self.weight for name, _ in module.named_parameters()})
+        reads_parts = self.weight.is_shard(1)
+
+        def wrap(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+            placed = Shard(arguments[0].ndim - 1) if reads_parts else Replicate()
+            grads = [placed if reads_parts else self.gradients]
+            return DTensor.from_local(arguments[0], device_mesh, [placed], run_check=False, grad_placements=grads), *arguments[1:]
+
+        def unwrap(_: nn.Module, __: tuple[Any, ...], output: DTensor) -> Tensor:
+            return output.to_local(grad_placements=[self.gradients] if output.placements[0].is_replicate() else None)
+
+        module.register_forward_pre_hook(wrap)
+        module.register_forward_hook(unwrap)
+        return module
+
+
+class SplitExperts(ParallelStyle):
+    """Splits the stacked matrices of experts, whose module multiplies by its rank's parts; those that expert parallelism split stay."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        dims: Any = module.shared_dims
+        whole = {name for name, weight in module.named_parameters() if not is_split(weight)}
+        place_weights(module, device_mesh, {name: Shard(dim) for name, dim in dims.items() if name in whole})
+        return module
+
+
+def gathered_stream(stream: Tensor, mesh: DeviceMesh, placed: Placement) -> DTensor:
+    """The whole of the stream on each rank, as a DTensor whose gradients may be summands."""
+    if not isinstance(stream, DTensor):
+        stream = DTensor.from_local(stream, mesh, [placed], run_check=False)
+    return stream.redistribute(placements=[Replicate()], async_op=True)
+
+
+def place_weights(module: nn.Module, mesh: DeviceMesh, placements: Mapping[str, Placement]) -> None:
+    """Splits the named parameters of a module."""
+    for name, placement in placements.items():
+        weight = module.get_parameter(name)
+        split = distribute_tensor(weight, mesh, [placement], src_data_rank=None)
+        module.register_parameter(name, nn.Parameter(split, requires_grad=weight.requires_grad))
+
+
+def shared_weights(model: nn.Module) -> list[list[str]]:
+    """The names of each parameter that several modules use."""
+    names: dict[int, list[str]] = {}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(weight), []).append(name)
+    return [found for found in names.values() if len(found) > 1]
+
+
+def share_again(model: nn.Module, shared: list[list[str]]) -> None:
+    """Lets modules use one parameter again, which each of them split for itself in the same way."""
+    for first, *others in shared:
+        weight = model.get_parameter(first)
+        for name in others:
+            owner, _, attribute = name.rpartition(".")
+            model.get_submodule(owner).register_parameter(attribute, weight)

@@ -1,0 +1,37 @@
+"""Asks a process with torch something about a run: the command line never loads torch."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+from titanrun.config.problems import fail
+from titanrun.recipe.resolve import Resolved
+
+# importing torch on a slow disk takes most of it
+TIMEOUT_SECONDS = 600
+
+
+def ask_worker(module: str, resolved: Resolved, *, ranks: int | None, what: str) -> Any:
+    """What `titanrun.worker.<module>` answers, as JSON. Raises ProblemsFound where it breaks.
+
+    Args:
+        module: of titanrun.worker, run as a program.
+        resolved: the run.
+        ranks: the processes it is about; None: as many as the recipe says, one where the machine decides.
+        what: how messages call the question, as "building the run".
+    """
+    request = json.dumps({"resolved": resolved.text, "world_size": ranks or resolved.run.launch.ranks or 1})
+    command = [sys.executable, "-m", f"titanrun.worker.{module}"]
+    try:
+        done = subprocess.run(command, input=request, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise fail("internal", f"{what} takes longer than {TIMEOUT_SECONDS} s") from None
+    if done.returncode != 0:
+        raise fail("internal", f"{what} broke: {last_line(done.stderr)}", help="titanrun doctor says whether torch works")
+    return json.loads(last_line(done.stdout))
+
+
+def last_line(text: str) -> str:
+    """The last line that is not empty."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no word")

@@ -1,0 +1,22 @@
+"""Accelerators by the name people ask for: memory, and dense bf16 speed from the makers' data sheets."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One accelerator. `memory_gib` is what is left to a process after the driver's own share, about 2% of the whole."""
+
+    name: str
+    memory_gib: float
+    bf16_flops: float
+
+
+DEVICES = {
+    "a100-40": Device("A100 40 GB", 39, 312e12),
+    "a100": Device("A100 80 GB", 78, 312e12),
+    "h100": Device("H100 80 GB", 78, 989e12),
+    "h200": Device("H200 141 GB", 138, 989e12),
+    "b200": Device("B200 180 GB", 175, 2250e12),
+    "mi300x": Device("MI300X 192 GB", 188, 1300e12),
+}

@@ -1,0 +1,88 @@
+"""What a plan starts from: the run, its ranks, and how much of each part of the model the ranks were seen to hold."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from titanrun.distributed.degrees import Degrees
+from titanrun.distributed.stages import SCHEDULES, Weights, split_layers, stages_of_rank
+from titanrun.recipe.recipe import Recipe
+
+Numbers: TypeAlias = dict[str, int]
+EMBEDDING, HEAD = "tok_embeddings", "head"
+BYTES = {"float32": 4, "bfloat16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The embedding, one layer, or norm and output head: elements of the whole, of the part one rank keeps, and gathered to compute."""
+
+    whole: int
+    kept: int
+    gathered: int
+
+    def __add__(self, other: "Part") -> "Part":
+        return Part(self.whole + other.whole, self.kept + other.kept, self.gathered + other.gathered)
+
+
+NOTHING = Part(0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A run on a number of ranks.
+
+    Args:
+        run: the resolved recipe.
+        degrees: of parallelism, all decided.
+        embedding: the token embedding.
+        layers: one entry a layer.
+        head: final norm and output head.
+    """
+
+    run: Recipe
+    degrees: Degrees
+    embedding: Part
+    layers: Sequence[Part]
+    head: Part
+
+    @property
+    def storage_bytes(self) -> int:
+        """Bytes of one element of weights, gradients and optimizer states."""
+        return BYTES[self.run.training.dtype]
+
+    @property
+    def compute_bytes(self) -> int:
+        """Bytes of one element of activations and gathered weights."""
+        return min(self.storage_bytes, BYTES[self.run.training.mixed_precision_param])
+
+    @property
+    def tokens_per_pass(self) -> int:
+        """Tokens that one rank sees in a forward pass; its share of each row under context parallelism."""
+        return self.run.training.local_batch_size * self.run.training.seq_len // self.degrees.context
+
+    @property
+    def passes(self) -> int:
+        """Forward passes of one rank in an optimizer step."""
+        return int(self.run.training.global_batch_size) // (self.run.training.local_batch_size * self.degrees.batch)
+
+    @property
+    def microbatches(self) -> int:
+        """Microbatches that a pipeline cuts one forward pass into; 1 without a pipeline."""
+        if self.degrees.pipeline == 1:
+            return 1
+        return self.run.training.local_batch_size // self.run.parallelism.pipeline_parallel_microbatch_size
+
+    def stages(self) -> list[list[Part]]:
+        """The parts that each pipeline rank keeps, first rank first."""
+        ranks, section = self.degrees.pipeline, self.run.parallelism
+        if ranks == 1:
+            return [[self.embedding, *self.layers, self.head]]
+        shape = SCHEDULES.get(section.pipeline_parallel_schedule)
+        count = ranks * (shape.stages_per_rank if shape else 1)
+        weights = Weights(section.pipeline_parallel_first_stage_less_layers, section.pipeline_parallel_last_stage_less_layers)
+        split = [[self.layers[index] for index in layers] for layers in split_layers(count, len(self.layers), weights)]
+        split[0].insert(0, self.embedding)
+        split[-1].append(self.head)
+        own = [stages_of_rank(rank, ranks, count, v_shaped=bool(shape and shape.v_shaped)) for rank in range(ranks)]
+        return [[part for stage in stages for part in split[stage]] for stages in own]

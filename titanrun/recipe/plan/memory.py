@@ -1,0 +1,97 @@
+"""Bytes that one rank needs. Weights, gradients and optimizer states are counted; activations come from a formula.
+
+The formula counts what a decoder layer keeps for its backward pass (Korthikanti et al., https://arxiv.org/abs/2205.05198, section 4,
+for SwiGLU, RMSNorm and an attention kernel that keeps no scores): per token, the inputs of both norms, what they give, queries, keys
+and values, the attention's output before and after it is laid out for the projection, and four times the hidden width.
+"""
+
+from dataclasses import dataclass
+
+from titanrun.recipe.plan.layout import Layout, Part
+
+# of the estimate of activations, against what autograd keeps: tests/recipe/plan compares them
+ERROR_BAND = 0.25
+# layers whose weights are gathered at once: the one that computes, and the one fetched ahead
+GATHERED_LAYERS = 2
+LOGIT_COPIES_FP32 = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One line of the table: bytes, and how they come about."""
+
+    name: str
+    bytes: int
+    formula: str
+
+
+def memory(layout: Layout) -> list[Item]:
+    """What the fullest rank needs, largest pipeline stage first to be asked."""
+    return max((stage_memory(layout, rank, parts) for rank, parts in enumerate(layout.stages())), key=total)
+
+
+def total(items: list[Item]) -> int:
+    """Bytes of all items."""
+    return sum(item.bytes for item in items)
+
+
+def stage_memory(layout: Layout, rank: int, parts: list[Part]) -> list[Item]:
+    """What one pipeline rank needs."""
+    kept = sum(part.kept for part in parts)
+    each, states = layout.storage_bytes, layout.run.optimizer.states
+    items = [
+        Item("weights", kept * each, f"{kept:,} x {each} bytes"),
+        Item("gradients", kept * each, f"{kept:,} x {each} bytes"),
+        Item("optimizer states", kept * each * states, f"{kept:,} x {each} bytes x {states}"),
+    ]
+    if layout.degrees.fsdp > 1:
+        items.append(gathered(layout, parts))
+    items.append(activations(layout, rank, parts))
+    if parts[-1] is layout.head:
+        items.append(logits(layout))
+    return items
+
+
+def gathered(layout: Layout, parts: list[Part]) -> Item:
+    """Whole weights that are gathered to compute with."""
+    sizes = sorted((part.gathered for part in parts), reverse=True)
+    keeps_all = layout.run.parallelism.fsdp_reshard_after_forward == "never" or (
+        layout.run.parallelism.fsdp_reshard_after_forward == "default" and layout.degrees.pipeline > 1
+    )
+    elements = sum(sizes if keeps_all else sizes[:GATHERED_LAYERS])
+    what = "all parts" if keeps_all else f"{GATHERED_LAYERS} largest parts"
+    return Item("gathered weights", elements * layout.compute_bytes, f"{what}: {elements:,} x {layout.compute_bytes} bytes")
+
+
+def activations(layout: Layout, rank: int, parts: list[Part]) -> Item:
+    """What the layers keep for the backward pass, for every microbatch that is in flight."""
+    layers = sum(part is not layout.embedding and part is not layout.head for part in parts)
+    stream, split = layout.run.model.kept_widths()
+    section, degrees = layout.run.parallelism, layout.degrees
+    shared = degrees.tensor if section.enable_sequence_parallel else 1
+    whole = stream / shared + split / degrees.tensor
+    dim = layout.run.model.stream_width()
+    full = layout.run.activation_checkpoint.name == "full"
+    # a layer that is computed again keeps its input, and one layer at a time keeps everything
+    per_token = layers * dim / shared + whole if full else layers * whole
+    in_flight = min(layout.microbatches, degrees.pipeline - rank)
+    tokens = layout.tokens_per_pass // layout.microbatches * in_flight
+    words = f"{tokens:,} tokens x {per_token:,.0f} x {layout.compute_bytes} bytes"
+    return Item("activations", round(tokens * per_token * layout.compute_bytes), f"{words}, +-{ERROR_BAND:.0%}")
+
+
+def logits(layout: Layout) -> Item:
+    """Logits in the compute type, and twice in fp32: for the loss, and their gradient."""
+    width = layout.run.model.vocab_size
+    assert isinstance(width, int)
+    if not layout.run.parallelism.disable_loss_parallel:
+        width //= layout.degrees.tensor
+    tokens = layout.tokens_per_pass // layout.microbatches
+    each = layout.compute_bytes + LOGIT_COPIES_FP32 * 4
+    return Item("logits", tokens * width * each, f"{tokens:,} tokens x {width:,} x {each} bytes")
+
+
+def checkpoint_bytes(layout: Layout) -> int:
+    """Bytes of one whole checkpoint: weights and optimizer states of all ranks."""
+    whole = layout.embedding.whole + sum(part.whole for part in layout.layers) + layout.head.whole
+    return whole * layout.storage_bytes * (1 + layout.run.optimizer.states)

@@ -1,0 +1,81 @@
+"""Bytes that one rank sends along each mesh axis in one optimizer step, by ring collectives: (n - 1) / n of the data, twice to reduce
+it everywhere; and how much of a step a pipeline stands still.
+"""
+
+from dataclasses import dataclass
+
+from titanrun.distributed.stages import SCHEDULES
+from titanrun.recipe.plan.layout import Layout
+
+# collectives over the stream in one layer: gather and scatter around attention and feed-forward, in both passes
+STREAM_COLLECTIVES = 8
+# and again the two gathers and two scatters of the first pass, where layers are computed twice
+STREAM_COLLECTIVES_AGAIN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What one axis carries."""
+
+    axis: str
+    bytes: int
+    what: str
+
+
+def ring(bytes_: float, ranks: int) -> int:
+    """What one rank sends of a collective that gathers or scatters `bytes_`."""
+    return round(bytes_ * (ranks - 1) / ranks)
+
+
+def traffic(layout: Layout) -> list[Traffic]:
+    """The axes that have more than one rank."""
+    found = [*of_weights(layout), *of_activations(layout)]
+    return [entry for entry in found if entry.bytes]
+
+
+def of_weights(layout: Layout) -> list[Traffic]:
+    """Weights gathered and gradients summed, for the fullest pipeline rank."""
+    degrees = layout.degrees
+    gathered = max(sum(part.gathered for part in parts) for parts in layout.stages())
+    kept = max(sum(part.kept for part in parts) for parts in layout.stages())
+    policy = layout.run.parallelism.fsdp_reshard_after_forward
+    stays = policy == "never" or (policy == "default" and degrees.pipeline > 1)
+    gathers = 1 if stays else 2
+    shards = gathered * (gathers * layout.compute_bytes + 4) * layout.passes
+    return [
+        Traffic("fsdp", ring(shards, degrees.fsdp), f"weights gathered {gathers}x and gradients scattered, in each pass"),
+        Traffic("dp_replicate", 2 * ring(kept * 4 * layout.passes, degrees.replicate), "gradients summed over copies"),
+    ]
+
+
+def of_activations(layout: Layout) -> list[Traffic]:
+    """Activations between the ranks that split layers, rows, stages or experts."""
+    degrees, run = layout.degrees, layout.run
+    tokens, each, dim = layout.tokens_per_pass * layout.passes, layout.compute_bytes, layout.run.model.stream_width()
+    layers = -(-len(layout.layers) // degrees.pipeline)
+    again = STREAM_COLLECTIVES_AGAIN if run.activation_checkpoint.name == "full" else 0
+    stream = tokens * dim * each
+    moe = getattr(run.model, "moe", None)
+    routed = 0 if moe is None else tokens // degrees.tensor * int(moe.top_k) * dim * each
+    heads = run.model.heads().get("n_kv_heads", 0) * getattr(run.model, "head_dim", 0)
+    return [
+        Traffic("tp", ring(stream * (STREAM_COLLECTIVES + again), degrees.tensor) * layers, f"the stream, {layers} layers"),
+        Traffic(
+            "cp", ring(tokens * degrees.context * heads * each * 2 * 3, degrees.context) * layers, "keys and values, and their gradients"
+        ),
+        Traffic("pp", 2 * stream if degrees.pipeline > 1 else 0, "the stream to the next stage, its gradient back"),
+        Traffic("ep", ring(routed * 4, degrees.expert) * layers, "slots to their experts and back, in both passes"),
+    ]
+
+
+def bubble(layout: Layout) -> float:
+    """Share of a step that a pipeline rank waits: (p - 1) / (v m + p - 1) for p ranks, v stages a rank, m microbatches (Narayanan et
+    al., https://arxiv.org/abs/2104.04473); a third of it where backward passes are split (Qi et al., https://arxiv.org/abs/2401.10241).
+    """
+    ranks = layout.degrees.pipeline
+    if ranks == 1:
+        return 0.0
+    shape = SCHEDULES.get(layout.run.parallelism.pipeline_parallel_schedule)
+    stages = shape.stages_per_rank if shape else 1
+    waits = (ranks - 1) / (stages * layout.microbatches + ranks - 1)
+    return waits / 3 if shape and shape.splits_backward else waits

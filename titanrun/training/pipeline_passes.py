@@ -1,0 +1,73 @@
+"""Passes of a batch through a pipeline: its microbatches through the stages of several ranks, the last of which has the logits.
+
+Shapes: B rows, M rows of a microbatch, T tokens of a row, V vocabulary.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from titanrun.components.data.batch import TokenBatch
+from titanrun.distributed.pipeline import Inputs, Pipeline
+from titanrun.distributed.shards import gathered
+from titanrun.training.passes import Loss, Measure
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinePasses:
+    """Each rank has the layers of its stages. The loss is known to the last stage; on all other ranks it counts zero."""
+
+    pipeline: Pipeline
+    loss: Loss
+
+    def backward(self, batch: TokenBatch, divisor: Tensor) -> Tensor:
+        parts, sums = self._split(batch), []
+
+        def share_of_loss(logits_MTV: Tensor, number: int) -> Tensor:
+            loss_sum = self.loss(logits_MTV, parts[number])
+            sums.append(loss_sum.detach().clone())
+            return loss_sum / divisor
+
+        self.pipeline.backward([inputs_of(part) for part in parts], share_of_loss)
+        return self._total(sums)
+
+    @torch.no_grad()
+    def loss_sum(self, batch: TokenBatch) -> Tensor:
+        parts = self._split(batch)
+        inputs = [inputs_of(part) for part in parts]
+        return self._total(self.pipeline.forward(inputs, lambda logits_MTV, number: self.loss(logits_MTV, parts[number])))
+
+    @torch.no_grad()
+    def measure(self, batch: TokenBatch, measure: Measure) -> dict[str, Tensor]:
+        parts = self._split(batch)
+        inputs = [inputs_of(part) for part in parts]
+        found = self.pipeline.forward(inputs, lambda logits_MTV, number: measure(logits_MTV, parts[number]))
+        return self._from_last({name: torch.cat([part[name] for part in found]) for name in found[0]} if found else {})
+
+    def _split(self, batch: TokenBatch) -> list[TokenBatch]:
+        return batch.split(self.pipeline.plan.rows)
+
+    def _total(self, sums: list[Tensor]) -> Tensor:
+        return torch.stack(sums).sum() if sums else torch.zeros((), device=self.pipeline.device)
+
+    def _from_last(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the last stage's rank has, on all ranks of the pipeline."""
+        pipeline = self.pipeline
+        # a tensor that tensor-parallel ranks split describes itself whole
+        box = [{name: (tensor.shape, tensor.dtype) for name, tensor in found.items()}]
+        dist.broadcast_object_list(box, group=pipeline.group, group_src=pipeline.last_rank, device=pipeline.device)
+        whole = {}
+        for name, (shape, dtype) in box[0].items():
+            whole[name] = gathered(found[name]).contiguous() if found else torch.empty(shape, dtype=dtype, device=pipeline.device)
+            dist.broadcast(whole[name], group=pipeline.group, group_src=pipeline.last_rank)
+        return whole
+
+
+def inputs_of(batch: TokenBatch) -> Inputs:
+    """Tokens and positions. A later stage cannot count positions: what it gets may be a part of each row."""
+    if batch.positions is not None:
+        return batch.tokens, batch.positions
+    return batch.tokens, torch.arange(batch.tokens.size(1), device=batch.tokens.device).expand_as(batch.tokens)

@@ -1,0 +1,97 @@
+"""`python -m titanrun.worker.measure_parts`: lays a model out over ranks that are not there, and prints what one of them would hold."""
+
+import json
+import sys
+from collections.abc import Iterable
+from math import prod
+from typing import Any
+
+from torch import nn
+
+from titanrun.config.base import dump
+from titanrun.distributed.precision import precision_named
+from titanrun.distributed.shards import is_split, own_part
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolve import read_resolved_text
+from titanrun.worker.build_model import build_model, lay_out
+from titanrun.worker.fake_ranks import as_rank
+
+# mesh axes along which weights are gathered to compute; along the others a rank computes with its own part
+GATHERED_AXES = {"fsdp", "efsdp", "dp_replicate"}
+Sizes = list[int]
+
+
+def main() -> int:
+    """Reads {"resolved": text, "world_size": N} from stdin, writes {"embedding": sizes, "layers": [sizes ...], "head": sizes}."""
+    request = json.loads(sys.stdin.read())
+    recipe = read_resolved_text(request["resolved"])
+    stages = recipe.parallelism.pipeline_parallel_degree
+    small = of_one_stage(recipe)
+    precision = precision_named(small.training.dtype, small.training.mixed_precision_param)
+    with as_rank(small, 0, world_size=request["world_size"] // stages) as meshes:
+        model = build_model(small, precision)
+        lay_out(small, model, meshes=meshes, precision=precision)
+        found = measured(model)
+    layers = found["layers"] * (recipe.model.layer_count() // len(found["layers"]))
+    sys.stdout.write(json.dumps({**found, "layers": layers}) + "\n")
+    return 0
+
+
+def of_one_stage(recipe: Recipe) -> Recipe:
+    """The run of one pipeline stage with a single layer, where all layers are alike: what a rank keeps of a layer does not depend on
+    how many there are, and thousands of ranks take long to lay out."""
+    data = dump(recipe)
+    ranks = recipe.parallelism.pipeline_parallel_degree
+    data["parallelism"] |= {"pipeline_parallel_degree": 1, "module_fqns_per_model_part": None, "pipeline_parallel_layers_per_stage": None}
+    data["training"]["global_batch_size"] = recipe.training.global_batch_size
+    if are_alike(recipe) or ranks > 1:
+        data["model"]["n_layers"] = 1 if are_alike(recipe) else recipe.model.layer_count()
+    return Recipe.model_validate(data)
+
+
+def are_alike(recipe: Recipe) -> bool:
+    """Whether all layers have the same weights in the same shapes."""
+    layers: dict[str, dict[str, Any]] = {}
+    for name, shape in recipe.model.parameter_shapes().items():
+        first, _, rest = name.partition(".")
+        if first == "layers":
+            index, _, inner = rest.partition(".")
+            layers.setdefault(index, {})[inner] = shape
+    return len({json.dumps(layer) for layer in layers.values()}) == 1
+
+
+def measured(model: nn.Module) -> dict[str, Any]:
+    """The sizes of the embedding, of each layer, and of norm and head together. A matrix that two share counts once, in the embedding."""
+    seen: set[int] = set()
+    embedding = sizes(model.tok_embeddings.parameters(), seen)
+    layers = [sizes(layer.parameters(), seen) for layer in model.layers.children()]
+    return {"embedding": embedding, "layers": layers, "head": sizes([*model.norm.parameters(), *model.output.parameters()], seen)}
+
+
+def sizes(parameters: Iterable[nn.Parameter], seen: set[int]) -> Sizes:
+    """Elements of the whole, of what this rank keeps, and of what it computes with."""
+    total = [0, 0, 0]
+    for parameter in parameters:
+        if id(parameter) not in seen:
+            seen.add(id(parameter))
+            for position, count in enumerate((parameter.numel(), own_part(parameter).numel(), gathered(parameter))):
+                total[position] += count
+    return total
+
+
+def gathered(parameter: nn.Parameter) -> int:
+    """Elements that this rank computes with: the whole, but for axes that split the computation too."""
+    if not is_split(parameter):
+        return parameter.numel()
+    placed: Any = parameter
+    names = placed.device_mesh.mesh_dim_names or ()
+    splits = [
+        placed.device_mesh.size(axis)
+        for axis, placement in enumerate(placed.placements)
+        if not placement.is_replicate() and names[axis] not in GATHERED_AXES
+    ]
+    return parameter.numel() // prod(splits)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
