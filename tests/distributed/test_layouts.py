@@ -148,6 +148,9 @@ LAYOUTS = [
         overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES, EP2],
         slow=True,
     ),
+    case("cp2_ep2", nproc=2, base=EXPERTS, overrides=[CP2, EP2], slow=True),
+    case("fsdp2_cp2_ep4", nproc=4, base=EXPERTS, overrides=[CP2, EP4], slow=True),
+    case("fsdp2_tp2_pp2_ep2_etp2", nproc=8, base=EXPERTS, overrides=[*pipeline(2), TP2, EP2, ETP2], slow=True),
     case("hsdp2x2_ep2", nproc=4, base=EXPERTS, overrides=[EP2, DDP2], slow=True),
 ]
 

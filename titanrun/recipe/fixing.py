@@ -55,35 +55,27 @@ def fix_source(source: SourceText, fixes: Sequence[Fix], named: Collection[Path]
     reason = f"{source.name} was not named on the command line" if target not in named else None
     if check_signature(source.text) == "good":
         reason = "a resolved recipe stays as it was written"
-    mended = mend(source, own) if reason is None else None
-    if reason is None and mended is None:
-        harmless = [fix for fix in own if mend(source, [fix])]
-        mended = mend(source, harmless) if harmless else None
-    if mended is None:
+    text, done = mend(source, own) if reason is None else None, own
+    if reason is None and text is None:
+        done = [fix for fix in own if mend(source, [fix])]
+        text = mend(source, done) if done else None
+    if text is None:
         left |= dict.fromkeys(own, reason or "the file cannot be read, or would change its meaning elsewhere")
         return False
-    text, done = mended
     write_back(target, source, text)
     made += done
     return True
 
 
-def mend(source: SourceText, fixes: Sequence[Fix]) -> tuple[str, list[Fix]] | None:
-    """The text with the edits made, and with those that show only then; None unless it can be read and nothing else changed."""
+def mend(source: SourceText, fixes: Sequence[Fix]) -> str | None:
+    """The text with the edits made; None unless it can be read and nothing else changed."""
     before = readable(source)
-    made = list(fixes)
     new = renewed(source, edited(source.text, fixes))
     if before is not None:
         after = readable(new)
         same = after is not None and same_but_for(before, after, {fix.origin for fix in fixes})
-        return (new.text, made) if same else None
-    for _ in range(MOST_ROUNDS):  # TOML's reader stops at the first mistake
-        further = fixes_of_reading(new)
-        if not further:
-            break
-        made += further
-        new = renewed(new, edited(new.text, further))
-    return None if readable(new) is None else (new.text, made)
+        return new.text if same else None
+    return None if readable(new) is None else new.text
 
 
 def renewed(source: SourceText, text: str) -> SourceText:
@@ -99,15 +91,6 @@ def readable(source: SourceText) -> Node | None:
         return part.root
     except ProblemsFound:
         return None
-
-
-def fixes_of_reading(source: SourceText) -> list[Fix]:
-    """The edits that reading a text asks for."""
-    try:
-        read(source)
-    except ProblemsFound as found:
-        return [problem.fix for problem in found.problems if problem.fix is not None]
-    return []
 
 
 def read(source: SourceText) -> Node:

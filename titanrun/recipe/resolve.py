@@ -27,6 +27,7 @@ from titanrun.recipe.rules.book import apply_rules
 from titanrun.recipe.synonyms import SAME_MEANING, SYNONYMS, with_hints
 
 REQUIRED: tuple[DataPath, ...] = (("model",), ("model", "name"), ("training",), ("training", "dataset"), ("training", "dataset", "name"))
+DATASET: DataPath = ("training", "dataset")
 MODEL: DataPath = ("model",)
 FLAVOR: DataPath = (*MODEL, "flavor")
 RECIPE_VERSION = 1
@@ -145,8 +146,8 @@ def further_problems(tree: Node, known: Sequence[Problem], broken: set[DataPath]
 
 
 def with_stand_in(tree: Node, touched: Collection[DataPath]) -> Node:
-    """The sound part of a tree; where that is not the sizes of the model, those of a flavor that exists, so that the rest can be judged."""
-    sound, written, families = without(tree, touched), find(tree, MODEL), registry.choices(ModelConfig)
+    """The sound part of a tree; in the place of broken data or sizes of the model some that exist, so that the rest can be judged."""
+    sound, written, families = with_some_data(without(tree, touched), touched), find(tree, MODEL), registry.choices(ModelConfig)
     if MODEL not in touched or written is None or not isinstance(written.value, dict) or not isinstance(sound.value, dict):
         return sound
     name = written.value.get("name")
@@ -159,9 +160,20 @@ def with_stand_in(tree: Node, touched: Collection[DataPath]) -> Node:
     return replace(sound, value={**sound.value, "model": replace(written, value={**kept, "name": name, "flavor": flavor})})
 
 
+def with_some_data(sound: Node, touched: Collection[DataPath]) -> Node:
+    """The tree with the tiny corpus where the dataset was broken."""
+    training = find(sound, DATASET[:-1])
+    if DATASET not in touched or training is None or not isinstance(training.value, dict) or not isinstance(sound.value, dict):
+        return sound
+    data = Node("tiny", training.origin)
+    return replace(sound, value={**sound.value, "training": replace(training, value={**training.value, "dataset": data})})
+
+
 def is_fatal(problem: Problem) -> bool:
     """Whether nothing sound remains: a required section is missing or beyond reading."""
     if is_misspelt_argument(problem):
+        return False
+    if problem.path[:2] == DATASET and problem.code != "missing-key":
         return False
     return len(problem.path) == 0 or problem.path[0] in ("version", "plugins") or problem.path in REQUIRED
 
