@@ -59,6 +59,7 @@ ENVIRONMENT_READERS = {"titanrun.launch.environment", "titanrun.distributed.envi
 MAY_CATCH_ALL = {
     "titanrun.worker.main",
     "titanrun.cli.guard",
+    "titanrun.components.metrics.background",
     "titanrun.components.metrics.log",
     "titanrun.components.tokenizers.huggingface",
     "titanrun.distributed.agreement",

@@ -1,5 +1,6 @@
 """Experts that ranks share: where they are, how tokens get to them, and how weights get out of them and back."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,6 +61,7 @@ def look(trainer: Trainer) -> dict[str, Any]:
     """What a rank holds of the experts, what comes back from them, and whether weights come back from a Hugging Face folder."""
     layer = moe_layers(trainer.engine.model)[0]
     found: dict[str, Any] = {"share": tuple(own_part(layer.experts.w1).shape), "balance": layer.expert_bias.clone()}
+    found["warns"] = logging.getLogger("torch.distributed.tensor._redistribute").isEnabledFor(logging.WARNING)
     for name, counts in CROWDED.items():
         found[name] = exchanged(layer, torch.tensor(counts[dist.get_rank()]))
     return found | {"changed_by_export": changed_by_export(trainer)}
@@ -157,6 +159,10 @@ def test_each_rank_holds_its_experts_whole(seen: list[dict[str, Any]]) -> None:
 def test_every_rank_moves_the_balance_alike(seen: list[dict[str, Any]]) -> None:
     assert torch.equal(seen[0]["balance"], seen[1]["balance"])
     assert seen[0]["balance"].any()
+
+
+def test_torch_says_nothing_of_how_experts_are_gathered(seen: list[dict[str, Any]]) -> None:
+    assert [rank["warns"] for rank in seen] == [False, False]
 
 
 @pytest.mark.parametrize("case", CROWDED)

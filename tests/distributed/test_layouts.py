@@ -23,6 +23,7 @@ TP2 = "parallelism.tensor_parallel_degree=2"
 WHOLE_STREAM = "parallelism.enable_sequence_parallel=false"
 UNTIED = "model.tie_word_embeddings=false"
 ODD = "model.vocab_size=2049"
+OPERATIONS = "activation_checkpoint={name: selective, selective_ac_option: op}"
 QWEN3 = "model={name: qwen3, flavor: debugmodel, n_layers: 2}"
 QWEN3_MOE = (
     "model={name: qwen3, flavor: debugmodel_moe, n_layers: 2, moe: {num_experts: 8, top_k: 2, hidden_dim: 128, num_shared_experts: 1}}"
@@ -45,6 +46,8 @@ LAYOUTS = [
     case("fsdp2_never", nproc=2, overrides=["parallelism.fsdp_reshard_after_forward=never"], slow=True),
     case("fsdp2_offload", nproc=2, overrides=["training.enable_cpu_offload=true"], slow=True),
     case("fsdp2_recomputed", nproc=2, overrides=["activation_checkpoint=full"], slow=True),
+    case("fsdp2_every_second_layer_recomputed", nproc=2, overrides=["activation_checkpoint=selective"], slow=True),
+    case("fsdp2_operations_recomputed", nproc=2, overrides=[OPERATIONS]),
     case("fsdp3_uneven", nproc=3, base=["training.global_batch_size=6"], slow=True),
     case("fsdp2_tied", nproc=2, base=["model.tie_word_embeddings=true"], slow=True),
     case("fsdp2_unclipped", nproc=2, base=["training.max_norm=null"], slow=True),
@@ -66,6 +69,7 @@ LAYOUTS = [
     case("tp2_whole_logits", nproc=2, overrides=[TP2, "parallelism.disable_loss_parallel=true"], slow=True),
     case("tp2_odd", nproc=2, overrides=[TP2], base=[ODD]),
     case("tp2_recomputed", nproc=2, overrides=[TP2, "activation_checkpoint=full"], slow=True),
+    case("tp2_operations_recomputed", nproc=2, overrides=[TP2, OPERATIONS], slow=True),
     case("tp4", nproc=4, overrides=["parallelism.tensor_parallel_degree=4"], slow=True),
     case("tp4_odd", nproc=4, overrides=["parallelism.tensor_parallel_degree=4"], base=[ODD], slow=True),
     case("tp2_qwen3", nproc=2, overrides=[TP2], base=[QWEN3], slow=True),
@@ -98,6 +102,13 @@ LAYOUTS = [
     case("pp2_uneven", nproc=2, overrides=pipeline(2, first_stage_less_layers=0, last_stage_less_layers=3), slow=True),
     case("pp2_microbatch2", nproc=2, overrides=[*pipeline(2, microbatch_size=2), *FOUR_STAGES], slow=True),
     case("pp2_recompute", nproc=2, overrides=[*pipeline(2), "activation_checkpoint=full"], slow=True),
+    case("pp2_operations_recomputed", nproc=2, overrides=[*pipeline(2), OPERATIONS], slow=True),
+    case(
+        "pp2_zbv_second_layer_recomputed",
+        nproc=2,
+        overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES, "activation_checkpoint=selective"],
+        slow=True,
+    ),
     case("pp2_zbv_recompute", nproc=2, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES, "activation_checkpoint=full"], slow=True),
     case("pp2_qwen3", nproc=2, overrides=pipeline(2), base=[QWEN3, UNTIED], slow=True),
     case("pp2_custom_csv", nproc=2, overrides=[*pipeline(2, schedule_csv=ORDER), *FOUR_STAGES], slow=True),
@@ -137,6 +148,9 @@ LAYOUTS = [
         overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES, EP2],
         slow=True,
     ),
+    case("cp2_ep2", nproc=2, base=EXPERTS, overrides=[CP2, EP2], slow=True),
+    case("fsdp2_cp2_ep4", nproc=4, base=EXPERTS, overrides=[CP2, EP4], slow=True),
+    case("fsdp2_tp2_pp2_ep2_etp2", nproc=8, base=EXPERTS, overrides=[*pipeline(2), TP2, EP2, ETP2], slow=True),
     case("hsdp2x2_ep2", nproc=4, base=EXPERTS, overrides=[EP2, DDP2], slow=True),
 ]
 

@@ -27,7 +27,8 @@ def raised_by_the_cpu_allocator() -> BaseException:
         (OSError(errno.EDQUOT, "Disk quota exceeded"), 7, "error[disk]"),
         (KeyboardInterrupt(), 130, "stopped at once"),
         (ZeroDivisionError("division by zero"), 70, "error[internal]: ZeroDivisionError: division by zero"),
-        (OSError(errno.EIO, "Input/output error"), 70, "error[internal]"),
+        (OSError(errno.EIO, "Input/output error"), 7, "error[disk]"),
+        (OSError(errno.EROFS, "Read-only file system"), 7, "error[disk]"),
         (RuntimeError("shape mismatch"), 70, "error[internal]"),
     ],
 )

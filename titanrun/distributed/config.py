@@ -1,8 +1,9 @@
 """Sections about how one model is laid out over devices: parallelism, activation checkpointing, compile, comm, debug."""
 
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import model_validator
+from pydantic import AfterValidator, model_validator
+from pydantic_core import PydanticCustomError
 
 from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.conflict import conflict
@@ -14,6 +15,18 @@ OVERLAP = "the overlap of communication between experts with computation"
 DEEPEP = "the exchange of tokens by DeepEP's kernels"
 FLIGHT_RECORDER = "the flight recorder of collectives"
 REPLICAS = "torchft replica groups"
+BY_OPERATION = "op"
+
+
+def op_or_number(text: str) -> str:
+    """`op`, or a whole number above 0 in digits."""
+    if text != BY_OPERATION and (not text.isascii() or not text.isdigit() or int(text) == 0):
+        context = {"help": 'use op, or a number in quotes: "2" is every second layer'}
+        raise PydanticCustomError("op_or_a_count_of_layers_in_quotes", "neither", context)
+    return text
+
+
+Layers: TypeAlias = Annotated[str, AfterValidator(op_or_number)]
 
 
 class ParallelismConfig(Config):
@@ -84,11 +97,9 @@ class NoActivationCheckpointConfig(ActivationCheckpointConfig):
     builds: ClassVar = "titanrun.distributed.activation_checkpoint:keep_all"
 
 
-class FullActivationCheckpointConfig(ActivationCheckpointConfig):
-    """Every layer keeps its input only and is computed again in the backward pass."""
+class RecomputingConfig(ActivationCheckpointConfig):
+    """What every choice has that computes layers again in the backward pass."""
 
-    name: Literal["full"] = performance("full")
-    builds: ClassVar = "titanrun.distributed.activation_checkpoint:recompute_all"
     preserve_rng_state: bool = numerics(True)
     """Whether random draws of the first pass are repeated in the second; false is wrong for a model with dropout."""
     determinism_check: Literal["default", "none"] = performance("default")
@@ -105,6 +116,37 @@ class FullActivationCheckpointConfig(ActivationCheckpointConfig):
         if self.debug and self.determinism_check == "none":
             message = "debug lists what the determinism check finds, and determinism_check is none"
             raise conflict(message, "determinism_check", "debug", help="use determinism_check: default, or debug: false")
+        return self
+
+
+class FullActivationCheckpointConfig(RecomputingConfig):
+    """Every layer keeps its input only and is computed again in the backward pass."""
+
+    name: Literal["full"] = performance("full")
+    builds: ClassVar = "titanrun.distributed.activation_checkpoint:recompute_all"
+
+
+class SelectiveActivationCheckpointConfig(RecomputingConfig):
+    """Every n-th layer is computed again in the backward pass, or of every layer what is cheap to compute."""
+
+    name: Literal["selective"] = performance("selective")
+    builds: ClassVar = "titanrun.distributed.activation_checkpoint:recompute_some"
+    selective_ac_option: Layers = performance("2", examples=["op"])
+    """A number in quotes: every n-th layer as a whole; op: of every layer all but attention and every second matrix product."""
+    per_op_sac_force_recompute_mm_shapes_by_fqns: tuple[Text, ...] = performance(("moe.router.gate",))
+    """With op: matrices of the shapes that linear modules with these texts in their names have are multiplied again too."""
+
+    @property
+    def every(self) -> int | None:
+        """Which layers are recomputed whole; None where operations decide."""
+        return None if self.selective_ac_option == BY_OPERATION else int(self.selective_ac_option)
+
+    @model_validator(mode="after")
+    def debugs_whole_layers(self) -> Self:
+        """PyTorch lists operations only where a layer is recomputed as a whole."""
+        if self.debug and self.every is None:
+            message = "debug lists the operations of layers that are recomputed whole, and selective_ac_option is op"
+            raise conflict(message, "debug", "selective_ac_option", help="use debug: false, or activation_checkpoint: full")
         return self
 
 

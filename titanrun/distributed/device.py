@@ -1,5 +1,6 @@
 """The device of this process: the one module that asks torch which accelerator there is."""
 
+import os
 import resource
 import sys
 
@@ -72,6 +73,15 @@ def peak_memory_bytes(device: torch.device) -> int:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # Linux counts in KiB, macOS in bytes
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def memory_bytes(device: torch.device | None) -> int:
+    """All memory of a device; of the CPU main memory, or less where the process may have less."""
+    if device is not None and is_accelerator(device):
+        return int(torch.accelerator.get_memory_info()[1])
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return whole if limit == resource.RLIM_INFINITY else min(whole, limit)
 
 
 def reset_peak_memory(device: torch.device) -> None:

@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from titanrun.distributed.mesh import Meshes
+from titanrun.distributed.shards import hush_gathers
 
 EXPERT_DIM = 0
 
@@ -36,6 +37,7 @@ def spread_experts(layers: Sequence[ExpertLayer], meshes: Meshes) -> None:
     mesh = meshes.axes(meshes.sparse, "ep", "etp")
     if mesh is None:
         return
+    hush_gathers()
     for layer in layers:
         split_weights(layer.experts, mesh)
         layer.exchange = exchange_over(mesh, meshes)

@@ -4,6 +4,7 @@ A tensor that is split over a device mesh is recognised by its placements: impor
 one process alone need not spend.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -42,6 +43,11 @@ def finished_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
             placed: Any = parameter
             parameter.grad = gradient.redistribute(placements=placed.placements)
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def hush_gathers() -> None:
+    """Keeps torch from warning that weights which are split twice over are gathered axis after axis."""
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
 
 
 def gathered(tensor: Tensor) -> Tensor:

@@ -4,7 +4,6 @@ Between the matrices lies the residual stream. With sequence parallelism (https:
 every row of it, and norms work on pieces; without it, each rank holds the whole.
 """
 
-import logging
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel, parallelize_module
 
 from titanrun.distributed.mesh import Meshes
-from titanrun.distributed.shards import is_split
+from titanrun.distributed.shards import hush_gathers, is_split
 
 
 class Role(Enum):
@@ -88,8 +87,7 @@ def hush() -> None:
     """Keeps torch from warning of what is so on purpose."""
     # the embedding gives this rank's part of the stream, which nobody changes in place
     warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module \(FSDPEmbedding\) returned a view tensor")
-    # weights that are split twice over are gathered for a checkpoint's export, axis after axis
-    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
+    hush_gathers()
 
 
 def line_for(name: str, plan: Plan) -> str | None:

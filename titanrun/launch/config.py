@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from titanrun.config.base import ComponentConfig
 from titanrun.config.fields import bookkeeping
-from titanrun.config.types import AUTO, OrAuto, PositiveInt
+from titanrun.config.types import AUTO, NonNegativeInt, OrAuto, PositiveInt
 
 
 class LaunchConfig(ComponentConfig):
@@ -27,6 +27,9 @@ class LocalLaunchConfig(LaunchConfig):
     builds: ClassVar = "titanrun.launch.local:start"
     nproc_per_node: OrAuto[PositiveInt] = bookkeeping("auto", unit="processes", resume=True, examples=[1])
     """Worker processes; `auto` is the number of accelerators, else 1."""
+    max_restarts: NonNegativeInt = bookkeeping(0, resume=True)
+    """How often the workers are started again after one died or hung, counted anew from each new checkpoint on; what another start would
+    meet again (recipe, data, disk, memory, numbers that are none) is never tried again."""
 
     @property
     def ranks(self) -> int | None:

@@ -21,7 +21,9 @@ WORKER = "titanrun.worker"
 HELD_BACK = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 WATCHED = (*HELD_BACK, signal.SIGCHLD, signal.SIGALRM)
 # how long the others may take to end after one has failed: those that wait for it in a collective never do
-GRACE_SECONDS = 15.0
+GRACE_SECONDS = 10.0
+# how long it takes to write a stack down
+STACKS_SECONDS = 0.5
 # the first asks for a save, the second for an end, and who has to press a third time wants no more of it
 LAST_INTERRUPT = 3
 EXIT_PREEMPTED = 75
@@ -104,6 +106,10 @@ class Watch:
         """Does with a signal what it asks for."""
         if number == signal.SIGINT:
             self.interrupts += 1
+        if number == signal.SIGALRM:
+            # first into their logs: where they stand
+            self.send(signal.SIGQUIT)
+            time.sleep(STACKS_SECONDS)
         if number == signal.SIGALRM or self.interrupts >= LAST_INTERRUPT:
             self.send(signal.SIGKILL)
         elif number in HELD_BACK:
@@ -117,7 +123,8 @@ class Watch:
 
 def run_workers(resolved: Path, count: int, command: Sequence[str] = (sys.executable, "-m", WORKER)) -> int:
     """Trains the run in `resolved` with `count` workers. Returns the exit code of the first that failed, else that of the first rank."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
+    # and no others: those of an earlier start would be blocked in the new workers too
+    signal.pthread_sigmask(signal.SIG_SETMASK, HELD_BACK)
     # a signal that is ignored by default would not wait on every system
     signal.signal(signal.SIGCHLD, do_nothing)
     with TemporaryDirectory(prefix="titanrun-") as folder:

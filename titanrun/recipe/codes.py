@@ -173,8 +173,12 @@ RUN_MEANINGS: dict[str, Meaning] = {
         "the device, or the machine, ran out of memory",
         "lower training.local_batch_size or training.seq_len, or set activation_checkpoint: full",
     ),
+    "hang": Meaning(
+        "a rank gave no sign of life for longer than the section guard allows, or a collective waited longer than comm allows",
+        "logs/stacks-rank-N.txt and logs/rank-N.log say where each rank stood; start the same command again",
+    ),
     "disk": Meaning(
-        "the disk, or the quota on it, is full",
+        "the disk, or the quota on it, is full, or the disk refuses to be written to",
         "free space, then start the same command again: the run goes on from its last checkpoint",
     ),
 }

@@ -20,10 +20,10 @@ from titanrun.training.evidence import Evidence
 from titanrun.training.finite import FiniteGuard
 from titanrun.training.spikes import SpikeWatch
 from titanrun.training.watchdog import Hang, Watchdog
+from titanrun.worker.failures import EXIT_HANG
 from titanrun.worker.job import Job
 from titanrun.worker.talk import FAILURES
 
-EXIT_HANG = 6
 # ranks that hang together notice it at about the same time: each has that long to write down where it stands
 LAST_WORDS_SECONDS = 3.0
 

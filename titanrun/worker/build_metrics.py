@@ -4,6 +4,7 @@ import sys
 
 import torch
 
+from titanrun.components.metrics.background import BackgroundTracker
 from titanrun.components.metrics.console import ConsoleLog
 from titanrun.components.metrics.jsonl import MetricsFile
 from titanrun.components.metrics.log import MetricLog, Tracker
@@ -27,7 +28,7 @@ def build_metric_log(recipe: Recipe, job: Job, *, first_step: int) -> MetricLog:
         return MetricLog(trackers=trackers)
     run_dir = job.resolved.parent
     for config in recipe.metrics.trackers:
-        trackers[config.name] = config.builder()(config, run_dir=run_dir)
+        trackers[config.name] = BackgroundTracker(config.builder()(config, run_dir=run_dir))
     colors = not recipe.metrics.disable_color_printing
     console = ConsoleLog(steps_of(recipe), sys.stderr, first_step=first_step, colors=colors)
     return MetricLog(MetricsFile(run_dir / METRICS_FILE), console, trackers)

@@ -11,15 +11,19 @@ from titanrun.distributed.processes import is_of_another_rank
 from titanrun.training.finite import EXIT_NON_FINITE, NonFinite
 
 EXIT_OUT_OF_SPACE = 7
+EXIT_HANG = 6
 EXIT_INTERNAL = 70
 # the shell's convention for a process that Ctrl-C ended
 EXIT_INTERRUPTED = 130
 
-DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
+DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+DISK_BROKEN = {errno.EIO, errno.EROFS, errno.EACCES, errno.ESTALE}
 # torch has no exception type of its own for the CPU's allocator
 CPU_ALLOCATOR = "can't allocate memory"
 # nor for what debug.detect_anomaly stops at; its traceback of the forward call is a warning, and in the log
 ANOMALY = "returned nan values in its"
+# a collective that nobody else joined
+TIMED_OUT = ("timed out", "timeout")
 HELP_NON_FINITE = "lower optimizer.lr, or go on from an earlier checkpoint with other data"
 
 
@@ -58,9 +62,14 @@ def failure_of(error: BaseException) -> Failure:
         return Failure(EXIT_OUT_OF_SPACE, f"error[memory]: out of memory: {first_line}\n  = help: {help}")
     if isinstance(error, OSError) and error.errno in DISK_FULL:
         return Failure(EXIT_OUT_OF_SPACE, f"error[disk]: {error}\n  = help: free space, then start the same command again")
+    if isinstance(error, OSError) and error.errno in DISK_BROKEN:
+        help = "see what is wrong with the disk (mount, dmesg, permissions), then start the same command again"
+        return Failure(EXIT_OUT_OF_SPACE, f"error[disk]: {error}\n  = help: {help}")
     if is_of_another_rank(error):
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return Failure(EXIT_INTERNAL, f"error[internal]: another rank is gone or silent: {first_line}", is_of_another=True)
+        silent = any(word in str(error).lower() for word in TIMED_OUT)
+        code, kind = (EXIT_HANG, "hang") if silent else (EXIT_INTERNAL, "internal")
+        return Failure(code, f"error[{kind}]: another rank is gone or silent: {first_line}", is_of_another=True)
     return Failure(EXIT_INTERNAL, f"error[internal]: {type(error).__name__}: {error}", is_internal=True)
 
 

@@ -6,6 +6,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from titanrun.components.checkpoints.whole_folder import remove_whole
@@ -19,8 +20,9 @@ from titanrun.recipe.run_dir import STATUS, read_json, write_json
 from titanrun.training.signals import SignalRequests
 from titanrun.training.trainer import Outcome, Trainer
 from titanrun.worker.assemble import assembled
-from titanrun.worker.failures import Failure, failure_of
+from titanrun.worker.failures import Failure, failure_of, is_out_of_memory
 from titanrun.worker.job import JOIN, Job, meet_others
+from titanrun.worker.memory_table import memory_table
 from titanrun.worker.origins import with_origins
 from titanrun.worker.run_lock import run_lock
 from titanrun.worker.status import StatusFile
@@ -71,7 +73,7 @@ def run(job: Job, signals: SignalRequests) -> int:
         try:
             outcome = train(job, signals, status, hidden)
         except (Exception, KeyboardInterrupt) as error:
-            failure = failure_of(with_origins(error, run_dir))
+            failure = with_memory_table(failure_of(with_origins(error, run_dir)), error, job)
             # what another rank did wrong, it has written itself
             if not failure.is_of_another or read_json(run_dir / STATUS).get("state") != "failed":
                 status.change("failed", exit_code=failure.exit_code)
@@ -81,6 +83,13 @@ def run(job: Job, signals: SignalRequests) -> int:
         log.info("%s", outcome.message)
         status.change(outcome.state, step=outcome.step, exit_code=exit_code)
         return exit_code
+
+
+def with_memory_table(failure: Failure, error: BaseException, job: Job) -> Failure:
+    """What ran out of memory, with what the run needs by arithmetic."""
+    if not is_out_of_memory(error):
+        return failure
+    return replace(failure, text=f"{failure.text}\n{memory_table(read_resolved_text(job.text), ranks=job.place.world_size)}")
 
 
 def train(job: Job, signals: SignalRequests, status: StatusFile, hidden: Hidden) -> Outcome:

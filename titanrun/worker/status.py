@@ -1,6 +1,7 @@
 """status.json: what a worker is doing, for launchers, watchers and people, always a whole file."""
 
 import json
+import logging
 import os
 import socket
 import time
@@ -12,6 +13,8 @@ from titanrun.recipe.run_dir import boot_id, read_json
 State = Literal["starting", "running", "finished", "preempted", "failed"]
 
 HEARTBEAT_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
 
 
 class StatusFile:
@@ -29,6 +32,7 @@ class StatusFile:
         # a start that fails before its first step does not know better than the one before it
         self.step = last_step(path)
         self._written = 0.0
+        self._has_warned = False
         # who this is: a pid alone may belong to another process after a reboot or on another machine
         self._process = {"pid": os.getpid(), "host": socket.gethostname(), "boot_id": boot_id()}
 
@@ -45,10 +49,22 @@ class StatusFile:
         if not self.is_first and state != "failed":
             return
         content = {"state": state, "step": self.step, **self._process, "heartbeat": time.time(), "exit_code": exit_code}
-        part = self.path.with_name(f"{self.path.name}.tmp-{os.getpid()}")
-        part.write_text(json.dumps(content) + "\n", encoding="utf-8")
-        part.replace(self.path)
+        try:
+            self._replace(json.dumps(content) + "\n")
+        except OSError as error:
+            # who watches the run sees an old heartbeat; the run itself goes on
+            if not self._has_warned:
+                log.warning("status.json cannot be written, training goes on: %s", error)
+            self._has_warned = True
         self._written = time.monotonic()
+
+    def _replace(self, text: str) -> None:
+        part = self.path.with_name(f"{self.path.name}.tmp-{os.getpid()}")
+        try:
+            part.write_text(text, encoding="utf-8")
+            part.replace(self.path)
+        finally:
+            part.unlink(missing_ok=True)
 
 
 def last_step(path: Path) -> int:

@@ -1,9 +1,11 @@
 """Where a worker's words go: plain lines on stderr, and the same with time and level in its log file."""
 
+import faulthandler
 import logging
+import signal
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -53,6 +55,26 @@ class CurrentStderr(logging.StreamHandler[TextIO]):
         return sys.stderr
 
 
+class LogFile(logging.FileHandler):
+    """A log file that warns once when the disk takes no more lines, where logging would print a traceback for each of them."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, encoding="utf-8")
+        self._has_warned = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Called instead of raising."""
+        if not self._has_warned:
+            with suppress(OSError):
+                print(f"warning: {self.baseFilename} takes no more lines, training goes on: {sys.exception()}", file=sys.stderr)
+        self._has_warned = True
+
+    def close(self) -> None:
+        """Closes the file, also where the rest of a line has no room."""
+        with suppress(OSError):
+            super().close()
+
+
 class StepLines:
     """A tracker that puts each logged step into the log file as a line."""
 
@@ -71,7 +93,7 @@ def talking(log_file: Path, hidden: Hidden, place: Place) -> Iterator[None]:
     Other ranks say on stderr only why they failed, and none does where a launcher says it for all.
     """
     log_file.parent.mkdir(parents=True, exist_ok=True)
-    to_file = logging.FileHandler(log_file, encoding="utf-8")
+    to_file = LogFile(log_file)
     to_file.setFormatter(Masking(LINE, hidden))
     # the console shows the steps in its own way
     to_stderr = CurrentStderr(hidden, silent={STEPS} if place.failure_file is None else {STEPS, FAILURES})
@@ -84,9 +106,12 @@ def talking(log_file: Path, hidden: Hidden, place: Place) -> Iterator[None]:
         logger.setLevel(logging.INFO)
         for handler in handlers:
             logger.addHandler(handler)
+    # the launcher asks a rank that does not end where it stands; Ctrl-\ asks one that seems to hang
+    faulthandler.register(signal.SIGQUIT, file=to_file.stream, all_threads=True)
     try:
         yield
     finally:
+        faulthandler.unregister(signal.SIGQUIT)
         logging.captureWarnings(False)
         for logger in loggers:
             for handler in handlers:

@@ -88,3 +88,22 @@ def test_each_line_is_readable_as_soon_as_it_is_written(tmp_path: Path) -> None:
 def test_reading_needs_no_torch() -> None:
     code = "import sys, titanrun.components.metrics.jsonl; print(sorted({'torch', 'numpy', 'rich'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_lines_that_a_full_disk_does_not_take_are_counted_in_the_next_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    file.write(1, {"loss": 3.0})
+    with Path("/dev/full").open("ab", buffering=0) as full:
+        file._file, whole = full, file._file
+        file.write(2, {"loss": 2.0})
+        file.write(3, {"loss": 2.0})
+        file._file = whole
+    for step in (4, 5):
+        file.write(step, {"loss": 1.0})
+    file.close()
+    assert read_metrics(tmp_path / "metrics.jsonl") == [
+        {"step": 1, "loss": 3.0},
+        {"step": 4, "loss": 1.0, "metrics/lost_lines": 2},
+        {"step": 5, "loss": 1.0},
+    ]
+    assert caplog.text.count("takes no more lines") == 1

@@ -107,11 +107,10 @@ def test_a_custom_model_needs_its_sizes_and_takes_the_rest_from_the_family():
     assert (sizes["norm_eps"], sizes["rope"]["theta"], sizes["attention"]["backend"]) == (1e-5, 500000.0, "sdpa")
 
 
-def test_every_missing_size_is_one_problem():
-    problems = problems_of(dim=64)
-    assert [(problem.code, problem.path) for problem in problems] == [
-        ("missing-key", ("model", field)) for field in ("vocab_size", "n_layers", "n_heads")
-    ]
+def test_all_missing_sizes_are_told_together():
+    (problem,) = problems_of(dim=64)
+    assert (problem.code, problem.path) == ("missing-key", ("model", "vocab_size"))
+    assert problem.message == "a custom llama3 model needs vocab_size, n_layers and n_heads"
 
 
 def test_sizes_that_exclude_each_other_are_problems_together():

@@ -84,6 +84,9 @@ class DigestingFileSystem(filesystem.FileSystem):
             yield file
             file.close()
             self.entries[Path(path).name] = file.entry
+        except RuntimeError as error:
+            # torch's archive writer says something about positions where the disk is full
+            raise file.failure or error from error
         finally:
             file.discard()
 

@@ -25,13 +25,22 @@ class DigestedFile:
         self._file = path.open("xb")
         self._digest = xxhash.xxh3_128()
         self._size = 0
+        # what the disk said, for callers that make another error of it
+        self.failure: OSError | None = None
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
         """Appends."""
         self._digest.update(data)
-        written = self._file.write(data)
+        try:
+            written = self._put(data)
+        except OSError as error:
+            self.failure = error
+            raise
         self._size += written
         return written
+
+    def _put(self, data: bytes | bytearray | memoryview) -> int:
+        return self._file.write(data)
 
     def tell(self) -> int:
         """Bytes written so far."""

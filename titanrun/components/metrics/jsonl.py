@@ -1,16 +1,24 @@
 """metrics.jsonl: one JSON object a logged step, written as it happens and read back. No torch here: it is read without it."""
 
+import errno
+import io
 import json
+import logging
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from titanrun.config.problems import fail
 
+log = logging.getLogger(__name__)
+
 # JSON has no such numbers, so they are written as text
 NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
+# how many lines before this one the disk did not take
+LOST = "metrics/lost_lines"
 # no line is longer; how far back from the end a torn one is looked for
 LONGEST_LINE_BYTES = 1 << 20
 
@@ -18,19 +26,41 @@ LONGEST_LINE_BYTES = 1 << 20
 class MetricsFile:
     """Appends lines to `path`, each on disk in the operating system's sense as soon as it is written.
 
-    Floats stand with all their digits; NaN and infinities as the texts "nan", "inf" and "-inf".
+    Floats stand with all their digits; NaN and infinities as the texts "nan", "inf" and "-inf". A line that the disk does not take is
+    lost, with one warning, and counted in the next one that it takes: training does not depend on it.
     """
 
     def __init__(self, path: Path) -> None:
         if path.exists():
             _mend_last_line(path)
-        self._file = path.open("ab")
+        # unbuffered: what a full disk did not take must not come back with the next line
+        self._file = path.open("ab", buffering=0)
+        self._end = self._file.seek(0, io.SEEK_END)
+        self._lost = 0
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Append the line of one step."""
-        line = {"step": step, **{name: _encoded(value) for name, value in values.items()}}
-        self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
-        self._file.flush()
+        counted = {**values, LOST: self._lost} if self._lost else values
+        line = {"step": step, **{name: _encoded(value) for name, value in counted.items()}}
+        try:
+            self._append(json.dumps(line, allow_nan=False).encode() + b"\n")
+            self._lost = 0
+        except OSError as error:
+            if not self._lost:
+                log.warning("metrics.jsonl takes no more lines, training goes on: %s", error)
+            self._lost += 1
+
+    def _append(self, line: bytes) -> None:
+        """Adds a whole line or, with OSError, nothing."""
+        try:
+            written = self._file.write(line)
+            if written != len(line):
+                raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes were written")
+        except OSError:
+            with suppress(OSError):
+                self._file.truncate(self._end)
+            raise
+        self._end += len(line)
 
     def close(self) -> None:
         """Close the file."""

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -40,7 +41,9 @@ class MetricLog:
         if self._file is not None:
             self._file.write(step, values)
         if self._console is not None:
-            self._console.log(step, values)
+            # what it is redirected to may be full
+            with suppress(OSError):
+                self._console.log(step, values)
         for name, tracker in list(self._trackers.items()):
             self._guarded(name, partial(tracker.log, step, dict(values)))
 

@@ -26,7 +26,7 @@ class SdpaAttention(nn.Module):
         whole = q_BNSH.size(2) == k_BKTH.size(2)
         mask = None if whole else end_mask(q_BNSH.size(2), k_BKTH.size(2), q_BNSH.device)
         with sdpa_kernel(KERNELS, set_priority=True):
-            return F.scaled_dot_product_attention(q_BNSH, k_BKTH, v_BKTH, attn_mask=mask, is_causal=whole, enable_gqa=grouped)
+            return F.scaled_dot_product_attention(q_BNSH, k_BKTH, v_BKTH, attn_mask=mask, is_causal=mask is None, enable_gqa=grouped)
 
 
 def end_mask(queries: int, keys: int, device: torch.device) -> Tensor:

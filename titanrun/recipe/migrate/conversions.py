@@ -51,6 +51,11 @@ def minus_one_is_null(key: Key, value: Any, _: Values) -> Converted:
     return to(key, None if value == -1 else value)
 
 
+def zero_is_one(key: Key, value: Any, _: Values) -> Converted:
+    """Every layer is "1"; torchtitan took "0" for it too."""
+    return to(key, "1" if value == "0" else value)
+
+
 def empty_is_null(key: Key, value: Any, _: Values) -> Converted:
     """Empty text, or 0, is written null."""
     return to(key, value or None)

@@ -19,6 +19,7 @@ FLOAT8 = listed("model.converters", "quantize.linear.float8", "float8")
 FLOAT8_GROUPED = listed("model.converters", "quantize.grouped_mm.float8")
 MX, MX_GROUPED = listed("model.converters", "quantize.linear.mx", "mx"), listed("model.converters", "quantize.grouped_mm.mx")
 ESTIMATION = "only torchtitan's memory estimation script reads it; a training run does not"
+NO_PICTURES = "what each budget would cost is not drawn"
 CODE = "recipes import nothing: an installed plug-in, listed under plugins, adds components"
 RUN_DIRECTORY = "the run directory itself: an unfinished run in it goes on, another run in it is an error"
 TRACE_FOLDER = "without a folder for each start below it: a run directory holds one run"
@@ -161,11 +162,11 @@ CHECKPOINT = (
 )
 ACTIVATION_CHECKPOINT = (
     moved(f"{AC}.mode", "selective", f"{AC}.name"),
-    same(f"{AC}.selective_ac_option", "2", needs=(SELECTIVE,)),
+    same(f"{AC}.selective_ac_option", "2", convert=to.zero_is_one, needs=(SELECTIVE,)),
     same(f"{AC}.per_op_sac_force_recompute_mm_shapes_by_fqns", ["moe.router.gate"], needs=(SELECTIVE, PER_OPERATION)),
     same(f"{AC}.early_stop", False, needs=(RECOMPUTING,)),
     same(f"{AC}.memory_budget", 0.5, needs=(BUDGET,)),
-    same(f"{AC}.visualize_memory_budget_pareto", False, needs=(BUDGET,)),
+    unread(f"{AC}.visualize_memory_budget_pareto", False, NO_PICTURES, needs=(BUDGET,)),
     same(f"{AC}.preserve_rng_state", True, needs=(RECOMPUTING,)),
     same(f"{AC}.determinism_check", "default", needs=(RECOMPUTING,)),
     same(f"{AC}.debug", False, needs=(RECOMPUTING,)),

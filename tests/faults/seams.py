@@ -1,0 +1,298 @@
+"""Where faults are put in: what a test process exchanges before it runs the worker. The product knows nothing of them.
+
+Each seam is a function of a module, so that another process can be told to install it.
+"""
+
+import errno
+import math
+import os
+import resource
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from titanrun.components.checkpoints.digested_file import DigestedFile
+from titanrun.components.metrics import background
+from titanrun.components.metrics.tensorboard import TensorBoardTracker
+from titanrun.training.engine import Engine
+from titanrun.training.trainer import Trainer
+from titanrun.worker.status import StatusFile
+
+Seam = Callable[..., None]
+
+
+def die() -> NoReturn:
+    """The end without any warning, as the kernel gives it."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("nobody survives SIGKILL")
+
+
+def kill_before_opening(name: str, step: int) -> None:
+    """Dies when the file of that name is opened in the checkpoint of `step`."""
+    begin = DigestedFile.__init__
+
+    def opening(self: DigestedFile, path: Path) -> None:
+        if path.name == name and path.parent.name.startswith(f"step-{step}."):
+            die()
+        begin(self, path)
+
+    DigestedFile.__init__ = opening  # type: ignore[method-assign]
+
+
+def kill_amid_writing(name: str, step: int) -> None:
+    """Dies when half of the first piece of that file is on disk."""
+    begin, write = DigestedFile.__init__, DigestedFile.write
+    chosen: list[DigestedFile] = []
+
+    def opening(self: DigestedFile, path: Path) -> None:
+        begin(self, path)
+        if path.name == name and path.parent.name.startswith(f"step-{step}."):
+            chosen.append(self)
+
+    def writing(self: DigestedFile, data: Any) -> int:
+        if self not in chosen:
+            return write(self, data)
+        write(self, memoryview(data).cast("B")[: len(data) // 2])
+        self.flush()
+        die()
+
+    DigestedFile.__init__, DigestedFile.write = opening, writing  # type: ignore[method-assign]
+
+
+def kill_around_rename(step: int, after: bool) -> None:
+    """Dies right before, or right after, the checkpoint of `step` gets its name."""
+    rename = Path.rename
+
+    def renaming(self: Path, target: Any) -> Path:
+        is_commit = Path(target).name == f"step-{step}"
+        if is_commit and not after:
+            die()
+        moved = rename(self, target)
+        if is_commit:
+            die()
+        return moved
+
+    Path.rename = renaming  # type: ignore[method-assign]
+
+
+def kill_amid_purge() -> None:
+    """Dies when one file of a folder that is being deleted is gone."""
+
+    def half(folder: Path, **_: Any) -> None:
+        if any(folder.iterdir()):
+            sorted(folder.iterdir())[0].unlink()
+            die()
+
+    shutil.rmtree = half  # type: ignore[assignment]
+
+
+def kill_after(seconds: float) -> None:
+    """Dies some time after the worker begins to train, whatever it does then."""
+    signal.signal(signal.SIGALRM, lambda *_: die())
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def signals_amid_step(step: int, *numbers: int) -> None:
+    """Signals arrive while a step computes."""
+    forward_backward = Engine.forward_backward
+
+    def computing(self: Engine, *batches: Any, **options: Any) -> Any:
+        if self.steps_done + 1 == step:
+            for number in numbers:
+                os.kill(os.getpid(), number)
+        return forward_backward(self, *batches, **options)
+
+    Engine.forward_backward = computing  # type: ignore[method-assign]
+
+
+def signals_amid_save(step: int, number: int) -> None:
+    """A signal arrives while the checkpoint of `step` is written, and one before it that asked for the save."""
+    signals_amid_step(step, number)
+    write = DigestedFile.write
+
+    def writing(self: DigestedFile, data: Any) -> int:
+        os.kill(os.getpid(), number)
+        return write(self, data)
+
+    DigestedFile.write = writing  # type: ignore[method-assign]
+
+
+def files_end_at(step: int, size: int, until: int | None = None) -> None:
+    """From `step` on no file grows beyond `size`, as on a full disk; until another step."""
+    beat = StatusFile.beat
+
+    def beating(self: StatusFile, done: int) -> None:
+        beat(self, done)
+        limit = resource.RLIM_INFINITY if until is not None and done >= until else size if done >= step else resource.RLIM_INFINITY
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+
+    StatusFile.beat = beating  # type: ignore[method-assign]
+
+
+def memory_ends_at(step: int) -> None:
+    """From `step` on the process gets no more memory."""
+    forward_backward = Engine.forward_backward
+
+    def computing(self: Engine, *batches: Any, **options: Any) -> Any:
+        if self.steps_done + 1 == step:
+            used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+            resource.setrlimit(resource.RLIMIT_AS, (used + 2**26, resource.RLIM_INFINITY))
+            torch.empty(2**30)
+        return forward_backward(self, *batches, **options)
+
+    Engine.forward_backward = computing  # type: ignore[method-assign]
+
+
+def device_is_full(step: int) -> None:
+    """The device says that it has no more memory."""
+    forward_backward = Engine.forward_backward
+
+    def computing(self: Engine, *batches: Any, **options: Any) -> Any:
+        if self.steps_done + 1 == step:
+            raise torch.OutOfMemoryError("tried to allocate 2.00 GiB")
+        return forward_backward(self, *batches, **options)
+
+    Engine.forward_backward = computing  # type: ignore[method-assign]
+
+
+def loss_times(factor: Callable[[Engine], float]) -> None:
+    """Every loss in training is that many times what it was."""
+    begin = Engine.__init__
+
+    def beginning(self: Engine, *arguments: Any, **options: Any) -> None:
+        begin(self, *arguments, **options)
+        passes: Any = self.passes
+        loss = passes.loss
+        self.passes = replace(passes, loss=lambda *given: loss(*given) * (factor(self) if torch.is_grad_enabled() else 1.0))
+
+    Engine.__init__ = beginning  # type: ignore[method-assign]
+
+
+def loss_is_nan(first: int, last: int) -> None:
+    """The loss of some steps is NaN, on this rank."""
+    loss_times(lambda engine: math.nan if first <= engine.steps_done + 1 <= last else 1.0)
+
+
+def data_is_nan(first: int, last: int) -> None:
+    """The loss of some global batches is NaN, wherever in the run they come."""
+    train, batches = Trainer._train, {"seen": 0}
+
+    def training(self: Trainer, rows: Any) -> bool:
+        batches["seen"] += 1
+        return train(self, rows)
+
+    Trainer._train = training  # type: ignore[method-assign]
+    loss_times(lambda engine: math.nan if first <= batches["seen"] <= last else 1.0)
+
+
+def hangs_in(step: int) -> None:
+    """A step never ends."""
+    forward_backward = Engine.forward_backward
+
+    def computing(self: Engine, *batches: Any, **options: Any) -> Any:
+        if self.steps_done + 1 == step:
+            time.sleep(10_000)
+        return forward_backward(self, *batches, **options)
+
+    Engine.forward_backward = computing  # type: ignore[method-assign]
+
+
+def dies_in(step: int) -> None:
+    """The process is killed in a step."""
+    forward_backward = Engine.forward_backward
+
+    def computing(self: Engine, *batches: Any, **options: Any) -> Any:
+        if self.steps_done + 1 == step:
+            die()
+        return forward_backward(self, *batches, **options)
+
+    Engine.forward_backward = computing  # type: ignore[method-assign]
+
+
+def clock_jumps(seconds: float) -> None:
+    """The machine's clock is set while the run trains; what only goes forward is left alone."""
+    real, calls = time.time, [0]
+
+    def jumping() -> float:
+        calls[0] += 1
+        return real() + (seconds if calls[0] % 2 else 0.0)
+
+    time.time = jumping
+
+
+def fails_at(calls: dict[str, int], kind: str, nth: int, number: int = errno.EIO) -> None:
+    """Counts a call of one kind, and raises at the n-th."""
+    calls[kind] = calls.get(kind, 0) + 1
+    if calls[kind] == nth:
+        raise OSError(number, os.strerror(number))
+
+
+def nothing() -> None:
+    """No fault."""
+
+
+def gradient_is_inf(step: int) -> None:
+    """The gradient of the output head is infinite in one step, the loss is not."""
+    optim_step = Engine.optim_step
+
+    def spoiled(self: Engine, **options: Any) -> Any:
+        if self.steps_done + 1 == step:
+            self.model.get_parameter("output.weight").grad.fill_(math.inf)  # type: ignore[union-attr]
+        return optim_step(self, **options)
+
+    Engine.optim_step = spoiled  # type: ignore[method-assign]
+
+
+def loss_is_scaled(step: int, factor: float) -> None:
+    """The loss of one step is many times what it was."""
+    loss_times(lambda engine: factor if engine.steps_done + 1 == step else 1.0)
+
+
+def weight_is_nan(step: int) -> None:
+    """A weight is spoiled after one step, before it is saved."""
+    optim_step = Engine.optim_step
+
+    def spoiled(self: Engine, **options: Any) -> Any:
+        update = optim_step(self, **options)
+        if self.steps_done == step:
+            with torch.no_grad():
+                self.model.get_parameter("norm.weight")[0] = math.nan
+        return update
+
+    Engine.optim_step = spoiled  # type: ignore[method-assign]
+
+
+def writes_are_slow(seconds: float) -> None:
+    """Each write of a checkpoint takes its time."""
+    write = DigestedFile.write
+
+    def writing(self: DigestedFile, data: Any) -> int:
+        time.sleep(seconds)
+        return write(self, data)
+
+    DigestedFile.write = writing  # type: ignore[method-assign]
+
+
+def tensorboard_raises() -> None:
+    """The tracker fails at each line."""
+
+    def failing(self: TensorBoardTracker, step: int, values: Any) -> None:
+        raise ConnectionError("no route to host")
+
+    TensorBoardTracker.log = failing  # type: ignore[method-assign]
+
+
+def tensorboard_blocks() -> None:
+    """The tracker never returns; nobody has half a minute to wait for it."""
+    background.BackgroundTracker.__init__.__kwdefaults__["patience_seconds"] = 0.1
+
+    def blocking(self: TensorBoardTracker, step: int, values: Any) -> None:
+        time.sleep(10_000)
+
+    TensorBoardTracker.log = blocking  # type: ignore[method-assign]

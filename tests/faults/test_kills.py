@@ -1,0 +1,156 @@
+"""Rows 1 to 9 and 18: killed at any instant, a run goes on to the same bits."""
+
+import os
+import random
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.components.checkpoints.test_store import snapshot
+from tests.faults import seams
+from tests.faults.conftest import Note, Run, digests, said
+from tests.faults.processes import work
+from titanrun.components.checkpoints.manifest import damage, is_checkpoint, read_manifest
+from titanrun.components.checkpoints.store import CheckpointStore
+
+SHARD = "__0_0.distcp"
+KILLED = -signal.SIGKILL
+
+
+def steps(resolved: Path) -> list[str]:
+    """What lies in the folder of checkpoints."""
+    return sorted(entry.name for entry in (resolved.parent / "checkpoint").iterdir())
+
+
+def goes_on(resolved: Path, uncut: Path, after: int) -> None:
+    """The next start goes on after that step and ends as the run that nothing happened to, with nothing left over."""
+    assert work(resolved) == 0
+    assert f"going on after step {after}" in said(resolved)
+    assert digests(resolved) == digests(uncut)
+    assert steps(resolved) == steps(uncut)
+
+
+@pytest.mark.parametrize(
+    ("row", "seam", "arguments", "injected"),
+    [
+        (1, seams.kill_before_opening, (SHARD, 6), "SIGKILL before the first byte of the shard of step 6"),
+        (2, seams.kill_amid_writing, (SHARD, 6), "SIGKILL when half of the shard of step 6 is written"),
+        (3, seams.kill_before_opening, ("manifest.json", 6), "SIGKILL after the shards of step 6, before its manifest"),
+        (4, seams.kill_around_rename, (6, False), "SIGKILL after the manifest of step 6, before the rename"),
+    ],
+)
+def test_row_1_to_4_a_kill_in_a_save_costs_one_interval(
+    run: Run, uncut: Path, note: Note, row: int, seam: seams.Seam, arguments: tuple[object, ...], injected: str
+) -> None:
+    resolved = run()
+    assert work(resolved, seam, *arguments) == KILLED
+    assert not is_checkpoint(resolved.parent / "checkpoint" / "step-6")
+    goes_on(resolved, uncut, after=3)
+    note(row, injected=injected, outcome="goes on after step 3; leftovers swept; end bitwise equal", lost="3 steps, one interval")
+
+
+def test_row_5_a_kill_right_after_the_rename_costs_nothing(run: Run, uncut: Path, note: Note) -> None:
+    resolved = run()
+    assert work(resolved, seams.kill_around_rename, 6, True) == KILLED
+    goes_on(resolved, uncut, after=6)
+    note(5, injected="SIGKILL right after the rename of step 6", outcome="step 6 is found by scanning; end bitwise equal", lost="nothing")
+
+
+def random_kills(run: Run, uncut: Path, count: int, seed: int) -> tuple[int, int]:
+    """Kills a run at random times until it has died so often; a finished one begins anew. Gives the kills, and the runs that ended."""
+    draw, kills, ended = random.Random(seed), 0, 0
+    resolved = run(f"run-{ended}")
+    while kills < count:
+        code = work(resolved, seams.kill_after, draw.uniform(0.0, 0.6))
+        kills += code == KILLED
+        assert code in (0, KILLED)
+        if code == 0:
+            assert digests(resolved) == digests(uncut)
+            ended += 1
+            resolved = run(f"run-{ended}")
+    assert work(resolved) == 0
+    assert digests(resolved) == digests(uncut)
+    return kills, ended + 1
+
+
+def test_row_6_a_few_kills_at_random_times(run: Run, uncut: Path) -> None:
+    assert random_kills(run, uncut, 12, seed=6)[0] == 12
+
+
+@pytest.mark.slow
+def test_row_6_200_kills_at_random_times(run: Run, uncut: Path, note: Note) -> None:
+    kills, ended = random_kills(run, uncut, 200, seed=200)
+    note(
+        6,
+        injected=f"{kills} SIGKILLs at random times up to 0.6 s after the start, seed 200",
+        outcome=f"always goes on; {ended} runs ended, each bitwise equal to an uncut one",
+        lost="at most one interval each",
+    )
+
+
+def test_row_7_a_kill_while_a_step_is_saved_again_leaves_the_old_one(run: Run, note: Note) -> None:
+    resolved = run()
+    assert work(resolved, seams.kill_around_rename, 9, True) == KILLED
+    again = run("run", "checkpoint.load_step=3")
+    assert work(again, seams.kill_amid_writing, SHARD, 6) == KILLED
+    (old,) = (resolved.parent / "checkpoint").glob("step-6.superseded-*")
+    assert damage(old, read_manifest(old), "always") == []
+    outcome = "the old step 6 is kept under another name and verifies; nothing is ever written over"
+    note(7, injected="going back to step 3, SIGKILL amid the second save of step 6", outcome=outcome, lost="nothing")
+
+
+def test_row_8_a_kill_while_old_checkpoints_go_leaves_no_half_one(run: Run, uncut: Path, note: Note) -> None:
+    resolved = run("run", "checkpoint.keep_latest_k=1")
+    assert work(resolved, seams.kill_amid_purge) == KILLED
+    assert [name for name in steps(resolved) if not name.startswith("step-3.tmp-")] == ["step-6"]
+    assert work(resolved) == 0
+    assert "going on after step 6" in said(resolved)
+    assert digests(resolved) == digests(uncut)
+    assert steps(resolved) == ["step-10"]
+    note(
+        8,
+        injected="SIGKILL when one file of step 3 is deleted",
+        outcome="it had lost its name before; swept; step 6 is used",
+        lost="nothing",
+    )
+
+
+def test_row_9_everything_is_on_disk_before_a_checkpoint_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, note: Note) -> None:
+    synced: dict[tuple[int, int], int] = {}
+    real_fsync, real_rename = os.fsync, Path.rename
+    lost: list[str] = []
+
+    def fsync(descriptor: int) -> None:
+        real_fsync(descriptor)
+        status = os.fstat(descriptor)
+        synced[status.st_dev, status.st_ino] = status.st_size
+
+    def rename(self: Path, target: Path) -> Path:
+        if target.name != "step-1":
+            return real_rename(self, target)
+        states = {path.name: path.stat() for path in (*self.rglob("*"), self)}
+        lost.extend(name for name, state in states.items() if synced.get((state.st_dev, state.st_ino)) != state.st_size)
+        synced.clear()
+        return real_rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "rename", rename)
+    CheckpointStore(folder=tmp_path / "checkpoint").save(snapshot(1))
+    parent = (tmp_path / "checkpoint").stat()
+    assert lost == []
+    assert (parent.st_dev, parent.st_ino) in synced
+    outcome = "at the rename each file and the folder are synced at their full size, afterwards the folder around it"
+    note(9, injected="the syncs of a save recorded, and compared with what lies there at the rename", outcome=outcome, lost="one interval")
+
+
+def test_row_18_a_stop_after_each_of_the_steps_changes_no_bit(run: Run, uncut: Path, note: Note) -> None:
+    resolved = run()
+    for step in range(1, 10):
+        assert work(resolved, seams.signals_amid_step, step, signal.SIGTERM) == 75
+    assert work(resolved) == 0
+    assert digests(resolved) == digests(uncut)
+    shutil.rmtree(resolved.parent)
+    injected = "SIGTERM in each of the steps of one run, which accumulates and shuffles"
+    note(18, injected=injected, outcome="weights, optimizer, random numbers and data position bitwise equal", lost="nothing")
