@@ -71,11 +71,16 @@ def lay_out(recipe: Recipe, model: nn.Module, *, meshes: Meshes | None, precisio
         reshard=recipe.parallelism.fsdp_reshard_after_forward,
         precision=precision,
         reduce=dtype_named(recipe.training.mixed_precision_reduce),
-        offload=recipe.training.enable_cpu_offload,
+        offload=lives_on_host(recipe, meshes),
     )
     parts = [model] if stages is None else stages.values()
     are_shared = [fsdp.share_over_ranks(part, data_parallel, meshes, experts=experts_of(part)) for part in parts]
     return Layout(precision.without_autocast if all(are_shared) else precision, stages, rows)
+
+
+def lives_on_host(recipe: Recipe, meshes: Meshes | None) -> bool:
+    """Whether weights are in host memory between their uses, which is for data parallelism over several ranks to do."""
+    return recipe.training.enable_cpu_offload and meshes is not None and meshes.degrees.loss > 1
 
 
 def cut_into_stages(recipe: Recipe, model: nn.Module, meshes: Meshes | None) -> dict[int, nn.Module] | None:

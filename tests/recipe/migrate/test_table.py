@@ -94,7 +94,14 @@ OTHER: dict[str, Any] = {
     "inference.prompts_path": "prompts.txt",
 }
 # what must be written beside a key so that it means something
-BESIDE: dict[str, dict[str, Any]] = {"checkpoint.export_dtype": {"checkpoint.last_save_in_hf": True}}
+EXPERTS = {"model.name": "qwen3", "model.flavor": "debugmodel_moe"}
+BESIDE: dict[str, dict[str, Any]] = {
+    "checkpoint.export_dtype": {"checkpoint.last_save_in_hf": True},
+    "checkpoint.initial_load_model_only": {"checkpoint.initial_load_path": "weights"},
+    "parallelism.expert_parallel_degree": EXPERTS,
+    "parallelism.expert_tensor_parallel_degree": {**EXPERTS, "parallelism.expert_parallel_degree": 2},
+    "debug.moe_force_load_balance": EXPERTS,
+}
 SMALL: dict[str, Any] = {
     "version": 1,
     "model": {"name": "llama3", "flavor": "debugmodel"},
