@@ -153,11 +153,11 @@ class SelectiveActivationCheckpointConfig(RecomputingConfig):
 class CompileConfig(Config):
     """torch.compile."""
 
-    enable: bool = performance(False, not_built="compile")
+    enable: bool = performance(False)
     """Whether blocks and loss are compiled."""
-    components: tuple[Literal["model", "loss"], ...] = performance(("model", "loss"), not_built="compile")
+    components: tuple[Literal["model", "loss"], ...] = performance(("model", "loss"))
     """What is compiled."""
-    backend: Text = performance("inductor", not_built="compile")
+    backend: Text = performance("inductor")
     """Back end of torch.compile."""
 
 
