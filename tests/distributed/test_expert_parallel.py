@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
 from tests.distributed.ranks import EXPERTS, TEXT, train
 from titanrun.config.problems import ProblemsFound
@@ -141,6 +142,14 @@ def test_each_layer_asks_for_the_weights_of_the_next_before_tokens_travel(tmp_pa
         states = {name: moe_layer.experts._get_fsdp_state() for name, moe_layer in zip("ab", moe_layers(model), strict=True)}
         assert first._states_to_forward_prefetch == [second, states["b"]]
         assert second._states_to_backward_prefetch == [first, states["a"]]
+
+
+@pytest.mark.parametrize(("layout", "is_on_host"), [("tensor", False), ("data", True)])
+def test_weights_wait_on_the_host_where_several_ranks_share_the_data(layout: str, is_on_host: bool, tmp_path: Path) -> None:
+    split = ["parallelism.tensor_parallel_degree=2"] if layout == "tensor" else []
+    with laid_out(tmp_path, 2, ["training.enable_cpu_offload=true", "parallelism.expert_parallel_degree=2", *split]) as model:
+        held = [module._get_fsdp_state()._fsdp_param_group for module in model.modules() if isinstance(module, FSDPModule)]
+        assert {weight.offload_to_cpu for group in held if group is not None for weight in group.fsdp_params} == {is_on_host}
 
 
 def test_each_rank_holds_its_experts_whole(seen: list[dict[str, Any]]) -> None:

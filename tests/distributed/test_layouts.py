@@ -23,6 +23,7 @@ TP2 = "parallelism.tensor_parallel_degree=2"
 WHOLE_STREAM = "parallelism.enable_sequence_parallel=false"
 UNTIED = "model.tie_word_embeddings=false"
 ODD = "model.vocab_size=2049"
+COMPILED = ["compile={enable: true, backend: aot_eager}"]
 OPERATIONS = "activation_checkpoint={name: selective, selective_ac_option: op}"
 QWEN3 = "model={name: qwen3, flavor: debugmodel, n_layers: 2}"
 QWEN3_MOE = (
@@ -48,6 +49,12 @@ LAYOUTS = [
     case("fsdp2_recomputed", nproc=2, overrides=["activation_checkpoint=full"], slow=True),
     case("fsdp2_every_second_layer_recomputed", nproc=2, overrides=["activation_checkpoint=selective"], slow=True),
     case("fsdp2_operations_recomputed", nproc=2, overrides=[OPERATIONS]),
+    case("fsdp2_compiled", nproc=2, overrides=COMPILED, slow=True),
+    case("fsdp2_compiled_operations_recomputed", nproc=2, overrides=[*COMPILED, OPERATIONS], slow=True),
+    case("ddp2_compiled", nproc=2, overrides=[*COMPILED, "parallelism.data_parallel_replicate_degree=2"], slow=True),
+    case("fsdp2_compiled_qwen3_moe", nproc=2, overrides=COMPILED, base=[QWEN3_MOE], slow=True),
+    case("compiled_longer_held_out_rows", nproc=1, overrides=COMPILED, base=["validation.seq_len=96"], slow=True),
+    case("compiled_inductor", nproc=1, overrides=["compile.enable=true"], slow=True),
     case("fsdp3_uneven", nproc=3, base=["training.global_batch_size=6"], slow=True),
     case("fsdp2_tied", nproc=2, base=["model.tie_word_embeddings=true"], slow=True),
     case("fsdp2_unclipped", nproc=2, base=["training.max_norm=null"], slow=True),

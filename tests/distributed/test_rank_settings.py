@@ -1,5 +1,6 @@
 """Settings of many ranks do what they say, as each rank sees it."""
 
+import time
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from titanrun.components.data.batch import TokenBatch
 from titanrun.distributed.shards import is_split
 from titanrun.training.trainer import Trainer
 
+SHORT_TIMEOUT = 3
 SHORT = (
     "training.steps=1",
     "lr_scheduler.warmup_steps=0",
@@ -29,8 +31,20 @@ def look(trainer: Trainer) -> dict[str, Any]:
     trainer.engine.eval_forward(TokenBatch.from_rows(torch.zeros(1, 9, dtype=torch.int64)))
     found["is_dropped"] = is_split(layer.get_parameter("attention.wq.weight"))
     found["is_offloaded"] = layer._get_fsdp_state()._fsdp_param_group.fsdp_params[0].offload_to_cpu
-    found["timeout"] = dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+    found["timeout"] = timeout_of(dist.group.WORLD)
+    found["timeout_of_saves"] = timeout_of(trainer.checkpoints.ranks.group) if trainer.checkpoints is not None else None
     return found
+
+
+def timeout_of(group: dist.ProcessGroup) -> float:
+    """How long a collective of a group may take, in seconds."""
+    return group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+
+
+def keep_others_waiting(trainer: Trainer) -> None:
+    """The first rank takes longer than a step may, as it does when it writes a large export."""
+    if dist.get_rank() == 0:
+        time.sleep(2 * SHORT_TIMEOUT)
 
 
 @pytest.mark.parametrize(
@@ -39,12 +53,18 @@ def look(trainer: Trainer) -> dict[str, Any]:
         ([], {"placements": "(Shard(dim=0),)", "share": (128, 256), "is_dropped": True, "is_offloaded": False}),
         (["parallelism.fsdp_reshard_after_forward=never", "comm.train_timeout_seconds=77"], {"is_dropped": False, "timeout": 77}),
         (["training.enable_cpu_offload=true"], {"is_offloaded": True}),
+        (["checkpoint.enable=true", "comm.train_timeout_seconds=88"], {"timeout": 88, "timeout_of_saves": 24 * 3600}),
         (["parallelism.data_parallel_replicate_degree=2"], {"placements": "(Replicate(),)", "share": (256, 256)}),
     ],
-    ids=["default", "never", "offload", "replicate"],
+    ids=["default", "never", "offload", "patient_saves", "replicate"],
 )
 def test_a_setting_does_what_it_says(overrides: list[str], expected: dict[str, Any]) -> None:
     seen = train(2, [*SHORT, *overrides], look=look).seen
     assert len(seen) == 2
     for rank in seen:
         assert {name: rank[name] for name in expected} == expected
+
+
+@pytest.mark.slow
+def test_ranks_wait_for_one_that_writes_files_longer_than_for_a_step() -> None:
+    train(2, [*SHORT, f"comm.train_timeout_seconds={SHORT_TIMEOUT}"], look=keep_others_waiting)

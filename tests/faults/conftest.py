@@ -64,7 +64,7 @@ def note(request: pytest.FixtureRequest) -> Iterator[Note]:
     """Keeps what a row gave, once its test has passed: `note(row, injected=..., outcome=..., lost=...)`."""
     noted: dict[str, dict[str, str]] = {}
     yield lambda row, **cells: noted.__setitem__(str(row), cells)
-    if noted and os.environ.get("TITANRUN_WRITE_FAULTS") and not request.session.testsfailed:
+    if noted and os.environ.get("TITANRUN_WRITE_FAULTS"):
         results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
         stamp = {"commit": commit(), "date": datetime.now(UTC).date().isoformat(), "test": request.node.name.partition("[")[0]}
         results |= {row: {**cells, **stamp} for row, cells in noted.items()}

@@ -11,6 +11,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -160,33 +161,34 @@ def device_is_full(step: int) -> None:
     Engine.forward_backward = computing  # type: ignore[method-assign]
 
 
+def loss_times(factor: Callable[[Engine], float]) -> None:
+    """Every loss in training is that many times what it was."""
+    begin = Engine.__init__
+
+    def beginning(self: Engine, *arguments: Any, **options: Any) -> None:
+        begin(self, *arguments, **options)
+        passes: Any = self.passes
+        loss = passes.loss
+        self.passes = replace(passes, loss=lambda *given: loss(*given) * (factor(self) if torch.is_grad_enabled() else 1.0))
+
+    Engine.__init__ = beginning  # type: ignore[method-assign]
+
+
 def loss_is_nan(first: int, last: int) -> None:
     """The loss of some steps is NaN, on this rank."""
-    loss_sum = Engine._loss_sum
-
-    def spoiled(self: Engine, batch: Any) -> Any:
-        is_bad = torch.is_grad_enabled() and first <= self.steps_done + 1 <= last
-        return loss_sum(self, batch) * (math.nan if is_bad else 1.0)
-
-    Engine._loss_sum = spoiled  # type: ignore[method-assign]
+    loss_times(lambda engine: math.nan if first <= engine.steps_done + 1 <= last else 1.0)
 
 
 def data_is_nan(first: int, last: int) -> None:
     """The loss of some global batches is NaN, wherever in the run they come."""
-    fit = Trainer._train
-    batches = {"seen": 0}
+    train, batches = Trainer._train, {"seen": 0}
 
     def training(self: Trainer, rows: Any) -> bool:
         batches["seen"] += 1
-        return fit(self, rows)
+        return train(self, rows)
 
-    loss_sum = Engine._loss_sum
-
-    def spoiled(self: Engine, batch: Any) -> Any:
-        is_bad = torch.is_grad_enabled() and first <= batches["seen"] <= last
-        return loss_sum(self, batch) * (math.nan if is_bad else 1.0)
-
-    Trainer._train, Engine._loss_sum = training, spoiled  # type: ignore[method-assign]
+    Trainer._train = training  # type: ignore[method-assign]
+    loss_times(lambda engine: math.nan if first <= batches["seen"] <= last else 1.0)
 
 
 def hangs_in(step: int) -> None:
@@ -249,12 +251,7 @@ def gradient_is_inf(step: int) -> None:
 
 def loss_is_scaled(step: int, factor: float) -> None:
     """The loss of one step is many times what it was."""
-    loss_sum = Engine._loss_sum
-
-    def spoiled(self: Engine, batch: Any) -> Any:
-        return loss_sum(self, batch) * (factor if torch.is_grad_enabled() and self.steps_done + 1 == step else 1.0)
-
-    Engine._loss_sum = spoiled  # type: ignore[method-assign]
+    loss_times(lambda engine: factor if engine.steps_done + 1 == step else 1.0)
 
 
 def weight_is_nan(step: int) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ def bad_loss(*steps: int, value: float = math.nan, times: int = 1) -> Spoil:
     left = dict.fromkeys(steps, times)
 
     def spoil(trainer: Trainer) -> None:
-        loss = trainer.engine.loss
+        passes: Any = trainer.engine.passes
+        loss = passes.loss
 
         def spoiled(logits_BTV: Tensor, batch: TokenBatch) -> Tensor:
             step = trainer.state.step + 1
@@ -50,7 +52,7 @@ def bad_loss(*steps: int, value: float = math.nan, times: int = 1) -> Spoil:
             return output
 
         forward_backward = trainer.engine.forward_backward
-        trainer.engine.loss = spoiled
+        trainer.engine.passes = replace(passes, loss=spoiled)
         trainer.engine.forward_backward = count  # type: ignore[method-assign]
 
     return spoil

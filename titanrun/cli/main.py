@@ -55,12 +55,14 @@ def main() -> NoReturn:
     # None where the stream was closed from the start, as by `>&-`
     sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-    os._exit(flushed(run(sys.argv[1:])))
+    os._exit(answered(sys.argv[1:]))
 
 
-def flushed(code: int) -> int:
-    """The exit code once all that was said is out; 2 where it cannot get out. A reader that went away, as `| head` does, is no fault."""
+def answered(arguments: Sequence[str]) -> int:
+    """The exit code once all that is said is out; 2 where it cannot get out. A reader that went away, as `| head` does, is no fault."""
+    code = 0
     try:
+        code = run(arguments)
         sys.stdout.flush()
         sys.stderr.flush()
     except BrokenPipeError:

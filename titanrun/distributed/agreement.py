@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from titanrun.config.problems import ProblemsFound
+from titanrun.distributed.processes import patient_group
 
 T = TypeVar("T")
 
@@ -50,10 +51,10 @@ def current_ranks() -> Ranks:
 
 
 def ranks_beside() -> Ranks:
-    """The same ranks in a group of their own, for work in a thread: its messages never meet those of training."""
+    """The same ranks in a group of their own for work with files: its messages never meet those of training, and its waits are long."""
     if current_ranks().count == 1:
         return Ranks()
-    return Ranks(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo"))
+    return Ranks(dist.get_rank(), dist.get_world_size(), patient_group())
 
 
 def attempt(work: Callable[[], T]) -> tuple[T | None, Exception | None]:

@@ -153,11 +153,11 @@ class SelectiveActivationCheckpointConfig(RecomputingConfig):
 class CompileConfig(Config):
     """torch.compile."""
 
-    enable: bool = performance(False, not_built="compile")
+    enable: bool = performance(False)
     """Whether blocks and loss are compiled."""
-    components: tuple[Literal["model", "loss"], ...] = performance(("model", "loss"), not_built="compile")
+    components: tuple[Literal["model", "loss"], ...] = performance(("model", "loss"))
     """What is compiled."""
-    backend: Text = performance("inductor", not_built="compile")
+    backend: Text = performance("inductor")
     """Back end of torch.compile."""
 
 
@@ -167,7 +167,7 @@ class CommConfig(Config):
     init_timeout_seconds: PositiveInt = bookkeeping(300, unit="seconds", resume=True)
     """How long ranks wait for each other at the start."""
     train_timeout_seconds: PositiveInt = bookkeeping(100, unit="seconds", resume=True)
-    """How long a collective may take after the first step."""
+    """How long a collective may take after the first step; files may take longer."""
     trace_buf_size: NonNegativeInt = bookkeeping(20000, unit="collectives", resume=True, not_built=FLIGHT_RECORDER)
     """Collectives that the flight recorder remembers, to be written where one times out; 0 switches it off."""
     save_traces_folder: RunPath = bookkeeping("comm_traces", resume=True, not_built=FLIGHT_RECORDER)

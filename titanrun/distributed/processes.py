@@ -16,6 +16,9 @@ from titanrun.distributed.device import is_accelerator
 from titanrun.distributed.environment import Place
 
 LOOK_SECONDS = 0.02
+# how long ranks wait for one that writes files; whether it still gets anywhere, others watch
+PATIENCE = timedelta(days=1)
+PATIENT = "titanrun: patient"
 # gloo says nothing else by which its errors could be told from others
 GLOO = ("gloo", "Connection closed by peer")
 
@@ -93,15 +96,23 @@ def process_group(store: dist.Store, place: Place, *, device: torch.device, comm
         device_id=device if is_accelerator(device) else None,
     )
     yield
-    # the first rank holds the store: nobody may still need it when it leaves
+    # the first rank may still write files, as an export does, and it holds the store: nobody may need that when it leaves
+    set_timeout(int(PATIENCE.total_seconds()))
     dist.barrier()
     dist.destroy_process_group()
 
 
 def set_timeout(seconds: int) -> None:
-    """How long a collective of any group may take from now on."""
+    """How long a collective of any group but the patient ones may take from now on."""
     for group in list(distributed_c10d._world.pg_map):
-        distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
+        if group.group_desc != PATIENT:
+            distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
+
+
+def patient_group() -> dist.ProcessGroup:
+    """A group of all ranks on their hosts, in which one may take as long over files as it needs."""
+    group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=PATIENCE, group_desc=PATIENT)
+    return group
 
 
 def is_open() -> bool:

@@ -31,7 +31,7 @@ from titanrun.worker.build_checkpoints import begin, build_checkpoints, writes
 from titanrun.worker.build_data import Share, build_loader, build_tokenizer, build_validator
 from titanrun.worker.build_guard import build_evidence_writer, build_finite_guard, build_watchdog
 from titanrun.worker.build_metrics import build_metric_log, build_throughput
-from titanrun.worker.build_model import build_engine, build_model, lay_out, materialise
+from titanrun.worker.build_model import build_engine, build_model, lay_out, lives_on_host, materialise
 from titanrun.worker.company import company, decisions
 from titanrun.worker.job import Job
 from titanrun.worker.length import length_words, refuse_fewer_epochs, steps_of, with_length
@@ -97,8 +97,7 @@ def build_whole_engine(recipe: Recipe, device: torch.device, meshes: Meshes | No
     precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
     model = build_model(recipe, precision)
     layout = lay_out(recipe, model, meshes=meshes, precision=precision)
-    offload = recipe.training.enable_cpu_offload and meshes is not None and meshes.degrees.loss > 1
-    materialise(model, device=device, seed=recipe.debug.seed, offload=offload)
+    materialise(model, device=device, seed=recipe.debug.seed, offload=lives_on_host(recipe, meshes))
     return build_engine(recipe, model, layout, device=device, meshes=meshes)
 
 

@@ -6,7 +6,7 @@ from titanrun.components.checkpoints.retention import Retention
 from titanrun.components.checkpoints.store import CheckpointStore
 from titanrun.components.data.loader import RowLoader
 from titanrun.config.base import dump
-from titanrun.distributed.agreement import current_ranks, ranks_beside
+from titanrun.distributed.agreement import ranks_beside
 from titanrun.recipe.recipe import Recipe
 from titanrun.training.engine import Engine
 from titanrun.training.run_checkpoints import RunCheckpoints
@@ -23,7 +23,7 @@ def build_checkpoints(recipe: Recipe, job: Job, *, engine: Engine, rows: RowLoad
     store = CheckpointStore(
         folder=job.resolved.parent / config.folder,
         retention=Retention(config.keep_latest_k, config.keep_every, config.keep_best),
-        ranks=ranks_beside() if in_background else current_ranks(),
+        ranks=ranks_beside(),
     )
     return RunCheckpoints(
         config=config,

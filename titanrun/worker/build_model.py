@@ -62,6 +62,7 @@ def lay_out(recipe: Recipe, model: nn.Module, *, meshes: Meshes | None, precisio
     split_over_tensor_ranks(recipe, model, meshes)
     rows = share_over_context_ranks(recipe, model, meshes)
     recipe.activation_checkpoint.builder()(recipe.activation_checkpoint, model=model)
+    compile_model(recipe, model)
     if meshes is None:
         return Layout(precision)
     # by name: DTensor takes a second to import, which one process alone need not spend
@@ -70,11 +71,16 @@ def lay_out(recipe: Recipe, model: nn.Module, *, meshes: Meshes | None, precisio
         reshard=recipe.parallelism.fsdp_reshard_after_forward,
         precision=precision,
         reduce=dtype_named(recipe.training.mixed_precision_reduce),
-        offload=recipe.training.enable_cpu_offload,
+        offload=lives_on_host(recipe, meshes),
     )
     parts = [model] if stages is None else stages.values()
     are_shared = [fsdp.share_over_ranks(part, data_parallel, meshes, experts=experts_of(part)) for part in parts]
     return Layout(precision.without_autocast if all(are_shared) else precision, stages, rows)
+
+
+def lives_on_host(recipe: Recipe, meshes: Meshes | None) -> bool:
+    """Whether weights are in host memory between their uses, which is for data parallelism over several ranks to do."""
+    return recipe.training.enable_cpu_offload and meshes is not None and meshes.degrees.loss > 1
 
 
 def cut_into_stages(recipe: Recipe, model: nn.Module, meshes: Meshes | None) -> dict[int, nn.Module] | None:
@@ -122,6 +128,23 @@ def share_over_context_ranks(recipe: Recipe, model: nn.Module, meshes: Meshes | 
     return rows
 
 
+def compile_model(recipe: Recipe, model: nn.Module) -> None:
+    """Compiles the layers, if the recipe asks for it."""
+    if recipe.compile.enable and "model" in recipe.compile.components:
+        # by name: it imports torch's compiler, which takes seconds
+        compiled = import_module("titanrun.distributed.compiled")
+        compiled.compile_layers(model, backend=recipe.compile.backend, experts=moe_layers(model))
+
+
+def build_loss(recipe: Recipe) -> Loss:
+    """The loss, compiled if the recipe asks for it."""
+    loss: Loss = recipe.loss.builder()(recipe.loss)
+    if not recipe.compile.enable or "loss" not in recipe.compile.components:
+        return loss
+    compiled: Loss = torch.compile(loss, backend=recipe.compile.backend)
+    return compiled
+
+
 def longest_row(recipe: Recipe) -> int:
     """Tokens of the longest row that the model will see."""
     if not recipe.validation.enable:
@@ -150,7 +173,7 @@ def build_engine(recipe: Recipe, model: nn.Module, layout: Layout, *, device: to
     if recipe.model.routed_experts():
         ExpertBalance(moe_layers(model), **over_ranks(meshes)).watch(optimizer, record)
     schedule = recipe.lr_scheduler.builder()(recipe.lr_scheduler)
-    loss = recipe.loss.builder()(recipe.loss)
+    loss = build_loss(recipe)
     return Engine(
         model,
         optimizer,
