@@ -87,6 +87,18 @@ def test_a_finished_run_has_nothing_to_do_until_it_gets_more_steps() -> None:
     ]
 
 
+def test_a_finished_run_goes_on_from_an_earlier_step_when_that_is_asked_for() -> None:
+    begin("dump_folder=out", state="finished", step=20, saved=20)
+    back = find_run_directory(resolved("dump_folder=out", "checkpoint.load_step=5"), NOW)
+    assert (back.state, [change_text(change) for change in back.drift.changes]) == ("unfinished", ["checkpoint.load_step null -> 5"])
+    assert find_run_directory(resolved("dump_folder=out", "checkpoint.load_step=20"), NOW).state == "finished"
+
+
+def test_the_same_command_does_not_go_back_a_second_time() -> None:
+    begin("dump_folder=out", "checkpoint.load_step=5", state="finished", step=20, saved=20)
+    assert find_run_directory(resolved("dump_folder=out", "checkpoint.load_step=5"), NOW).state == "finished"
+
+
 def test_a_finished_run_of_epochs_has_nothing_to_do_until_it_gets_more() -> None:
     begin("dump_folder=out", "training.epochs=3", state="finished", step=20)
     assert find_run_directory(resolved("dump_folder=out", "training.epochs=3"), NOW).state == "finished"

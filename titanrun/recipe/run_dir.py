@@ -94,9 +94,15 @@ def existing_run(path: Path, resolved: Resolved) -> RunDirectory:
         raise ProblemsFound([fewer_steps_than_saved(path, steps, saved, resolved)])
     done = status.get("step") if status.get("state") == "finished" else None
     is_seed = before.checkpoint.create_seed_checkpoint and not resolved.run.checkpoint.create_seed_checkpoint
-    if isinstance(done, int) and not is_seed and is_no_longer(resolved.run, before):
+    if isinstance(done, int) and not is_seed and is_no_longer(resolved.run, before) and not goes_back(resolved.run, before, done):
         return RunDirectory(path, "finished", done=done)
     return RunDirectory(path, "unfinished", drift, done=saved)
+
+
+def goes_back(run: Recipe, before: Recipe, done: int) -> bool:
+    """Whether a run asks to go on from an earlier step of its own than the one it ended at, and has not done so yet."""
+    step = run.checkpoint.load_step
+    return step is not None and step != before.checkpoint.load_step and step < done
 
 
 def is_no_longer(run: Recipe, before: Recipe) -> bool:
