@@ -137,3 +137,19 @@ def test_every_command_explains_itself_with_examples(command: str, tmp_path: Pat
     done = titanrun(command, "--help", cwd=tmp_path)
     assert done.returncode == 0
     assert f"\n  titanrun {command}" in done.stdout.split("\nexamples:")[1]
+
+
+@pytest.mark.parametrize(
+    ("shell", "code", "said"),
+    [
+        ("{titanrun} explain --all | head -1 > first; exit ${{PIPESTATUS[0]}}", 0, ""),
+        ("{titanrun} ls | true; exit ${{PIPESTATUS[0]}}", 0, ""),
+        ("{titanrun} ls >&-", 0, ""),
+        ("{titanrun} --version > /dev/full", 2, "error[file]: cannot write the answer: no space left on device\n"),
+    ],
+    ids=["a reader that stops", "no reader", "a closed stdout", "a full disk"],
+)
+def test_an_answer_that_cannot_get_out_is_no_traceback(tmp_path: Path, shell: str, code: int, said: str) -> None:
+    line = shell.format(titanrun=f"{sys.executable} -m titanrun")
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stderr) == (code, said)

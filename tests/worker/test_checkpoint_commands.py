@@ -3,12 +3,14 @@
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from titanrun.cli import checkpoint as command
 from titanrun.cli import resume
 from titanrun.cli.checkpoint_copies import SHARD_BYTES
 from titanrun.components.checkpoints.dcp import read_layouts, read_tensors
-from titanrun.components.checkpoints.manifest import read_manifest, step_folders
+from titanrun.components.checkpoints.manifest import manifest_text, read_manifest, step_folders
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.run_dir import read_json
 from titanrun.worker import checkpoint as worker
@@ -73,6 +75,17 @@ def test_ls_and_show_tell_what_the_manifests_say(trained: Path, capsys: pytest.C
     assert command.run(["show", str(trained), "--tensors"]) == 0
     shown = capsys.readouterr().out
     assert "model.layers.1.attention.wk.weight  float32[16, 32]" in shown and f"torch {torch.__version__}" in shown
+    assert re.search(r"^layout +1 rank$", shown, re.MULTILINE)
+
+
+def test_show_tells_how_many_ranks_saved_and_what_they_split(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = trained / "checkpoint" / "step-10"
+    manifest = read_manifest(folder)
+    degrees = {"ranks": 4, "data_parallel_shard_degree": 2, "tensor_parallel_degree": 2}
+    (folder / "manifest.json").write_text(manifest_text(replace(manifest, layout={**manifest.layout, **degrees})))
+    assert command.run(["show", str(trained)]) == 0
+    layout = re.search(r"^layout +(.*)$", capsys.readouterr().out, re.MULTILINE)
+    assert layout is not None and layout[1] == "4 ranks, data_parallel_shard_degree 2, tensor_parallel_degree 2"
 
 
 def test_verify_names_the_bad_file_and_exits_with_4(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:

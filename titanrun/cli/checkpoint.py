@@ -1,7 +1,7 @@
 """`titanrun checkpoint`: look at saved checkpoints, check, compare, copy out and in, and clear away. Most of it reads manifests only."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from titanrun.cli import checkpoint_care, checkpoint_copies
@@ -105,10 +105,17 @@ def about(folder: Path, manifest: Manifest) -> dict[str, object]:
         "files": f"{len(manifest.files)}, {manifest.size / MIB:.1f} MiB",
         "saved at": manifest.saved_at,
         "saved by": ", ".join(f"{name} {version}" for name, version in manifest.versions.items()),
-        "layout": ", ".join(f"{name} {value}" for name, value in manifest.layout.items() if value not in (1, None)) or "1 rank",
+        "layout": layout_words(manifest.layout),
         "validation loss": "not measured after this step" if manifest.validation_loss is None else manifest.validation_loss,
         "recipe": f"resolved.yaml, sha256 {manifest.recipe}",
     }
+
+
+def layout_words(layout: Mapping[str, object]) -> str:
+    """The ranks that saved a checkpoint, and the degrees that split or repeated the model: `4 ranks, tensor_parallel_degree 2`."""
+    ranks = layout.get("ranks", 1)
+    split = [f"{name} {degree}" for name, degree in layout.items() if name.endswith("_degree") and degree != 1]
+    return ", ".join([f"{ranks} ranks", *split]) if ranks != 1 else "1 rank"
 
 
 def verify(arguments: list[str]) -> int:

@@ -20,7 +20,8 @@ Every command has these options:
 | `-v`, `--verbose` | say on stderr what was read, and from where |
 
 Answers go to stdout, everything else to stderr. Exit codes: 0 ok, 1 differs or warnings under `--strict`, 2 recipe or usage, 3 data,
-4 checkpoint, 70 a fault of titanrun. `titanrun completion bash|zsh|fish` prints a completion script.
+4 checkpoint, 70 a fault of titanrun; the README lists what else a run can end with. `titanrun completion bash|zsh|fish` prints a
+completion script.
 """
 
 

@@ -24,8 +24,7 @@ def guarded(command: Callable[[list[str]], int], arguments: Sequence[str]) -> in
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        sys.stdout = None  # the reader went away, as `| head` does
-        return 0
+        return 0  # the reader went away, as `| head` does
     except OSError as error:
         place = f" '{error.filename}'" if error.filename else ""
         print_problems([Problem("file", f"cannot use{place}: {(error.strerror or str(error)).lower()}")])

@@ -52,10 +52,25 @@ def main() -> NoReturn:
     # short-lived: collecting garbage costs more than it frees, and so does tearing the interpreter down
     gc.disable()
     leave_out_pydantic_plugins()
-    code = run(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    # None where the stream was closed from the start, as by `>&-`
+    sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    os._exit(answered(sys.argv[1:]))
+
+
+def answered(arguments: Sequence[str]) -> int:
+    """The exit code once all that is said is out; 2 where it cannot get out. A reader that went away, as `| head` does, is no fault."""
+    code = 0
+    try:
+        code = run(arguments)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BrokenPipeError:
+        return code
+    except OSError as error:
+        print(f"error[file]: cannot write the answer: {(error.strerror or str(error)).lower()}", file=sys.stderr)
+        return 2
+    return code
 
 
 def run(arguments: Sequence[str]) -> int:
