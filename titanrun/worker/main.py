@@ -103,7 +103,8 @@ def train(job: Job, signals: SignalRequests, status: StatusFile, hidden: Hidden)
             return seed(trainer)
         outcome = trainer.fit()
         if outcome.state == "finished" and recipe.checkpoint.last_save_in_hf:
-            export(recipe, trainer, job.resolved.parent / EXPORT_FOLDER, job.place)
+            with trainer.watchdog.saving():
+                export(recipe, trainer, job.resolved.parent / EXPORT_FOLDER, job.place)
     return outcome
 
 
