@@ -1,11 +1,16 @@
 import errno
+from pathlib import Path
 
 import pytest
 import torch
 
 from titanrun.config.problems import fail
+from titanrun.distributed.environment import Place
 from titanrun.training.finite import NonFinite
 from titanrun.worker.failures import failure_of
+from titanrun.worker.job import Job
+from titanrun.worker.main import report
+from titanrun.worker.talk import Hidden
 
 
 def raised_by_the_cpu_allocator() -> BaseException:
@@ -41,3 +46,12 @@ def test_every_end_has_its_exit_code(error: BaseException, code: int, words: str
 
 def test_memory_that_the_cpu_has_not_is_out_of_memory() -> None:
     assert failure_of(raised_by_the_cpu_allocator()).exit_code == 7
+
+
+def test_ranks_that_fail_together_keep_a_traceback_each(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    for rank, error in enumerate((ZeroDivisionError("of the first"), ZeroDivisionError("of the second"))):
+        report(failure_of(error), error, Job(tmp_path / "resolved.yaml", "", Place(rank=rank, world_size=2)), Hidden())
+    found = {path.name: path.read_text() for path in (tmp_path / "logs").iterdir()}
+    assert "of the first" in found["internal-error.txt"]
+    assert "of the second" in found["internal-error-rank-1.txt"]

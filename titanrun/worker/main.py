@@ -33,7 +33,6 @@ EXIT_OF_STATE = {"finished": 0, "preempted": 75}
 EXIT_USAGE = 2
 EXPORT_FOLDER = "hf"
 EXPORT_RECORD = "titanrun.json"
-INTERNAL_ERROR = Path("logs") / "internal-error.txt"
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +103,8 @@ def train(job: Job, signals: SignalRequests, status: StatusFile, hidden: Hidden)
             return seed(trainer)
         outcome = trainer.fit()
         if outcome.state == "finished" and recipe.checkpoint.last_save_in_hf:
-            export(recipe, trainer, job.resolved.parent / EXPORT_FOLDER, job.place)
+            with trainer.watchdog.saving():
+                export(recipe, trainer, job.resolved.parent / EXPORT_FOLDER, job.place)
     return outcome
 
 
@@ -142,11 +142,16 @@ def export(recipe: Recipe, trainer: Trainer, folder: Path, place: Place) -> None
         write_json(folder / EXPORT_RECORD, {"step": trainer.state.step})
 
 
+def internal_error_file(place: Place) -> Path:
+    """Where a rank's traceback goes. Ranks often fail together, each in its own way: no two share a file."""
+    return Path("logs") / ("internal-error.txt" if place.is_first else f"internal-error-rank-{place.rank}.txt")
+
+
 def report(failure: Failure, error: BaseException, job: Job, hidden: Hidden) -> None:
     """Says why this rank failed; the traceback of an internal fault goes to a file of its own."""
     text = failure.text
     if failure.is_internal:
-        path = job.resolved.parent / INTERNAL_ERROR
+        path = job.resolved.parent / internal_error_file(job.place)
         path.write_text(hidden.masked("".join(traceback.format_exception(error))), encoding="utf-8")
         text = f"{text} (traceback: {path})"
     if job.place.failure_file is not None:
