@@ -240,3 +240,11 @@ def test_a_link_that_leads_out_of_the_run_directory_is_refused(tmp_path: Path) -
     Path("out/checkpoint").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ProblemsFound, match="leads out of the run directory"):
         find_run_directory(resolved("dump_folder=out"), NOW)
+
+
+def test_a_folder_that_cannot_be_made_is_a_problem_at_its_place() -> None:
+    with pytest.raises(ProblemsFound) as caught:
+        begin("dump_folder=recipe.yaml/run")
+    (problem,) = caught.value.problems
+    assert problem.message == "cannot make the run directory 'recipe.yaml/run': not a directory"
+    assert str(problem.origin) == "<override 1>"

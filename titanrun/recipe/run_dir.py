@@ -165,7 +165,13 @@ def origin_of(change: Change, resolved: Resolved) -> Any:
 
 def write_run(directory: RunDirectory, resolved: Resolved, argv: list[str], now: datetime) -> None:
     """Create the directory and write resolved.yaml, resolved.sources.json and run.json."""
-    directory.path.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        place = find(resolved.tree, ("dump_folder",))
+        message = f"cannot make the run directory '{directory.path}': {(error.strerror or str(error)).lower()}"
+        origin = place.origin if place else None
+        raise fail("file", message, path=("dump_folder",), origin=origin, help="name a folder that can be written") from None
     status = read_json(directory.path / STATUS)
     if status:
         # first: a run that dies before its worker stands must not look finished
