@@ -55,3 +55,10 @@ def test_ranks_that_fail_together_keep_a_traceback_each(tmp_path: Path) -> None:
     found = {path.name: path.read_text() for path in (tmp_path / "logs").iterdir()}
     assert "of the first" in found["internal-error.txt"]
     assert "of the second" in found["internal-error-rank-1.txt"]
+
+
+def test_a_rank_that_seems_to_have_lost_another_keeps_its_traceback(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    error = RuntimeError("[gloo] sizes differ: of this rank's own making")
+    report(failure_of(error), error, Job(tmp_path / "resolved.yaml", "", Place(rank=1, world_size=2)), Hidden())
+    assert "of this rank's own making" in (tmp_path / "logs" / "broken-off-rank-1.txt").read_text()

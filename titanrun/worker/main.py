@@ -142,16 +142,18 @@ def export(recipe: Recipe, trainer: Trainer, folder: Path, place: Place) -> None
         write_json(folder / EXPORT_RECORD, {"step": trainer.state.step})
 
 
-def internal_error_file(place: Place) -> Path:
+def traceback_file(failure: Failure, place: Place) -> Path:
     """Where a rank's traceback goes. Ranks often fail together, each in its own way: no two share a file."""
-    return Path("logs") / ("internal-error.txt" if place.is_first else f"internal-error-rank-{place.rank}.txt")
+    name = "internal-error" if failure.is_internal else "broken-off"
+    return Path("logs") / (f"{name}.txt" if place.is_first else f"{name}-rank-{place.rank}.txt")
 
 
 def report(failure: Failure, error: BaseException, job: Job, hidden: Hidden) -> None:
-    """Says why this rank failed; the traceback of an internal fault goes to a file of its own."""
+    """Says why this rank failed; the traceback of an internal fault goes to a file of its own, and so does that of a rank which seems to
+    have lost another: where all ranks say so, one of them is wrong."""
     text = failure.text
-    if failure.is_internal:
-        path = job.resolved.parent / internal_error_file(job.place)
+    if failure.is_internal or failure.is_of_another:
+        path = job.resolved.parent / traceback_file(failure, job.place)
         path.write_text(hidden.masked("".join(traceback.format_exception(error))), encoding="utf-8")
         text = f"{text} (traceback: {path})"
     if job.place.failure_file is not None:
