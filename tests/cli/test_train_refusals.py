@@ -61,4 +61,4 @@ def test_a_folder_that_cannot_be_made_is_a_problem_of_the_file_system(folder: st
     command = [sys.executable, "-m", "titanrun", "train", "recipe.yaml", f"dump_folder={folder}"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith("error[file]: cannot use")
+    assert done.stderr.startswith("error[file]: cannot make the run directory")

@@ -100,8 +100,8 @@ MEANINGS: dict[Code, Meaning] = {
     "not-built": Meaning(
         "the recipe language has the field, and this version of titanrun lacks what it asks for",
         "leave it out, or update titanrun",
-        "compile: {enable: true}",
-        "compile: {enable: false}",
+        "profiling: {enable_profiling: true}",
+        "profiling: {enable_profiling: false}",
     ),
     "deprecated": Meaning(
         "the key has a new name; the old one is read for two more minor releases",

@@ -92,7 +92,9 @@ def run_schema() -> Schema:
         optional=("decided",),
     )
     starts = described({"type": "array", "items": start}, "Every start of the run, the first one first.")
-    return titled("titanrun run.json", record({"format": {"const": 1}, "name": or_null(TEXT), "starts": starts}))
+    sha256 = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
+    parent = or_null(record({"checkpoint": TEXT, "step": COUNT, "recipe": sha256}), "The checkpoint that the first weights came from.")
+    return titled("titanrun run.json", record({"format": {"const": 1}, "name": or_null(TEXT), "parent": parent, "starts": starts}))
 
 
 def metrics_schema() -> Schema:
