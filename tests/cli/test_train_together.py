@@ -83,3 +83,14 @@ def test_ranks_that_srun_started_join_each_other(tmp_path: Path) -> None:
     assert errors[0] == ""
     assert "finished: 3 steps" in errors[1]
     assert len(read_metrics(tmp_path / "run" / "metrics.jsonl")) == 3
+
+
+def test_a_quiet_run_shows_warnings_and_errors_only(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    short = ["training.steps=2", "lr_scheduler.total_steps=2", "launch.nproc_per_node=1", "checkpoint.enable=false"]
+    ended = train(tmp_path, *short, "checkpoint.interval!", "checkpoint.keep_latest_k!", "validation.enable=false", "--quiet")
+    output, error = ended.communicate(timeout=120)
+    assert ended.returncode == 0, error
+    assert output == ""
+    assert "loss" not in error and "finished" not in error and "run directory" not in error
+    assert "finished: 2 steps" in (tmp_path / "run" / "logs" / "rank-0.log").read_text()

@@ -6,7 +6,7 @@ from datetime import datetime
 from titanrun.cli.arguments import Parser, split_overrides
 from titanrun.cli.guard import print_problems
 from titanrun.cli.voice import detail_files, note
-from titanrun.launch.environment import environment, joined_environment, ranks_around
+from titanrun.launch.environment import environment, joined_environment, quieten_workers, ranks_around
 from titanrun.launch.local import become_worker
 from titanrun.launch.machine import accelerators
 from titanrun.recipe.drift import change_text
@@ -30,6 +30,8 @@ def run(arguments: list[str]) -> int:
     parser.takes_overrides()
     options = parser.parse_args(others)
     changes = [*overrides, *([f"launch.nproc_per_node={options.nproc}"] if options.nproc is not None else [])]
+    if options.quiet:
+        quieten_workers()
     around = joined_environment()
     rank, ranks = ranks_around(around)
     if rank > 0:

@@ -16,6 +16,7 @@ class Place:
         store_socket: a listening socket at which the ranks meet; given to the first rank by our own launcher.
         store_port: the port of that socket.
         failure_file: where our own launcher looks for what went wrong here; it says so once for all ranks.
+        is_quiet: whether the console shall hear of warnings and errors only.
     """
 
     rank: int = 0
@@ -24,6 +25,7 @@ class Place:
     store_socket: int | None = None
     store_port: int = 0
     failure_file: Path | None = None
+    is_quiet: bool = False
 
     @property
     def is_first(self) -> bool:
@@ -40,6 +42,7 @@ def read_place(environ: Mapping[str, str] = os.environ) -> Place:
         store_socket=whole_number(environ, "TITANRUN_STORE_SOCKET", 0) or None,
         store_port=whole_number(environ, "MASTER_PORT", 0),
         failure_file=Path(file) if (file := environ.get("TITANRUN_FAILURE_FILE")) else None,
+        is_quiet="TITANRUN_QUIET" in environ,
     )
 
 

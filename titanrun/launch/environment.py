@@ -23,6 +23,11 @@ def leave_out_pydantic_plugins() -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 
+def quieten_workers() -> None:
+    """Let the workers that this process starts tell the console of warnings and errors only."""
+    os.environ["TITANRUN_QUIET"] = "1"
+
+
 def worker_environment(rank: int, count: int, *, port: int, failure_file: Path) -> dict[str, str]:
     """What one of `count` workers on this machine finds in its environment: what torchrun would set, and where to tell of a failure."""
     defaults = {"OMP_NUM_THREADS": str(max(1, usable_cores() // count))}

@@ -30,7 +30,7 @@ def build_metric_log(recipe: Recipe, job: Job, *, first_step: int) -> MetricLog:
     for config in recipe.metrics.trackers:
         trackers[config.name] = BackgroundTracker(config.builder()(config, run_dir=run_dir))
     colors = not recipe.metrics.disable_color_printing
-    console = ConsoleLog(steps_of(recipe), sys.stderr, first_step=first_step, colors=colors)
+    console = None if job.place.is_quiet else ConsoleLog(steps_of(recipe), sys.stderr, first_step=first_step, colors=colors)
     return MetricLog(MetricsFile(run_dir / METRICS_FILE), console, trackers)
 
 

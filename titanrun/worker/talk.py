@@ -90,13 +90,15 @@ class StepLines:
 def talking(log_file: Path, hidden: Hidden, place: Place) -> Iterator[None]:
     """Within the block titanrun's messages and Python's warnings, less what is `hidden`, go to `log_file`, and on the first rank to stderr.
 
-    Other ranks say on stderr only why they failed, and none does where a launcher says it for all.
+    Other ranks say on stderr only why they failed, and none does where a launcher says it for all. A quiet run says there what is wrong.
     """
     log_file.parent.mkdir(parents=True, exist_ok=True)
     to_file = LogFile(log_file)
     to_file.setFormatter(Masking(LINE, hidden))
     # the console shows the steps in its own way
     to_stderr = CurrentStderr(hidden, silent={STEPS} if place.failure_file is None else {STEPS, FAILURES})
+    if place.is_quiet:
+        to_stderr.setLevel(logging.WARNING)
     if not place.is_first:
         to_stderr.addFilter(lambda record: record.name == FAILURES)
     handlers = (to_stderr, to_file)
