@@ -64,7 +64,7 @@ def test_row_10_a_flipped_bit_is_named_and_survived(killed: Path, uncut: Path) -
     assert_survived(killed, uncut, flip(saved(killed, 9), random.Random(10)))
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 def test_row_10_each_of_100_flipped_bits_is_named_and_survived(killed_once: Path, tmp_path: Path, uncut: Path, note: Note) -> None:
     for seed in range(100):
         folder = tmp_path / f"run-{seed}"
@@ -75,7 +75,7 @@ def test_row_10_each_of_100_flipped_bits_is_named_and_survived(killed_once: Path
     note(10, injected="one bit flipped in the newest checkpoint, 100 seeds", outcome=outcome, lost="two intervals at most")
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 def test_row_10_no_edit_of_10_000_bytes_is_loaded_in_silence(killed_once: Path, note: Note) -> None:
     folder = saved(killed_once, 9)
     store, draw = CheckpointStore(folder=folder.parent), random.Random(10_000)

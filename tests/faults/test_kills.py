@@ -79,7 +79,7 @@ def test_row_6_a_few_kills_at_random_times(run: Run, uncut: Path) -> None:
     assert random_kills(run, uncut, 12, seed=6)[0] == 12
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 def test_row_6_200_kills_at_random_times(run: Run, uncut: Path, note: Note) -> None:
     kills, ended = random_kills(run, uncut, 200, seed=200)
     note(
