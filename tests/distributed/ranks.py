@@ -116,7 +116,7 @@ def train(nproc: int, overrides: Sequence[str], *, folder: Path | None = None, l
     assert [process.exitcode for process in ranks] == [0] * nproc
     lines = [{name: line[name] for name in NUMBERS if name in line} for line in read_metrics(folder / "metrics.jsonl")]
     gradients, seen = (
-        [torch.load(path, weights_only=False) for path in sorted(folder.glob(f"{what}-*.pt"))] for what in ("gradients", "seen")
+        [torch.load(path, weights_only=True) for path in sorted(folder.glob(f"{what}-*.pt"))] for what in ("gradients", "seen")
     )
     return Trained(folder, lines, gradients, seen)
 
