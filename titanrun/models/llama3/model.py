@@ -4,6 +4,8 @@ Shapes: B batch, T tokens of a row, D model width, N query heads, K key and valu
 V vocabulary.
 """
 
+from typing import Any
+
 import torch
 from torch import Generator, Tensor, nn
 
@@ -17,7 +19,7 @@ from titanrun.models.shared.rope import rope_rows, rope_table, rotate
 
 
 class Attention(nn.Module):
-    """Causal self-attention in which groups of query heads share a key and value head."""
+    """Masked self-attention in which groups of query heads share a key and value head."""
 
     def __init__(self, config: Llama3Config) -> None:
         super().__init__()
@@ -28,12 +30,12 @@ class Attention(nn.Module):
         self.wo = nn.Linear(config.n_heads * config.head_dim, config.dim, bias=False)
         self.backend = attention_backend(config.attention)
 
-    def forward(self, x_BTD: Tensor, rope_BT1P: Tensor) -> Tensor:
+    def forward(self, x_BTD: Tensor, rope_BT1P: Tensor, seen: Any) -> Tensor:
         heads = (-1, self.head_dim)
         q_BTNH = rotate(self.wq(x_BTD).unflatten(-1, heads), rope_BT1P)
         k_BTKH = rotate(self.wk(x_BTD).unflatten(-1, heads), rope_BT1P)
         v_BTKH = self.wv(x_BTD).unflatten(-1, heads)
-        out_BNTH = self.backend(q_BTNH.transpose(1, 2), k_BTKH.transpose(1, 2), v_BTKH.transpose(1, 2))
+        out_BNTH = self.backend(q_BTNH.transpose(1, 2), k_BTKH.transpose(1, 2), v_BTKH.transpose(1, 2), seen)
         return self.wo(out_BNTH.transpose(1, 2).flatten(2))
 
 
@@ -47,8 +49,8 @@ class TransformerBlock(nn.Module):
         self.attention_norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
         self.ffn_norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
 
-    def forward(self, x_BTD: Tensor, rope_BT1P: Tensor) -> Tensor:
-        h_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), rope_BT1P)
+    def forward(self, x_BTD: Tensor, rope_BT1P: Tensor, seen: Any) -> Tensor:
+        h_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), rope_BT1P, seen)
         return h_BTD + self.feed_forward(self.ffn_norm(h_BTD))
 
     def init_weights(self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None) -> None:

@@ -3,6 +3,8 @@
 Shapes: B batch, T tokens of a row, D model width, N query heads, K key and value heads, H head width.
 """
 
+from typing import Any
+
 import torch
 from torch import Generator, Tensor, nn
 
@@ -17,7 +19,7 @@ from titanrun.models.shared.rope import cos_sin_table, rope_rows, rotate_halves
 
 
 class Attention(nn.Module):
-    """Causal self-attention in which groups of query heads share a key and value head; both are normalised head by head."""
+    """Masked self-attention in which groups of query heads share a key and value head; both are normalised head by head."""
 
     def __init__(self, config: Qwen3Config) -> None:
         super().__init__()
@@ -30,12 +32,12 @@ class Attention(nn.Module):
         self.k_norm = nn.RMSNorm(config.head_dim, eps=config.norm_eps)
         self.backend = attention_backend(config.attention)
 
-    def forward(self, x_BTD: Tensor, rope_BT1R: Tensor) -> Tensor:
+    def forward(self, x_BTD: Tensor, rope_BT1R: Tensor, seen: Any) -> Tensor:
         heads = (-1, self.head_dim)
         q_BTNH = rotate_halves(self.q_norm(self.wq(x_BTD).unflatten(-1, heads)), rope_BT1R)
         k_BTKH = rotate_halves(self.k_norm(self.wk(x_BTD).unflatten(-1, heads)), rope_BT1R)
         v_BTKH = self.wv(x_BTD).unflatten(-1, heads)
-        out_BNTH = self.backend(q_BTNH.transpose(1, 2), k_BTKH.transpose(1, 2), v_BTKH.transpose(1, 2))
+        out_BNTH = self.backend(q_BTNH.transpose(1, 2), k_BTKH.transpose(1, 2), v_BTKH.transpose(1, 2), seen)
         return self.wo(out_BNTH.transpose(1, 2).flatten(2))
 
 
@@ -53,8 +55,8 @@ class TransformerBlock(nn.Module):
         self.ffn_norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
         self.has_experts = config.moe is not None
 
-    def forward(self, x_BTD: Tensor, rope_BT1R: Tensor) -> Tensor:
-        h_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), rope_BT1R)
+    def forward(self, x_BTD: Tensor, rope_BT1R: Tensor, seen: Any) -> Tensor:
+        h_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), rope_BT1R, seen)
         hidden = self.moe if self.has_experts else self.feed_forward
         return h_BTD + hidden(self.ffn_norm(h_BTD))
 

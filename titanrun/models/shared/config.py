@@ -137,20 +137,12 @@ class AttentionConfig(Config):
     """How scores are computed and which of them are masked."""
 
     backend: OrAuto[Literal["sdpa", "flex", "varlen"]] = performance("auto")
-    """sdpa: torch's scaled_dot_product_attention; flex and varlen need an accelerator."""
+    """sdpa: torch's scaled_dot_product_attention; flex and varlen compute nothing that is masked, on accelerators."""
     mask: OrAuto[Literal["causal", "block_causal"]] = numerics("auto")
     """causal: every earlier token of the row; block_causal: every earlier token of the same document."""
-
-
-def refused_attention(attention: AttentionConfig) -> Problem | None:
-    """The problem with a back end or mask that cannot run; None where it can, or where it is not decided yet."""
-    if attention.backend in ("flex", "varlen"):
-        message = f"the {attention.backend} attention back end is not built yet"
-        return Problem("not-built", message, ("model", "attention", "backend"), help="use backend sdpa with mask causal")
-    if attention.backend == "sdpa" and attention.mask == "block_causal":
-        message = "the sdpa attention back end has no document mask, and block_causal asks for one"
-        return Problem("conflict", message, ("model", "attention", "mask"), help="use mask causal")
-    return None
+    documents: OrAuto[Literal["positions", "eos"]] | None = numerics("auto")
+    """What begins a document, for block_causal: positions that start anew, or the token after an end-of-text token; `auto` follows the
+    dataset; null: nothing does, for causal."""
 
 
 class RopeScalingConfig(ComponentConfig):
