@@ -93,7 +93,7 @@ class ModelConfig(ComponentConfig):
 
     def kept_widths(self) -> tuple[int, int]:
         """Elements that a layer keeps of each token for its backward pass: those as wide as the stream, and those that
-        tensor-parallel ranks split."""
+        tensor-parallel ranks split. Of layers that differ, those of the one that keeps most."""
         raise NotImplementedError
 
     def heads(self) -> dict[str, int]:
@@ -125,12 +125,6 @@ def decided(value: T | Literal["auto"]) -> T:
     """A value that `resolve` has filled in."""
     assert not isinstance(value, str) or value != AUTO, "an unresolved model config"
     return value
-
-
-def kept_by_layer(*, dim: int, q_width: int, kv_width: int, hidden: int) -> tuple[int, int]:
-    """`kept_widths` of a layer of attention and SwiGLU: the inputs and outputs of both norms; queries, keys, values, the attention's
-    output as the kernel gives it and as the projection takes it; and gate, activated gate, value and their product."""
-    return 4 * dim, 3 * q_width + 2 * kv_width + 4 * hidden
 
 
 class AttentionConfig(Config):
