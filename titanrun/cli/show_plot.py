@@ -6,6 +6,7 @@ from pathlib import Path
 from titanrun.cli.plots import braille, svg
 from titanrun.cli.plots.axes import Curve
 from titanrun.cli.terminal import columns
+from titanrun.config.base import dump
 from titanrun.config.problems import fail
 from titanrun.recipe.recipe import Recipe
 
@@ -24,7 +25,7 @@ def show_plot(run: Recipe, name: str, file: str) -> None:
         Path(file).write_text(svg.plot([curve], title=f"{run.name}: {name}", x_label="step"), encoding="utf-8")
         print(file)
         return
-    sys.stdout.write(f"learning rate: {run.lr_scheduler.name}, {len(curve.x):,} points\n")
+    sys.stdout.write(f"learning rate: {dump(run.lr_scheduler)['name']}, {len(curve.x):,} points\n")
     sys.stdout.write(braille.plot([curve], width=columns() or PIPED, x_label="step"))
 
 
