@@ -29,6 +29,7 @@ FLOORS = [
 DESCRIPTION_BESIDE_EXECUTION = {
     "titanrun.components.checkpoints.digested_file",
     "titanrun.components.checkpoints.manifest",
+    "titanrun.components.checkpoints.quantization",
     "titanrun.components.checkpoints.retention",
     "titanrun.components.checkpoints.whole_folder",
     "titanrun.components.schedules.decays",
