@@ -45,10 +45,17 @@ class Muon(AdamW):
         finally:
             self.param_groups = groups
 
+    def initial_state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """The state of a parameter before its first update."""
+        zeros = torch.zeros_like(parameter, requires_grad=False)
+        if any(parameter is matrix for group in self.param_groups if group["matrices"] for matrix in group["params"]):
+            return {"momentum_buffer": zeros}
+        return {"step": torch.zeros(()), "exp_avg": zeros, "exp_avg_sq": torch.zeros_like(zeros)}
+
     def _update(self, parameter: nn.Parameter, gradient: Tensor, group: dict[str, Any]) -> None:
+        if not self.state[parameter]:
+            self.state[parameter] = self.initial_state(parameter)
         state = self.state[parameter]
-        if not state:
-            state["momentum_buffer"] = torch.zeros_like(parameter)
         momentum = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
         towards = gradient.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum
         update = orthogonal_parts(towards, steps=group["ns_steps"], dtype=group["ns_dtype"])
