@@ -1,11 +1,14 @@
 """The one place on the execution side that reads or writes environment variables."""
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from titanrun.config.problems import fail
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +64,14 @@ def whole_number(environ: Mapping[str, str], name: str, default: int) -> int:
 def variables() -> Mapping[str, str]:
     """The environment variables that the secrets of a recipe name."""
     return dict(os.environ)
+
+
+def enforce(name: str, value: str) -> None:
+    """Sets a variable that the recipe decides on, whatever the user has set it to; a warning says so."""
+    before = os.environ.get(name, value)
+    if before != value:
+        log.warning("the environment variable %s is %s, and the recipe makes it %s", name, before, value)
+    os.environ[name] = value
 
 
 def set_default(name: str, value: str) -> None:

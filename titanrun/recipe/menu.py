@@ -30,6 +30,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.optimizer",
     "titanrun.recipe.rules.replicas",
     "titanrun.recipe.rules.guard",
+    "titanrun.recipe.rules.profiling",
     "titanrun.recipe.rules.unread",
     "titanrun.recipe.rules.unread_parallel",
 )

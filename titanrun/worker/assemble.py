@@ -32,6 +32,7 @@ from titanrun.worker.build_data import Share, build_loader, build_tokenizer, bui
 from titanrun.worker.build_guard import build_evidence_writer, build_finite_guard, build_watchdog
 from titanrun.worker.build_metrics import build_metric_log, build_throughput
 from titanrun.worker.build_model import build_engine, build_model, lay_out, lives_on_host, materialise
+from titanrun.worker.build_profiling import profiled
 from titanrun.worker.company import company, decisions
 from titanrun.worker.job import Job
 from titanrun.worker.length import length_words, refuse_fewer_epochs, steps_of, with_length
@@ -53,9 +54,7 @@ def assembled(
     """
     device = find_device(recipe.device, local_rank=job.place.local_rank)
     with company(recipe, job, device) as meshes:
-        seed_everything(recipe.debug.seed)
-        if recipe.debug.deterministic:
-            use_deterministic_kernels(warn_only=recipe.debug.deterministic_warn_only)
+        settle_chance(recipe)
         rows, validator = build_data(recipe, job, Share() if meshes is None else Share(meshes.batch_rank, meshes.degrees.batch))
         recipe = with_length(recipe, rows=rows.row_count)
         engine = build_whole_engine(recipe, device, meshes)
@@ -69,6 +68,7 @@ def assembled(
             closing(checkpoints),
             closing(build_metric_log(recipe, job, first_step=state.step)) as metrics,
             build_watchdog(recipe, job) as watchdog,
+            profiled(recipe, job, device, first_step=state.step) as after_step,
         ):
             yield Trainer(
                 engine=engine,
@@ -89,7 +89,15 @@ def assembled(
                 watchdog=watchdog,
                 on_bad_step=build_evidence_writer(recipe, job, rows),
                 on_first_step=partial(shorten_patience, recipe, meshes),
+                on_step_end=after_step,
             )
+
+
+def settle_chance(recipe: Recipe) -> None:
+    """What is drawn follows from the seed, and what is computed from what is drawn, where the recipe wants that."""
+    seed_everything(recipe.debug.seed)
+    if recipe.debug.deterministic:
+        use_deterministic_kernels(warn_only=recipe.debug.deterministic_warn_only)
 
 
 def build_whole_engine(recipe: Recipe, device: torch.device, meshes: Meshes | None) -> Engine:
