@@ -36,9 +36,11 @@ DESCRIPTION_BESIDE_EXECUTION = {
     "titanrun.distributed.schedule_file",
     "titanrun.distributed.stages",
     "titanrun.models.shared.counting",
+    "titanrun.models.shared.decoder_config",
     "titanrun.models.shared.family",
     "titanrun.models.shared.flavors",
     "titanrun.models.shared.huggingface_config",
+    "titanrun.models.shared.huggingface_decoder",
 }
 MAY_IMPORT = {
     "D0": {"D0"},

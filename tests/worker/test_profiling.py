@@ -28,15 +28,10 @@ def test_each_cycle_leaves_a_trace_of_its_last_steps(run: Run) -> None:
     cycle = "profiling={enable_profiling: true, profile_freq: 4, profiler_active: 2, profiler_warmup: 1, save_traces_folder: seen}"
     resolved = run("run", cycle, "training.steps=9", "checkpoint.enable=false")
     assert main([str(resolved)]) == 0
-    traces = sorted((resolved.parent / "seen").rglob("*"))
-    assert [str(path.relative_to(resolved.parent)) for path in traces if path.is_file()] == [
-        "seen/iteration_4/rank0.pt.trace.json",
-        "seen/iteration_8/rank0.pt.trace.json",
-    ]
-    assert [steps_in(path) for path in traces if path.is_file()] == [
-        ["ProfilerStep#3", "ProfilerStep#4"],
-        ["ProfilerStep#7", "ProfilerStep#8"],
-    ]
+    traces = sorted(path for path in (resolved.parent / "seen").rglob("*") if path.is_file())
+    files = [str(path.relative_to(resolved.parent)) for path in traces]
+    assert files == ["seen/iteration_4/rank0.pt.trace.json", "seen/iteration_8/rank0.pt.trace.json"]
+    assert [steps_in(path) for path in traces] == [[f"ProfilerStep#{step}" for step in steps] for steps in ((3, 4), (7, 8))]
     names = {event["name"] for event in json.loads(traces[-1].read_text())["traceEvents"]}
     assert any("mm" in name for name in names) and any("Backward" in name for name in names)
 

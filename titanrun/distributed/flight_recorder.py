@@ -4,10 +4,13 @@ nccl writes the file by itself where a collective times out; for gloo, and where
 written here. `python -m torch.distributed.flight_recorder.fr_trace <folder>` compares the files of all ranks.
 """
 
+import json
 import logging
+import pickle
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from titanrun.distributed.config import CommConfig
@@ -17,8 +20,6 @@ from titanrun.distributed.environment import Place, enforce, variables
 SIZE, FILE = "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"
 # a rank whose collective timed out ends, without closing what may hang for good
 SKIP_CLEANUP = "3"
-# nccl's recorder, which only builds with nccl have, and that of gloo
-DUMPS = ("_dump_nccl_trace", "_dump_fr_trace")
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +45,24 @@ def write_collectives(place: Place) -> Path | None:
     path = Path(f"{prefix}{place.rank}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(next(dump for name in DUMPS if (dump := getattr(c10d, name, None)) is not None)())
+        path.write_bytes(last_collectives())
     except (OSError, RuntimeError) as error:
         log.warning("cannot write what the last collectives were: %s", error)
         return None
     return path
+
+
+def last_collectives() -> bytes:
+    """What nccl's recorder holds where ranks use nccl, else gloo's, which does not say who is in which group."""
+    of_nccl = getattr(c10d, "_dump_nccl_trace", None)
+    if of_nccl is not None and "nccl" in dist.get_backend_config():
+        return bytes(of_nccl())
+    found = pickle.loads(c10d._dump_fr_trace())
+    groups = {name: group for group, name in dist.distributed_c10d._world.pg_names.items()}
+    found["pg_config"] = {name: {"name": name, "desc": group.group_desc, "ranks": members(group)} for name, group in groups.items()}
+    return pickle.dumps(found)
+
+
+def members(group: dist.ProcessGroup) -> str:
+    """The ranks of a group, as the recorder writes them."""
+    return json.dumps(dist.get_process_group_ranks(group))

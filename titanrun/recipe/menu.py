@@ -23,6 +23,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.experts",
     "titanrun.recipe.rules.compiled",
     "titanrun.recipe.rules.recomputing",
+    "titanrun.recipe.rules.attention",
     "titanrun.recipe.rules.model",
     "titanrun.recipe.rules.data",
     "titanrun.recipe.rules.schedule",

@@ -56,6 +56,7 @@ class HuggingFaceConfig:
         self.family = family
         self.within = within
         self.problems: list[Problem] = []
+        self.inner: list[HuggingFaceConfig] = []
 
     def whole(self, key: str, default: Any = NO_DEFAULT) -> Any:
         """A positive whole number. null counts as absent."""
@@ -74,6 +75,12 @@ class HuggingFaceConfig:
         """A nested mapping; {} where it is absent or null."""
         value: dict[str, Any] = self.take(key, {}, lambda value: isinstance(value, dict), "a mapping")
         return value
+
+    def within_key(self, key: str) -> "HuggingFaceConfig":
+        """A nested mapping, empty where it is absent or null, to be read like this one and closed with it."""
+        inner = HuggingFaceConfig(self.mapping(key), family=self.family, within=self.place(key))
+        self.inner.append(inner)
+        return inner
 
     def only(self, key: str, *allowed: Any) -> Any:
         """A switch that must have one of the allowed values, or be absent or null, which counts as the first."""
@@ -99,13 +106,13 @@ class HuggingFaceConfig:
             self.refuse(f"{self.place(key)} is {json.dumps(value)}, expected {expected}")
         return None if default is NO_DEFAULT else default
 
-    def close(self, *more: "HuggingFaceConfig") -> None:
-        """Raise ProblemsFound with the problems of this and `more` mappings; a key that is left over is one, unless it is harmless."""
-        for mapping in (self, *more):
+    def close(self) -> None:
+        """Raise ProblemsFound with the problems of this mapping and those in it; a key that is left over is one, unless it is harmless."""
+        for mapping in (self, *self.inner):
             for key in sorted(mapping.rest.keys() - HARMLESS):
                 help = "if it changes nothing in the forward pass, write the sizes into the recipe with flavor null"
                 mapping.refuse(f"{mapping.place(key)} is a switch that {self.family} does not know", help=help)
-        problems = [problem for mapping in (self, *more) for problem in mapping.problems]
+        problems = [problem for mapping in (self, *self.inner) for problem in mapping.problems]
         if problems:
             raise ProblemsFound(problems)
 

@@ -53,8 +53,8 @@ def simulation_saves_nothing(run: Recipe) -> Iterator[Finding]:
 
 @rule("simulation-has-one-stage")
 def simulation_has_one_stage(run: Recipe) -> Iterator[Finding]:
-    """Before the first step the stages of a pipeline tell each other the shapes of what they pass on, and ranks that comm.mode simulates tell
-    nothing. `titanrun plan` works out what a pipeline needs."""
+    """Before the first step the stages of a pipeline tell each other the shapes of what they pass on, and ranks that comm.mode simulates
+    tell nothing. `titanrun plan` works out what a pipeline needs."""
     stages = at("pipeline_parallel_degree")
     if run.comm.mode != "default" and run.parallelism.pipeline_parallel_degree > 1:
         message = "the stages of a pipeline exchange what simulated ranks do not have"
