@@ -17,7 +17,8 @@ class Place:
 
     Args:
         store_socket: a listening socket at which the ranks meet; given to the first rank by our own launcher.
-        store_port: the port of that socket.
+        store_host: where the first rank is reached.
+        store_port: the port of the store there.
         failure_file: where our own launcher looks for what went wrong here; it says so once for all ranks.
         is_quiet: whether the console shall hear of warnings and errors only.
     """
@@ -26,6 +27,7 @@ class Place:
     local_rank: int = 0
     world_size: int = 1
     store_socket: int | None = None
+    store_host: str = "127.0.0.1"
     store_port: int = 0
     failure_file: Path | None = None
     is_quiet: bool = False
@@ -43,6 +45,7 @@ def read_place(environ: Mapping[str, str] = os.environ) -> Place:
         local_rank=whole_number(environ, "LOCAL_RANK", 0),
         world_size=whole_number(environ, "WORLD_SIZE", 1),
         store_socket=whole_number(environ, "TITANRUN_STORE_SOCKET", 0) or None,
+        store_host=environ.get("MASTER_ADDR", "127.0.0.1"),
         store_port=whole_number(environ, "MASTER_PORT", 0),
         failure_file=Path(file) if (file := environ.get("TITANRUN_FAILURE_FILE")) else None,
         is_quiet="TITANRUN_QUIET" in environ,

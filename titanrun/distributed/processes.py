@@ -129,6 +129,12 @@ def patient_group() -> dist.ProcessGroup:
     return group
 
 
+def meet_again(place: Place, name: str) -> None:
+    """Opens a group of processes beside the ranks, one of each rank, which meet at the ranks' store under a name of their own."""
+    store = dist.TCPStore(place.store_host, place.store_port, is_master=False, wait_for_workers=False, timeout=PATIENCE)
+    dist.init_process_group("gloo", store=dist.PrefixStore(name, store), rank=place.rank, world_size=place.world_size, timeout=PATIENCE)
+
+
 def is_open() -> bool:
     """Whether this process is in a process group, so that its end would wait for others."""
     return dist.is_available() and dist.is_initialized()
