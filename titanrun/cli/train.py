@@ -2,13 +2,17 @@
 
 from argparse import Namespace
 from datetime import datetime
+from pathlib import Path
 
 from titanrun.cli.arguments import Parser, split_overrides
 from titanrun.cli.guard import print_problems
 from titanrun.cli.voice import detail_files, note
+from titanrun.config.problems import fail
+from titanrun.launch.config import LocalLaunchConfig
 from titanrun.launch.environment import environment, joined_environment, quieten_workers, ranks_around
 from titanrun.launch.local import become_worker
 from titanrun.launch.machine import accelerators
+from titanrun.launch.nodes import start_with_others
 from titanrun.recipe.drift import change_text
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import Resolved, resolve
@@ -46,6 +50,9 @@ def run(arguments: list[str]) -> int:
         ranks=ranks if ranks > 1 else None,
         machine_ranks=machine_ranks,
     )
+    launch = resolved.run.launch
+    if ranks == 1 and launch.nodes > 1 and resolved.run.comm.mode == "default":
+        return with_other_nodes(resolved, arguments)
     detail_files(options, resolved.tree)
     if resolved.warnings and not options.quiet:
         print_problems(resolved.warnings)
@@ -57,8 +64,17 @@ def run(arguments: list[str]) -> int:
     assert resolved.ranks is not None
     # simulated ranks are all in one process
     processes = resolved.ranks if resolved.run.comm.mode == "default" else 1
-    code: int = resolved.run.launch.builder()(resolved.run.launch, resolved=directory.path / RESOLVED, processes=processes)
+    code: int = launch.builder()(launch, resolved=directory.path / RESOLVED, processes=processes)
     return code
+
+
+def with_other_nodes(resolved: Resolved, arguments: list[str]) -> int:
+    """Trains on this machine together with others, on which the same command is started; the first of all ranks opens the run."""
+    launch, folder = resolved.run.launch, resolved.recipe.dump_folder
+    if not isinstance(launch, LocalLaunchConfig) or resolved.ranks is None:
+        raise fail("usage", "this launcher starts nothing on several machines", path=("launch",))
+    here = resolved.ranks // launch.nnodes
+    return start_with_others(launch, arguments, processes=here, run_dir=Path(folder) if folder else None)
 
 
 def opened(resolved: Resolved, arguments: list[str], options: Namespace) -> RunDirectory:

@@ -4,12 +4,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from importlib import import_module
 from typing import cast
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from titanrun.config.problems import fail
 from titanrun.distributed.config import CommConfig
@@ -22,6 +22,8 @@ PATIENCE = timedelta(days=1)
 PATIENT = "titanrun: patient"
 # the back end of ranks that are not there
 FAKE = "fake"
+# imported by name, where it is wanted: once it is there, torch warns about every real group
+FAKE_GROUPS = "torch.testing._internal.distributed.fake_pg"
 # gloo says nothing else by which its errors could be told from others
 GLOO = ("gloo", "Connection closed by peer")
 
@@ -53,14 +55,18 @@ def meet(place: Place, *, timeout_seconds: int) -> dist.Store:
 
 def from_first(store: dist.Store, place: Place, key: str, tell: Callable[[], str], *, until: Callable[[], bool]) -> str | None:
     """What `tell` gives on the first rank, on every rank; None where `until` ended the wait for it."""
-    if place.is_first:
-        store.set(key, tell())
-    # looking again and again instead of waiting: a signal is heard only between two calls
-    while not store.check([key]):
-        if until():
-            return None
-        time.sleep(LOOK_SECONDS)
-    return store.get(key).decode()
+    try:
+        if place.is_first:
+            store.set(key, tell())
+        # looking again and again instead of waiting: a signal is heard only between two calls
+        while not store.check([key]):
+            if until():
+                return None
+            time.sleep(LOOK_SECONDS)
+        return store.get(key).decode()
+    except dist.DistError as error:
+        message = f"rank {place.rank} of {place.world_size} lost the first rank before the run began"
+        raise fail("internal", message, help="what that one says is the reason") from error
 
 
 @contextmanager
@@ -108,7 +114,8 @@ def process_group(store: dist.Store, place: Place, *, device: torch.device, comm
 @contextmanager
 def fake_process_group(rank: int, world_size: int) -> Iterator[None]:
     """Within the block this process is `rank` of so many, whose collectives give back what they were given."""
-    dist.init_process_group(FAKE, store=FakeStore(), rank=rank, world_size=world_size)
+    store = import_module(FAKE_GROUPS).FakeStore()
+    dist.init_process_group(FAKE, store=store, rank=rank, world_size=world_size)
     try:
         yield
     finally:

@@ -160,7 +160,7 @@ def report(failure: Failure, error: BaseException, job: Job, hidden: Hidden) -> 
     if failure.is_of_another and (collectives := write_collectives(job.place)) is not None:
         text = f"{text} (last collectives: {collectives})"
     if job.place.failure_file is not None:
-        told = {"time": time.time(), "is_of_another": failure.is_of_another, "text": hidden.masked(text)}
+        told = {"time": time.time(), "is_of_another": failure.is_of_another, "text": hidden.masked(text), "exit_code": failure.exit_code}
         write_json(job.place.failure_file, told)
     # nobody wants to read of every rank that it lost the one that failed
     logging.getLogger(FAILURES).log(logging.INFO if failure.is_of_another else logging.ERROR, "%s", text)

@@ -16,6 +16,7 @@ COMPILING = ("components", "backend")
 RECORDING = ("save_traces_folder", "save_traces_file_prefix")
 FRAGMENTS = ("num_fragments", "module_fqns_per_model_fragment", "fragment_sync_delay", "fragment_update_alpha", "should_quantize")
 WARMUP = ("warmup_start_factor", "first_step")
+MEETING = ("rdzv_endpoint", "rdzv_id", "rdzv_timeout_seconds")
 DECAY = ("decay_type", "min_lr_factor")
 
 
@@ -166,6 +167,14 @@ def settings_need_semi_sync(run: Recipe) -> Iterator[Finding]:
         return
     for name in FRAGMENTS if method else ("sync_steps", *FRAGMENTS):
         yield unread(("fault_tolerance", name), switch, f"is {method or 'null'}", "choose another semi_sync_method, or remove it")
+
+
+@rule("settings-need-nodes")
+def settings_need_nodes(run: Recipe) -> Iterator[Finding]:
+    """One machine meets nobody: where and how is read only with launch.nnodes above 1. Remove it, or set nnodes."""
+    if run.launch.nodes == 1:
+        for name in MEETING:
+            yield unread(("launch", name), ("launch", "nnodes"), "is 1", "set launch.nnodes above 1, or remove it")
 
 
 @rule("balance-needs-experts")
