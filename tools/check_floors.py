@@ -31,6 +31,7 @@ DESCRIPTION_BESIDE_EXECUTION = {
     "titanrun.components.checkpoints.manifest",
     "titanrun.components.checkpoints.retention",
     "titanrun.components.checkpoints.whole_folder",
+    "titanrun.components.metrics.jsonl",
     "titanrun.components.tokenizers.vocabulary",
     "titanrun.distributed.degrees",
     "titanrun.distributed.schedule_file",
