@@ -14,6 +14,7 @@ from typing import NoReturn
 import torch
 
 from titanrun.components.data.loader import RowLoader
+from titanrun.distributed.flight_recorder import write_collectives
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.run_dir import STATUS, read_json, write_json
 from titanrun.training.evidence import Evidence
@@ -33,7 +34,8 @@ log = logging.getLogger(__name__)
 def build_finite_guard(recipe: Recipe, device: torch.device) -> FiniteGuard:
     """What judges each step's numbers."""
     section = recipe.guard
-    return FiniteGuard(section.non_finite, device, SpikeWatch(section.spike_sigmas, section.spike_window))
+    watch = SpikeWatch(section.spike_sigmas, section.spike_window)
+    return FiniteGuard(section.non_finite, device, watch, judges=recipe.comm.mode == "default")
 
 
 def build_watchdog(recipe: Recipe, job: Job) -> Watchdog:
@@ -79,6 +81,8 @@ def end_hung_rank(job: Job, hang: Hang) -> NoReturn:
     limit = {"first step": "guard.first_step_timeout_seconds", "step": "guard.step_timeout_seconds", "save": "guard.save_timeout_seconds"}
     stacks = dump_stacks(run_dir / "logs" / f"stacks-rank-{place.rank}.txt")
     told = f"error[hang]: rank {place.rank} hangs: {doing[hang.phase]} takes longer than {limit[hang.phase]}; its stacks are in {stacks}"
+    if place.world_size > 1 and (collectives := write_collectives(place)) is not None:
+        told += f", its last collectives in {collectives}"
     logging.getLogger(FAILURES).error("%s", told)
     if place.failure_file is not None:
         write_json(place.failure_file, {"time": time.time(), "is_of_another": False, "text": told})
