@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from titanrun.components.data.token_file import TokenSummary
+from titanrun.config.counted import counted
 from titanrun.config.problems import fail
 
 
@@ -32,6 +33,6 @@ class Windows:
 def cut_windows(tokens: NDArray[np.integer], *, row_length: int, summary: TokenSummary, source: str) -> Windows:
     """Windows over a stream. Raises a data problem where it is too short for one."""
     if len(tokens) < row_length:
-        message = f"'{source}' has {len(tokens)} tokens, one row of seq_len {row_length - 1} takes {row_length}"
+        message = f"'{source}' has {counted(len(tokens), 'token')}, one row of seq_len {row_length - 1} takes {row_length}"
         raise fail("data", message, help="use more data or a smaller seq_len")
     return Windows(tokens, row_length=row_length, summary=summary)
