@@ -11,6 +11,7 @@ from titanrun.components.data.loader import RowLoader
 from titanrun.components.metrics.recorder import Recorder
 from titanrun.components.validation.validator import Validator
 from titanrun.distributed.device import device_name, emulates_bfloat16, find_device
+from titanrun.distributed.liveness import heard_by, sign_of_life
 from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.precision import Precision, precision_named
 from titanrun.distributed.processes import first_alone, first_decides, set_timeout
@@ -52,10 +53,8 @@ def assembled(
         on_step: called with the number of each step done.
     """
     device = find_device(recipe.device, local_rank=job.place.local_rank)
-    with company(recipe, job, device) as meshes:
-        seed_everything(recipe.debug.seed)
-        if recipe.debug.deterministic:
-            use_deterministic_kernels(warn_only=recipe.debug.deterministic_warn_only)
+    with build_watchdog(recipe, job) as watchdog, heard_by(watchdog.beat), company(recipe, job, device) as meshes:
+        settle(recipe)
         rows, validator = build_data(recipe, job, Share() if meshes is None else Share(meshes.batch_rank, meshes.degrees.batch))
         recipe = with_length(recipe, rows=rows.row_count)
         engine = build_whole_engine(recipe, device, meshes)
@@ -68,7 +67,8 @@ def assembled(
             torch.autograd.set_detect_anomaly(recipe.debug.detect_anomaly),
             closing(checkpoints),
             closing(build_metric_log(recipe, job, first_step=state.step)) as metrics,
-            build_watchdog(recipe, job) as watchdog,
+            # ranks that are done wait for the first one's files
+            closing(watchdog),
         ):
             yield Trainer(
                 engine=engine,
@@ -92,12 +92,20 @@ def assembled(
             )
 
 
+def settle(recipe: Recipe) -> None:
+    """What holds for the whole process, before anything draws or computes."""
+    seed_everything(recipe.debug.seed)
+    if recipe.debug.deterministic:
+        use_deterministic_kernels(warn_only=recipe.debug.deterministic_warn_only)
+
+
 def build_whole_engine(recipe: Recipe, device: torch.device, meshes: Meshes | None) -> Engine:
     """The model, laid out and with its first weights, and what trains it."""
     precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
     model = build_model(recipe, precision)
     layout = lay_out(recipe, model, meshes=meshes, precision=precision)
     materialise(model, device=device, seed=recipe.debug.seed, offload=lives_on_host(recipe, meshes))
+    sign_of_life()
     return build_engine(recipe, model, layout, device=device, meshes=meshes)
 
 
@@ -106,7 +114,9 @@ def build_data(recipe: Recipe, job: Job, share: Share) -> tuple[RowLoader, Valid
     with first_alone(job.store, job.place, "data"):
         tokenizer = build_tokenizer(recipe)
         rows = build_loader(recipe, tokenizer, job.resolved.parent, share)
-        return rows, build_validator(recipe, tokenizer, job.resolved.parent, share)
+        validator = build_validator(recipe, tokenizer, job.resolved.parent, share)
+    sign_of_life()
+    return rows, validator
 
 
 def build_save_times(recipe: Recipe) -> SaveTimes:

@@ -75,10 +75,15 @@ def write_evidence(job: Job, rows: RowLoader, policy: str, evidence: Evidence) -
 def end_hung_rank(job: Job, hang: Hang) -> NoReturn:
     """Writes down where every thread of this rank stands, and ends it: the thread that hangs cannot."""
     run_dir, place = job.resolved.parent, job.place
-    doing = {"first step": "the first step", "step": f"the step after step {hang.step}", "save": "saving a checkpoint"}
-    limit = {"first step": "guard.first_step_timeout_seconds", "step": "guard.step_timeout_seconds", "save": "guard.save_timeout_seconds"}
+    doing = {
+        "build": "building the run",
+        "first step": "the first step",
+        "step": f"the step after step {hang.step}",
+        "save": "saving a checkpoint",
+    }
+    limit = f"guard.{hang.phase.replace(' ', '_')}_timeout_seconds"
     stacks = dump_stacks(run_dir / "logs" / f"stacks-rank-{place.rank}.txt")
-    told = f"error[hang]: rank {place.rank} hangs: {doing[hang.phase]} takes longer than {limit[hang.phase]}; its stacks are in {stacks}"
+    told = f"error[hang]: rank {place.rank} hangs: {doing[hang.phase]} takes longer than {limit}; its stacks are in {stacks}"
     logging.getLogger(FAILURES).error("%s", told)
     if place.failure_file is not None:
         write_json(place.failure_file, {"time": time.time(), "is_of_another": False, "text": told})
