@@ -29,16 +29,23 @@ FLOORS = [
 DESCRIPTION_BESIDE_EXECUTION = {
     "titanrun.components.checkpoints.digested_file",
     "titanrun.components.checkpoints.manifest",
+    "titanrun.components.checkpoints.quantization",
     "titanrun.components.checkpoints.retention",
     "titanrun.components.checkpoints.whole_folder",
+    "titanrun.components.schedules.decays",
+    "titanrun.components.schedules.one_cycle",
+    "titanrun.components.schedules.warmup",
+    "titanrun.components.schedules.warmup_stable_decay",
     "titanrun.components.tokenizers.vocabulary",
     "titanrun.distributed.degrees",
     "titanrun.distributed.schedule_file",
     "titanrun.distributed.stages",
     "titanrun.models.shared.counting",
+    "titanrun.models.shared.decoder_config",
     "titanrun.models.shared.family",
     "titanrun.models.shared.flavors",
     "titanrun.models.shared.huggingface_config",
+    "titanrun.models.shared.huggingface_decoder",
 }
 MAY_IMPORT = {
     "D0": {"D0"},

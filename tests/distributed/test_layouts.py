@@ -31,6 +31,11 @@ QWEN3_MOE = (
 )
 
 
+# documents of the tiny corpus are about a hundred tokens long
+FLEX = ("model.flavor=debugmodel_flex_attn",)
+VARLEN = ("model.flavor=debugmodel_varlen_attn",)
+
+
 def pipeline(ranks: int, schedule: str = "1F1B", **settings: object) -> list[str]:
     """Overrides that cut the layers into stages."""
     more = [f"parallelism.pipeline_parallel_{name}={value}" for name, value in settings.items()]
@@ -67,6 +72,13 @@ LAYOUTS = [
     case("cp2_qwen3", nproc=2, overrides=[CP2], base=[QWEN3], slow=True),
     case("cp2_alltoall_qwen3", nproc=2, overrides=[CP2, BY_HEADS], base=[QWEN3], slow=True),
     case("cp2_qwen3_moe", nproc=2, overrides=[CP2], base=[QWEN3_MOE], slow=True),
+    case("fsdp2_documents", nproc=2, base=FLEX, slow=True),
+    case("cp2_documents", nproc=2, overrides=[CP2], base=FLEX, slow=True),
+    case("cp2_documents_alltoall_recomputed", nproc=2, overrides=[CP2, BY_HEADS, "activation_checkpoint=full"], base=VARLEN, slow=True),
+    case("fsdp2_documents_compiled_operations_recomputed", nproc=2, overrides=[*COMPILED, OPERATIONS], base=FLEX, slow=True),
+    case("tp2_pp2_documents", nproc=4, overrides=[TP2, *pipeline(2)], base=FLEX, slow=True),
+    case("pp2_documents_zbv", nproc=2, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES], base=FLEX, slow=True),
+    case("cp2_pp2_documents", nproc=4, overrides=[CP2, *pipeline(2)], base=FLEX, slow=True),
     case("cp4", nproc=4, overrides=[CP4], slow=True),
     case("cp4_alltoall", nproc=4, overrides=[CP4, BY_HEADS], slow=True),
     case("fsdp2_cp2", nproc=4, overrides=[CP2], slow=True),

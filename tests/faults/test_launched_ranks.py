@@ -53,6 +53,9 @@ def test_row_30_a_rank_that_hangs_ends_the_run_with_stacks(run: Run, note: Note)
     code, said = launch(resolved, 1, seams.hangs_in, 5)
     assert code == 6
     assert "error[hang]: rank" in said
+    # what the ranks waited for
+    assert "its last collectives in" in said
+    assert (resolved.parent / "comm_traces" / "rank_0").exists()
     logs = resolved.parent / "logs"
     assert "seams.py" in "".join(path.read_text() for path in [*logs.glob("stacks-rank-1.txt"), logs / "rank-1.log"])
     assert orphans(resolved) == []

@@ -55,7 +55,9 @@ def run(arguments: list[str]) -> int:
     if ranks > 1:
         become_worker([str(directory.path / RESOLVED)], around)
     assert resolved.ranks is not None
-    code: int = resolved.run.launch.builder()(resolved.run.launch, resolved=directory.path / RESOLVED, processes=resolved.ranks)
+    # simulated ranks are all in one process
+    processes = resolved.ranks if resolved.run.comm.mode == "default" else 1
+    code: int = resolved.run.launch.builder()(resolved.run.launch, resolved=directory.path / RESOLVED, processes=processes)
     return code
 
 

@@ -13,7 +13,6 @@ from titanrun.config.types import Fraction, NonNegativeInt, OrAuto, PositiveInt,
 ASYNC = "asynchronous tensor parallelism"
 OVERLAP = "the overlap of communication between experts with computation"
 DEEPEP = "the exchange of tokens by DeepEP's kernels"
-FLIGHT_RECORDER = "the flight recorder of collectives"
 REPLICAS = "torchft replica groups"
 BY_OPERATION = "op"
 
@@ -168,14 +167,15 @@ class CommConfig(Config):
     """How long ranks wait for each other at the start."""
     train_timeout_seconds: PositiveInt = bookkeeping(100, unit="seconds", resume=True)
     """How long a collective may take after the first step; files may take longer."""
-    trace_buf_size: NonNegativeInt = bookkeeping(20000, unit="collectives", resume=True, not_built=FLIGHT_RECORDER)
+    trace_buf_size: NonNegativeInt = bookkeeping(20000, unit="collectives", resume=True)
     """Collectives that the flight recorder remembers, to be written where one times out; 0 switches it off."""
-    save_traces_folder: RunPath = bookkeeping("comm_traces", resume=True, not_built=FLIGHT_RECORDER)
+    save_traces_folder: RunPath = bookkeeping("comm_traces", resume=True)
     """Folder of the flight recorder's files inside the run directory."""
-    save_traces_file_prefix: Text = bookkeeping("rank_", resume=True, not_built=FLIGHT_RECORDER)
+    save_traces_file_prefix: Text = bookkeeping("rank_", resume=True)
     """How the names of these files begin; the rank follows."""
-    mode: Literal["default", "fake_backend", "local_tensor"] = numerics("default", not_built="communication in simulation")
-    """default: real communication; the others simulate many ranks in one process: without results, or on local tensors."""
+    mode: Literal["default", "fake_backend", "local_tensor"] = numerics("default")
+    """default: real communication; fake_backend: one process is the first of many ranks whose messages go nowhere, for a look at memory and
+    speed; local_tensor: one process computes for many, which is not built yet."""
 
 
 class FaultToleranceConfig(Config):

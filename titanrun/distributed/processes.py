@@ -9,6 +9,7 @@ from typing import cast
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from titanrun.config.problems import fail
 from titanrun.distributed.config import CommConfig
@@ -20,6 +21,8 @@ LOOK_SECONDS = 0.02
 # how long ranks wait for one that writes files; whether it still gets anywhere, others watch
 PATIENCE = timedelta(days=1)
 PATIENT = "titanrun: patient"
+# the back end of ranks that are not there
+FAKE = "fake"
 # gloo says nothing else by which its errors could be told from others
 GLOO = ("gloo", "Connection closed by peer")
 
@@ -105,17 +108,34 @@ def process_group(store: dist.Store, place: Place, *, device: torch.device, comm
     dist.destroy_process_group()
 
 
+@contextmanager
+def fake_process_group(rank: int, world_size: int) -> Iterator[None]:
+    """Within the block this process is `rank` of so many, whose collectives give back what they were given."""
+    dist.init_process_group(FAKE, store=FakeStore(), rank=rank, world_size=world_size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
 def set_timeout(seconds: int) -> None:
     """How long a collective of any group but the patient ones may take from now on."""
     for group in list(distributed_c10d._world.pg_map):
-        if group.group_desc != PATIENT:
+        if group.group_desc != PATIENT and dist.get_backend(group) != FAKE:
             distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
 
 
 def patient_group() -> dist.ProcessGroup:
     """A group of all ranks on their hosts, in which one may take as long over files as it needs."""
-    group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=PATIENCE, group_desc=PATIENT)
+    backend = FAKE if dist.get_backend() == FAKE else "gloo"
+    group: dist.ProcessGroup = dist.new_group(backend=backend, timeout=PATIENCE, group_desc=PATIENT)
     return group
+
+
+def meet_again(place: Place, name: str) -> None:
+    """Opens a group of processes beside the ranks, one of each rank, which meet at the ranks' store under a name of their own."""
+    store = dist.TCPStore(place.store_host, place.store_port, is_master=False, wait_for_workers=False, timeout=PATIENCE)
+    dist.init_process_group("gloo", store=dist.PrefixStore(name, store), rank=place.rank, world_size=place.world_size, timeout=PATIENCE)
 
 
 def is_open() -> bool:

@@ -23,6 +23,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.experts",
     "titanrun.recipe.rules.compiled",
     "titanrun.recipe.rules.recomputing",
+    "titanrun.recipe.rules.attention",
     "titanrun.recipe.rules.model",
     "titanrun.recipe.rules.data",
     "titanrun.recipe.rules.schedule",
@@ -30,6 +31,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.optimizer",
     "titanrun.recipe.rules.replicas",
     "titanrun.recipe.rules.guard",
+    "titanrun.recipe.rules.profiling",
     "titanrun.recipe.rules.unread",
     "titanrun.recipe.rules.unread_parallel",
 )

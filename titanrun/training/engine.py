@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from titanrun.components.checkpoints.optimizer_state import flatten
 from titanrun.components.data.batch import TokenBatch
+from titanrun.components.data.documents import Marking, unmarked
 from titanrun.distributed.agreement import Ranks
 from titanrun.distributed.gradient_norm import clip_gradients, gradient_norm
 from titanrun.distributed.mesh import Meshes
@@ -79,6 +80,7 @@ class Engine:
         meshes: Meshes | None = None,
         passes: Passes | None = None,
         rows: RowSharing | None = None,
+        marking: Marking = unmarked,
     ) -> None:
         self.model = model
         self.optimizer = optimizer
@@ -86,9 +88,8 @@ class Engine:
         self.passes = WholeModel(model, loss, precision, device) if passes is None else passes
         self.device = device
         self.max_norm = max_norm
-        self.meshes, self.rows = meshes, rows
-        self.steps_done = 0
-        self._holds_gradients = False
+        self.meshes, self.rows, self.marking = meshes, rows, marking
+        self.steps_done, self._holds_gradients = 0, False
         for group in optimizer.param_groups:
             group.setdefault("peak_lr", group["lr"])
 
@@ -201,8 +202,9 @@ class Engine:
         return None if self.meshes is None else self.meshes.group(axis)
 
     def _own_share(self, batch: TokenBatch) -> TokenBatch:
-        """What this rank computes of a batch that several ranks have read."""
-        return batch if self.rows is None else batch.shared(self.rows.own_share)
+        """What this rank computes of a batch that several ranks have read, with its documents numbered where attention asks for it."""
+        marked = self.marking(batch)
+        return marked if self.rows is None else marked.shared(self.rows.own_share)
 
     def _of_all_ranks(self, value: Tensor) -> Tensor:
         """A sum over this rank's tokens, made one over all tokens."""

@@ -95,6 +95,7 @@ class Trainer:
     checkpoints: Checkpoints | None = None
     on_step: Callable[[int], None] = lambda step: None
     on_first_step: Callable[[], None] = lambda: None
+    on_step_end: Callable[[int], None] = lambda step: None
     guard: FiniteGuard = field(default_factory=FiniteGuard)
     recovery: Recovery = field(default_factory=lambda: Recovery(GuardConfig()))
     watchdog: Watchdog = field(default_factory=lambda: Watchdog(GuardConfig()))
@@ -118,6 +119,7 @@ class Trainer:
                     rows = self.rows.next_rows()
                 if self._train(rows):
                     self._follow_up(is_last=self.state.step == end or not self.rows.has_next())
+                    self.on_step_end(self.state.step)
         step = self.state.step
         if step == end:
             return Outcome("finished", end, f"finished: {end} steps")

@@ -3,10 +3,12 @@
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 
+from titanrun.components.data.documents import Marking
 from titanrun.components.data.loader import RowLoader
 from titanrun.components.metrics.recorder import Recorder
 from titanrun.components.validation.validator import Validator
@@ -23,16 +25,16 @@ from titanrun.recipe.run_dir import record_decisions
 from titanrun.training.agreed_signals import AgreedSignals
 from titanrun.training.engine import Engine
 from titanrun.training.garbage import GarbageCollection
-from titanrun.training.recovery import Recovery
 from titanrun.training.save_times import SaveTimes
 from titanrun.training.signals import SignalRequests
 from titanrun.training.state import TrainState
 from titanrun.training.trainer import Plan, Trainer
 from titanrun.worker.build_checkpoints import begin, build_checkpoints, writes
-from titanrun.worker.build_data import Share, build_loader, build_tokenizer, build_validator
-from titanrun.worker.build_guard import build_evidence_writer, build_finite_guard, build_watchdog
+from titanrun.worker.build_data import Share, build_loader, build_marking, build_tokenizer, build_validator
+from titanrun.worker.build_guard import build_watchdog, guards
 from titanrun.worker.build_metrics import build_metric_log, build_throughput
-from titanrun.worker.build_model import build_engine, build_model, lay_out, lives_on_host, materialise
+from titanrun.worker.build_model import build_engine, build_model, lay_out, lives_on_host, materialise, refuse_attention
+from titanrun.worker.build_profiling import profiled
 from titanrun.worker.company import company, decisions
 from titanrun.worker.job import Job
 from titanrun.worker.length import length_words, refuse_fewer_epochs, steps_of, with_length
@@ -54,25 +56,26 @@ def assembled(
     """
     device = find_device(recipe.device, local_rank=job.place.local_rank)
     with build_watchdog(recipe, job) as watchdog, heard_by(watchdog.beat), company(recipe, job, device) as meshes:
-        settle(recipe)
-        rows, validator = build_data(recipe, job, Share() if meshes is None else Share(meshes.batch_rank, meshes.degrees.batch))
-        recipe = with_length(recipe, rows=rows.row_count)
-        engine = build_whole_engine(recipe, device, meshes)
+        settle_chance(recipe)
+        data = build_data(recipe, job, Share() if meshes is None else Share(meshes.batch_rank, meshes.degrees.batch))
+        recipe = with_length(recipe, rows=data.rows.row_count)
+        engine = build_whole_engine(recipe, device, meshes, data.marking)
         state = TrainState()
-        checkpoints = build_checkpoints(recipe, job, engine=engine, rows=rows, state=state)
+        checkpoints = build_checkpoints(recipe, job, engine=engine, rows=data.rows, state=state)
         begin(recipe, checkpoints)
         refuse_fewer_epochs(recipe, done=state.step)
-        announce(recipe, job, device, meshes, rows=rows.row_count)
+        announce(recipe, job, device, meshes, rows=data.rows.row_count)
         with (
             torch.autograd.set_detect_anomaly(recipe.debug.detect_anomaly),
             closing(checkpoints),
             closing(build_metric_log(recipe, job, first_step=state.step)) as metrics,
             # ranks that are done wait for the first one's files
             closing(watchdog),
+            profiled(recipe, job, device, first_step=state.step) as after_step,
         ):
             yield Trainer(
                 engine=engine,
-                rows=rows,
+                rows=data.rows,
                 state=state,
                 plan=build_plan(recipe),
                 metrics=metrics,
@@ -81,42 +84,52 @@ def assembled(
                 garbage=GarbageCollection(recipe.training),
                 save_times=build_save_times(recipe),
                 signals=signals if meshes is None else AgreedSignals(signals, device),
-                validator=validator,
+                validator=data.validator,
                 checkpoints=checkpoints if writes(recipe.checkpoint) else None,
                 on_step=on_step,
-                guard=build_finite_guard(recipe, device),
-                recovery=Recovery(recipe.guard),
                 watchdog=watchdog,
-                on_bad_step=build_evidence_writer(recipe, job, rows),
+                **guards(recipe, job, data.rows, device),
                 on_first_step=partial(shorten_patience, recipe, meshes),
+                on_step_end=after_step,
             )
 
 
-def settle(recipe: Recipe) -> None:
-    """What holds for the whole process, before anything draws or computes."""
+def settle_chance(recipe: Recipe) -> None:
+    """What is drawn follows from the seed, and what is computed from what is drawn, where the recipe wants that."""
     seed_everything(recipe.debug.seed)
     if recipe.debug.deterministic:
         use_deterministic_kernels(warn_only=recipe.debug.deterministic_warn_only)
 
 
-def build_whole_engine(recipe: Recipe, device: torch.device, meshes: Meshes | None) -> Engine:
+def build_whole_engine(recipe: Recipe, device: torch.device, meshes: Meshes | None, marking: Marking) -> Engine:
     """The model, laid out and with its first weights, and what trains it."""
     precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
+    refuse_attention(recipe, device, precision)
     model = build_model(recipe, precision)
     layout = lay_out(recipe, model, meshes=meshes, precision=precision)
     materialise(model, device=device, seed=recipe.debug.seed, offload=lives_on_host(recipe, meshes))
     sign_of_life()
-    return build_engine(recipe, model, layout, device=device, meshes=meshes)
+    return build_engine(recipe, model, layout, device=device, meshes=meshes, marking=marking)
 
 
-def build_data(recipe: Recipe, job: Job, share: Share) -> tuple[RowLoader, Validator | None]:
-    """This rank's share of the training rows and of the held-out ones; what is prepared in files, the first rank prepares."""
+@dataclass(frozen=True, slots=True)
+class Data:
+    """This rank's share of the training rows and of the held-out ones, and what numbers the documents in them."""
+
+    rows: RowLoader
+    validator: Validator | None
+    marking: Marking
+
+
+def build_data(recipe: Recipe, job: Job, share: Share) -> Data:
+    """The data of this rank; what is prepared in files, the first rank prepares."""
     with first_alone(job.store, job.place, "data"):
         tokenizer = build_tokenizer(recipe)
         rows = build_loader(recipe, tokenizer, job.resolved.parent, share)
         validator = build_validator(recipe, tokenizer, job.resolved.parent, share)
+        marking = build_marking(recipe, tokenizer)
     sign_of_life()
-    return rows, validator
+    return Data(rows, validator, marking)
 
 
 def build_save_times(recipe: Recipe) -> SaveTimes:

@@ -8,9 +8,11 @@ from importlib import import_module
 import torch
 from torch import Tensor, nn
 
+from titanrun.components.data.documents import Marking
 from titanrun.components.metrics.recorder import record
+from titanrun.config.problems import fail
 from titanrun.distributed.degrees import pieces_per_rank
-from titanrun.distributed.device import CPU
+from titanrun.distributed.device import CPU, is_accelerator
 from titanrun.distributed.dtypes import default_dtype, dtype_named
 from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.meta_device import allocate, on_meta_device
@@ -167,7 +169,18 @@ def materialise(model: nn.Module, *, device: torch.device, seed: int, offload: b
     model.train()
 
 
-def build_engine(recipe: Recipe, model: nn.Module, layout: Layout, *, device: torch.device, meshes: Meshes | None) -> Engine:
+def refuse_attention(recipe: Recipe, device: torch.device, precision: Precision) -> None:
+    """Raises ProblemsFound where the kernel of the attention back end cannot compute in the model's dtype."""
+    is_varlen = getattr(getattr(recipe.model, "attention", None), "backend", None) == "varlen"
+    if is_varlen and is_accelerator(device) and precision.compute == torch.float32:
+        message = "varlen attention computes in 16 bits on an accelerator, and the model in float32"
+        help = "set training.mixed_precision_param: bfloat16, or model.attention.backend: flex"
+        raise fail("conflict", message, path=("model", "attention", "backend"), help=help)
+
+
+def build_engine(
+    recipe: Recipe, model: nn.Module, layout: Layout, *, device: torch.device, meshes: Meshes | None, marking: Marking
+) -> Engine:
     """Optimizer, schedule and loss around the model."""
     optimizer = recipe.optimizer.builder()(recipe.optimizer, parameters=list(model.named_parameters()))
     if recipe.model.routed_experts():
@@ -184,6 +197,7 @@ def build_engine(recipe: Recipe, model: nn.Module, layout: Layout, *, device: to
         max_norm=recipe.training.max_norm,
         meshes=meshes,
         rows=layout.rows,
+        marking=marking,
         passes=None if layout.stages is None else pipeline_passes(recipe, layout, loss, device=device, meshes=meshes),
     )
 

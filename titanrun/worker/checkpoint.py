@@ -12,9 +12,10 @@ from torch import Tensor
 
 from titanrun.components.checkpoints.checkpoint import RESOLVED_FILE, Checkpoint, Snapshot, Tolerance, tensor_files
 from titanrun.components.checkpoints.digested_file import DigestedFile
-from titanrun.components.checkpoints.huggingface import read_folder, write_folder, write_weights
+from titanrun.components.checkpoints.huggingface import write_folder, write_weights
 from titanrun.components.checkpoints.layout import Layout, differences, layouts
 from titanrun.components.checkpoints.manifest import damage
+from titanrun.components.checkpoints.quantization import quantization_of
 from titanrun.components.checkpoints.store import CheckpointStore
 from titanrun.config.problems import ProblemsFound, fail
 from titanrun.config.render import render_text
@@ -25,7 +26,7 @@ from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved
 from titanrun.training.engine import MODEL_PREFIX
 from titanrun.worker.failures import failure_of
-from titanrun.worker.weights import huggingface_files
+from titanrun.worker.weights import huggingface_files, read_plain
 
 EXIT_DIFFERS = 1
 Job = Mapping[str, Any]
@@ -109,8 +110,9 @@ def take_in(job: Job) -> int:
 
 
 def from_huggingface(source: Path, recipe: Recipe) -> dict[str, Tensor]:
-    """The weights of a Hugging Face folder."""
-    own: dict[str, Tensor] = family_module(type(recipe.model), "huggingface").from_huggingface(recipe.model, read_folder(source))
+    """The weights of a Hugging Face folder; quantised ones are expanded."""
+    weights = read_plain(source, is_quantized=quantization_of(source) is not None)
+    own: dict[str, Tensor] = family_module(type(recipe.model), "huggingface").from_huggingface(recipe.model, weights)
     return {name: tensor.contiguous() for name, tensor in own.items()}
 
 

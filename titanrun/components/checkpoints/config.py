@@ -29,8 +29,8 @@ class CheckpointConfig(Config):
     """Whether only the weights come from there; false: optimizer, schedule, data position and step too."""
     initial_load_in_hf: bool = numerics(False)
     """Whether initial_load_path is a Hugging Face folder; without a path, model.hf_assets_path."""
-    initial_load_in_hf_quantized: bool = numerics(False, not_built="loading quantised weights")
-    """Whether the weights in that folder are quantised, and are expanded as they are loaded."""
+    initial_load_in_hf_quantized: bool = numerics(False)
+    """Whether the weights in that folder are quantised, and are expanded as they are loaded; its config.json names the format."""
     load_step: NonNegativeInt | None = numerics(None, unit="steps", resume=True)
     """The checkpoint that a run goes on from, once; null: the latest. Later ones are kept under another name."""
     exclude_from_loading: tuple[Literal["optimizer", "lr_scheduler", "dataloader", "train_state"], ...] = numerics((), resume=True)

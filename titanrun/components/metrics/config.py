@@ -31,7 +31,7 @@ class MetricsConfig(Config):
     """Steps between logged lines; the first step is always logged."""
     disable_color_printing: bool = bookkeeping(False, resume=True)
     """Whether the console shows no colours; NO_COLOR does the same for one shell."""
-    save_for_all_ranks: bool = bookkeeping(False, resume=True, not_built="metrics of every rank")
-    """Whether every rank writes its metrics, instead of one that has the loss."""
+    save_for_all_ranks: bool = bookkeeping(False, resume=True)
+    """Whether every rank writes its metrics, into `ranks/rank-<rank>/`; else only the first, whose loss is that of all."""
     trackers: tuple[TrackerConfig, ...] = component(())
     """Further receivers of the metrics; metrics.jsonl is always written."""

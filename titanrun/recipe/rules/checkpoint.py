@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
+from titanrun.components.checkpoints.quantization import agreed_quantization
 from titanrun.config.base import dump
-from titanrun.config.problems import DataPath
+from titanrun.config.problems import DataPath, ProblemsFound
 from titanrun.config.suggest import closest
 from titanrun.config.tree import path_text
 from titanrun.recipe.recipe import Recipe
@@ -65,15 +67,6 @@ def best_needs_validation(run: Recipe) -> Iterator[Finding]:
         yield Finding("without validation no checkpoint is the best", paths, help="set validation.enable: true", code="no-effect")
 
 
-@rank_rule("writer-process-of-one-rank")
-def writer_process_of_one_rank(run: Recipe, ranks: int | None) -> Iterator[Finding]:
-    """async_with_pinned_mem writes in a process beside the only rank; with more ranks use async, which writes in a thread of each."""
-    if run.checkpoint.async_mode == "async_with_pinned_mem" and ranks is not None and ranks > 1:
-        mode = ("checkpoint", "async_mode")
-        message = f"a process that writes checkpoints serves one rank, and there are {ranks}"
-        yield Finding(message, (mode, *where_asked(run, ranks)), help="set checkpoint.async_mode: async", code="not-built")
-
-
 @rule("hf-load-takes-weights")
 def hf_load_takes_weights(run: Recipe) -> Iterator[Finding]:
     """A Hugging Face folder holds weights and nothing else: with initial_load_in_hf, initial_load_model_only must be true."""
@@ -84,18 +77,26 @@ def hf_load_takes_weights(run: Recipe) -> Iterator[Finding]:
 
 @rule("quantized-load-needs-folder")
 def quantized_load_needs_folder(run: Recipe) -> Iterator[Finding]:
-    """Quantised weights are read from a Hugging Face folder that the recipe names: initial_load_in_hf_quantized needs
-    initial_load_in_hf, and initial_load_path."""
+    """Quantised weights are read from a Hugging Face folder only: initial_load_in_hf_quantized needs initial_load_in_hf."""
     section = run.checkpoint
-    if not section.initial_load_in_hf_quantized:
+    if section.initial_load_in_hf_quantized and not section.initial_load_in_hf:
+        paths = (("checkpoint", "initial_load_in_hf_quantized"), ("checkpoint", "initial_load_in_hf"))
+        yield Finding("quantised weights are read from a Hugging Face folder only", paths, help="set checkpoint.initial_load_in_hf: true")
+
+
+@rule("quantization-is-known", level="environment")
+def quantization_is_known(run: Recipe) -> Iterator[Finding]:
+    """config.json in a Hugging Face folder says how its weights are quantised: initial_load_in_hf_quantized must agree with it, and
+    the format be one that can be expanded, fp8 in blocks or mxfp4."""
+    section = run.checkpoint
+    named = section.initial_load_path or run.model.hf_assets_path
+    if not section.initial_load_in_hf or named is None:
         return
-    paths = (("checkpoint", "initial_load_in_hf_quantized"), ("checkpoint", "initial_load_in_hf"), ("checkpoint", "initial_load_path"))
-    if not section.initial_load_in_hf:
-        yield Finding(
-            "quantised weights are read from a Hugging Face folder only", paths[:2], help="set checkpoint.initial_load_in_hf: true"
-        )
-    elif section.initial_load_path is None:
-        yield Finding("the folder of the quantised weights is not named", (paths[0], paths[2]), help="set checkpoint.initial_load_path")
+    try:
+        agreed_quantization(Path(named), is_quantized=section.initial_load_in_hf_quantized)
+    except ProblemsFound as error:
+        for problem in error.problems:
+            yield Finding(problem.message, (("checkpoint", "initial_load_in_hf_quantized"),), help=problem.help, code="file")
 
 
 @rule("optimizer-goes-with-schedule")

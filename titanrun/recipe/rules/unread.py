@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from titanrun.components.data.config import DatasetConfig
-from titanrun.components.schedules.config import WarmupStableDecayConfig
+from titanrun.components.schedules.config import ConstantConfig, WarmedConfig, WarmupStableDecayConfig
 from titanrun.config.problems import DataPath
 from titanrun.config.tree import path_text
 from titanrun.recipe.recipe import Recipe
@@ -15,6 +15,7 @@ TRACES = ("save_traces_folder", "profiler_active", "profiler_warmup")
 COMPILING = ("components", "backend")
 RECORDING = ("save_traces_folder", "save_traces_file_prefix")
 FRAGMENTS = ("num_fragments", "module_fqns_per_model_fragment", "fragment_sync_delay", "fragment_update_alpha", "should_quantize")
+WARMUP = ("warmup_start_factor", "first_step")
 DECAY = ("decay_type", "min_lr_factor")
 
 
@@ -70,6 +71,22 @@ def floor_needs_decay(run: Recipe) -> Iterator[Finding]:
     if isinstance(run.lr_scheduler, WarmupStableDecayConfig) and run.lr_scheduler.decay_ratio == 0:
         for name in DECAY:
             yield unread(("lr_scheduler", name), ("lr_scheduler", "decay_ratio"), "is 0", "set another decay_ratio, or remove it")
+
+
+@rule("floor-needs-a-decay")
+def floor_needs_a_decay(run: Recipe) -> Iterator[Finding]:
+    """The constant schedule stays at its peak: there is no floor that it comes down to. Remove it, or choose a schedule that decays."""
+    if isinstance(run.lr_scheduler, ConstantConfig):
+        path = ("lr_scheduler", "min_lr_factor")
+        yield unread(path, ("lr_scheduler", "name"), "is constant", "remove it, or choose a schedule that decays")
+
+
+@rule("start-needs-warmup")
+def start_needs_warmup(run: Recipe) -> Iterator[Finding]:
+    """With no step of warmup, where the warmup begins and what its first step counts as is not read."""
+    if isinstance(run.lr_scheduler, WarmedConfig) and run.lr_scheduler.warmup_steps == 0:
+        for name in WARMUP:
+            yield unread(("lr_scheduler", name), ("lr_scheduler", "warmup_steps"), "is 0", "set lr_scheduler.warmup_steps, or remove it")
 
 
 @rule("settings-need-saving")
