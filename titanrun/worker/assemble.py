@@ -38,6 +38,7 @@ from titanrun.worker.build_profiling import profiled
 from titanrun.worker.company import company, decisions
 from titanrun.worker.job import Job
 from titanrun.worker.length import length_words, refuse_fewer_epochs, steps_of, with_length
+from titanrun.worker.machine import machine
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ def assembled(
                 engine=engine,
                 rows=data.rows,
                 state=state,
-                plan=build_plan(recipe),
+                plan=build_plan(recipe, stop_after=job.place.stop_after),
                 metrics=metrics,
                 recorder=Recorder(device),
                 throughput=build_throughput(recipe, device, meshes),
@@ -138,7 +139,7 @@ def build_save_times(recipe: Recipe) -> SaveTimes:
     return SaveTimes(config.interval, after_first=config.enable_first_step_checkpoint, agreed=first_decides)
 
 
-def build_plan(recipe: Recipe) -> Plan:
+def build_plan(recipe: Recipe, *, stop_after: int | None) -> Plan:
     """The numbers that steer the loop."""
     training = recipe.training
     assert training.global_batch_size != "auto"
@@ -148,6 +149,7 @@ def build_plan(recipe: Recipe) -> Plan:
         tokens_per_step=training.global_batch_size * training.seq_len,
         vocab_size=decided(recipe.model.vocab_size),
         log_every=recipe.metrics.log_freq,
+        stop_after=stop_after,
     )
 
 
@@ -161,7 +163,7 @@ def announce(recipe: Recipe, job: Job, device: torch.device, meshes: Meshes | No
     """The first rank says what is about to train, and writes down what only this machine could decide."""
     if job.place.is_first:
         introduce(recipe, job, device, rows=rows)
-        record_decisions(job.resolved.parent, decisions(device, meshes) | {"steps": steps_of(recipe)})
+        record_decisions(job.resolved.parent, decisions(device, meshes) | {"steps": steps_of(recipe)}, machine(device))
 
 
 def introduce(recipe: Recipe, job: Job, device: torch.device, *, rows: int) -> None:

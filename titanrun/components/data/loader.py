@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from titanrun.components.data.rows import Rows
+from titanrun.config.counted import counted
 from titanrun.config.placed import placed
 from titanrun.config.problems import DataPath, fail
 
@@ -95,7 +96,7 @@ class RowLoader:
             return
         message = f"the checkpoint was trained on other data: {state['rows']} rows then, {self._row_count} now"
         if state["rows"] == self._row_count:
-            message = f"the checkpoint was trained on other data: {self._row_count} rows as now, with other token ids"
+            message = f"the checkpoint was trained on other data: {counted(self._row_count, 'row')} as now, with other token ids"
         if not other_data_allowed:
             help = "give the run its data back, or name training.dataset in checkpoint.allow_change to begin with the new data"
             raise fail("data", message, path=(), help=help)
@@ -135,5 +136,5 @@ def check_enough(count: int, *, repeat: bool, global_batch_size: int) -> None:
     if count == 0:
         raise fail("data", "the data has no rows", help="use more data or a smaller seq_len")
     if not repeat and count < global_batch_size:
-        message = f"the data has {count} rows, one global batch takes {global_batch_size}, and repeat is off"
+        message = f"the data has {counted(count, 'row')}, one global batch takes {global_batch_size}, and repeat is off"
         raise fail("data", message, help="use more data, a smaller global batch, or repeat: true")

@@ -11,6 +11,7 @@ from titanrun.components.data.token_file import TokenSummary, map_tokens, summar
 from titanrun.components.data.watched_file import WatchedFile, state_of
 from titanrun.components.data.windows import cut_windows
 from titanrun.components.tokenizers.tokenizer import Tokenizer
+from titanrun.config.counted import counted
 from titanrun.config.problems import fail
 
 
@@ -59,5 +60,5 @@ def check_width(width: int, row_length: int, source: str) -> None:
     if width == row_length:
         return
     help = f"set seq_len to {width - 1}" if width > 1 else "save rows of seq_len + 1 ids"
-    message = f"'{source}' has rows of {width} tokens, seq_len {row_length - 1} takes {row_length}"
+    message = f"'{source}' has rows of {counted(width, 'token')}, seq_len {row_length - 1} takes {row_length}"
     raise fail("data", message, path=("path",), help=help)

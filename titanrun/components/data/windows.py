@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from titanrun.components.data.token_file import TokenSummary
 from titanrun.components.data.watched_file import WatchedFile
+from titanrun.config.counted import counted
 from titanrun.config.problems import fail
 
 
@@ -38,6 +39,6 @@ class Windows:
 def cut_windows(tokens: NDArray[np.integer], *, row_length: int, summary: TokenSummary, source: str, file: WatchedFile) -> Windows:
     """Windows over a stream. Raises a data problem where it is too short for one."""
     if len(tokens) < row_length:
-        message = f"'{source}' has {len(tokens)} tokens, one row of seq_len {row_length - 1} takes {row_length}"
+        message = f"'{source}' has {counted(len(tokens), 'token')}, one row of seq_len {row_length - 1} takes {row_length}"
         raise fail("data", message, help="use more data or a smaller seq_len")
     return Windows(tokens, row_length=row_length, summary=summary, file=file)
