@@ -8,6 +8,7 @@ from torch.distributed import DistError
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import RendezvousError
+from torch.distributed.elastic.rendezvous.api import RendezvousTimeoutError
 from torch.distributed.launcher.api import elastic_launch
 from torch.distributed.run import config_from_args, parse_args
 
@@ -33,12 +34,19 @@ def main(arguments: list[str]) -> int:
     except SignalException as error:
         return SHELL_SIGNAL_BASE + int(error.sigval)
     except (RendezvousError, DistError, TimeoutError) as error:
-        message = f"{config.min_nodes} machines do not meet at {config.rdzv_endpoint}: {str(error).splitlines()[0]}"
+        message = f"{config.min_nodes} machines do not meet at {config.rdzv_endpoint}: {reason_of(error)}"
         help = "start the same command on each, and see that the endpoint is one of them and reachable from all"
         problem = fail("usage", message, path=("launch", "rdzv_endpoint"), help=help)
         sys.stderr.write(render_text(problem.problems))
         return problem.exit_code
     return 0
+
+
+def reason_of(error: Exception) -> str:
+    """The first line of what an error says, in our words where it says nothing."""
+    if isinstance(error, RendezvousTimeoutError):
+        return "some have not come in time"
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 if __name__ == "__main__":

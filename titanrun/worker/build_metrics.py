@@ -1,6 +1,8 @@
 """Where a run's numbers go: metrics.jsonl, the console, the log file, and the recipe's trackers."""
 
 import sys
+from collections.abc import Collection
+from itertools import chain, count
 
 import torch
 
@@ -34,11 +36,16 @@ def build_metric_log(recipe: Recipe, job: Job, *, first_step: int) -> MetricLog:
         run_dir = run_dir / RANKS_FOLDER / f"rank-{rank}"
         run_dir.mkdir(parents=True, exist_ok=True)
     for config in recipe.metrics.trackers:
-        trackers[config.name] = BackgroundTracker(config.builder()(config, run_dir=run_dir))
+        trackers[label(config.name, trackers)] = BackgroundTracker(config.builder()(config, run_dir=run_dir))
     colors = not recipe.metrics.disable_color_printing
     shows = rank == 0 and not job.place.is_quiet
     console = ConsoleLog(steps_of(recipe), sys.stderr, first_step=first_step, colors=colors) if shows else None
     return MetricLog(MetricsFile(run_dir / METRICS_FILE), console, trackers)
+
+
+def label(name: str, taken: Collection[str]) -> str:
+    """What messages call a tracker: its name, numbered where it is not the first of that name."""
+    return next(text for text in chain([name], (f"{name} {number}" for number in count(2))) if text not in taken)
 
 
 def build_throughput(recipe: Recipe, device: torch.device, meshes: Meshes | None) -> Throughput:

@@ -6,6 +6,7 @@ from pydantic import model_validator
 
 from titanrun.config.base import Config
 from titanrun.config.conflict import conflict
+from titanrun.config.counted import counted
 from titanrun.config.fields import bookkeeping
 from titanrun.config.types import NonNegativeInt, PositiveInt, RunPath
 
@@ -33,8 +34,7 @@ class ProfilingConfig(Config):
         """A cycle is at least as long as its warmup and its recorded steps together."""
         needed = self.profiler_warmup + self.profiler_active
         if self.profile_freq < needed:
-            message = (
-                f"a cycle of {self.profile_freq} steps cannot hold {self.profiler_warmup} of warmup and {self.profiler_active} recorded"
-            )
+            cycle = counted(self.profile_freq, "step")
+            message = f"a cycle of {cycle} cannot hold {self.profiler_warmup} of warmup and {self.profiler_active} recorded"
             raise conflict(message, "profile_freq", "profiler_warmup", "profiler_active", help=f"set profile_freq to {needed} or more")
         return self
