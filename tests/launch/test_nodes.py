@@ -125,5 +125,5 @@ def test_a_machine_that_meets_nobody_is_a_problem(tmp_path: Path) -> None:
 def test_machines_that_start_different_numbers_are_a_problem(tmp_path: Path) -> None:
     started = launchers(tmp_path, ["launch.nproc_per_node=2"], [])
     errors = "".join(launcher.communicate(timeout=240)[1] for launcher in started)
-    assert sorted(launcher.returncode for launcher in started) == [2, 70], errors
+    assert [launcher.returncode for launcher in started] == [2, 2], errors
     assert "3 ranks are not what 2 machines make" in errors and "Traceback" not in errors

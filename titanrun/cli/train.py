@@ -1,6 +1,7 @@
 """`titanrun train`: resolve a recipe, open its run directory, hand over to the worker."""
 
 from argparse import Namespace
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from titanrun.cli.arguments import Parser, split_overrides
 from titanrun.cli.guard import print_problems
 from titanrun.cli.voice import detail_files, note
 from titanrun.config.counted import counted
-from titanrun.config.problems import fail
+from titanrun.config.problems import ProblemsFound, fail
 from titanrun.launch.config import LocalLaunchConfig
 from titanrun.launch.environment import environment, joined_environment, quieten_workers, ranks_around
 from titanrun.launch.local import become_worker
@@ -42,14 +43,26 @@ def run(arguments: list[str]) -> int:
     if rank > 0:
         # the first of the ranks that torchrun or srun started resolves and writes for all
         become_worker(["--join"], around)
-    machine_ranks = max(1, accelerators(around))
+    try:
+        return trained(options, changes, arguments, around)
+    except ProblemsFound as found:
+        if ranks == 1:
+            raise
+        # the other ranks wait for this one
+        print_problems(found.problems)
+        become_worker(["--leave", str(found.exit_code)], around)
+
+
+def trained(options: Namespace, changes: list[str], arguments: list[str], around: Mapping[str, str]) -> int:
+    """Starts what trains, or becomes it; `around` is the environment, with the ranks that torchrun or srun started."""
+    ranks = ranks_around(around)[1]
     resolved = resolve(
         options.recipe,
         changes,
         environment=environment(),
         check_inputs=True,
         ranks=ranks if ranks > 1 else None,
-        machine_ranks=machine_ranks,
+        machine_ranks=max(1, accelerators(around)),
     )
     launch = resolved.run.launch
     if ranks == 1 and launch.nodes > 1 and resolved.run.comm.mode == "default":

@@ -18,6 +18,8 @@ from titanrun.distributed.environment import Place
 from titanrun.distributed.liveness import sign_of_life
 
 LOOK_SECONDS = 0.02
+# under which the first rank leaves its exit code where it ends before the run begins
+LEFT = "left"
 # how long ranks wait for one that writes files; whether it still gets anywhere, others watch
 PATIENCE = timedelta(days=1)
 PATIENT = "titanrun: patient"
@@ -61,6 +63,8 @@ def from_first(store: dist.Store, place: Place, key: str, tell: Callable[[], str
             store.set(key, tell())
         # looking again and again instead of waiting: a signal is heard only between two calls
         while not store.check([key]):
+            if store.check([LEFT]):
+                raise SystemExit(int(store.get(LEFT)))
             if until():
                 return None
             time.sleep(LOOK_SECONDS)
@@ -68,6 +72,11 @@ def from_first(store: dist.Store, place: Place, key: str, tell: Callable[[], str
     except dist.DistError as error:
         message = f"rank {place.rank} of {place.world_size} lost the first rank before the run began"
         raise fail("internal", message, help="what that one says is the reason") from error
+
+
+def leave(store: dist.Store, exit_code: int) -> None:
+    """On the first rank: tells all that wait for it that there will be no run; they end with its exit code."""
+    store.set(LEFT, str(exit_code))
 
 
 @contextmanager

@@ -51,7 +51,8 @@ def worker_environment(rank: int, count: int, *, port: int, failure_file: Path) 
 
 def node_environment(failures: Path, count: int, *, is_loopback: bool) -> dict[str, str]:
     """What the workers of one of several machines find in their environment, and torch.distributed.run adds to."""
-    defaults = {"OMP_NUM_THREADS": str(max(1, usable_cores() // count))}
+    # torch's C++ side would print its stacks where another machine has left
+    defaults = {"OMP_NUM_THREADS": str(max(1, usable_cores() // count)), "TORCH_CPP_LOG_LEVEL": "ERROR"}
     if is_loopback and sys.platform == "linux":
         defaults["GLOO_SOCKET_IFNAME"] = "lo"
     return {**defaults, **os.environ, "TITANRUN_FAILURE_FOLDER": str(failures)}

@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
     except SignalException as error:
         return SHELL_SIGNAL_BASE + int(error.sigval)
     except (RendezvousError, DistError, TimeoutError) as error:
-        message = f"{config.min_nodes} machines do not meet at {config.rdzv_endpoint}: {reason_of(error)}"
+        message = f"{config.min_nodes} machines do not meet at {config.rdzv_endpoint}, or lose each other: {reason_of(error)}"
         help = "start the same command on each, and see that the endpoint is one of them and reachable from all"
         problem = fail("usage", message, path=("launch", "rdzv_endpoint"), help=help)
         sys.stderr.write(render_text(problem.problems))
