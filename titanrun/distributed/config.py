@@ -10,7 +10,6 @@ from titanrun.config.conflict import conflict
 from titanrun.config.fields import bookkeeping, numerics, performance
 from titanrun.config.types import NonNegativeInt, OrAuto, PositiveInt, RunPath, Text
 
-ASYNC = "asynchronous tensor parallelism"
 OVERLAP = "the overlap of communication between experts with computation"
 DEEPEP = "the exchange of tokens by DeepEP's kernels"
 BY_OPERATION = "op"
@@ -42,8 +41,8 @@ class ParallelismConfig(Config):
     """Whether tensor-parallel ranks also split the rows between the matrices, where norms work."""
     disable_loss_parallel: bool = performance(False)
     """Whether every tensor-parallel rank holds the whole logits, instead of its part of the vocabulary."""
-    enable_async_tensor_parallel: bool = performance(False, not_built=ASYNC)
-    """Whether the compiler overlaps tensor-parallel communication with matrix products."""
+    enable_async_tensor_parallel: bool = performance(False)
+    """Whether the compiler overlaps tensor-parallel communication with matrix products, on accelerators."""
     pipeline_parallel_degree: PositiveInt = performance(1, unit="ranks")
     """Ranks that split the layers."""
     pipeline_parallel_schedule: Literal[
@@ -148,6 +147,15 @@ class SelectiveActivationCheckpointConfig(RecomputingConfig):
         return self
 
 
+class MemoryBudgetActivationCheckpointConfig(ActivationCheckpointConfig):
+    """Of each compiled layer what is cheapest to compute again, until the rest is within a budget; the compiler chooses."""
+
+    name: Literal["memory_budget"] = performance("memory_budget")
+    builds: ClassVar = "titanrun.distributed.activation_checkpoint:recompute_for_budget"
+    memory_budget: Fraction = performance(0.5)
+    """What may be kept, as a share: at 0 each layer keeps its inputs only, at 1 what makes it fastest."""
+
+
 class CompileConfig(Config):
     """torch.compile."""
 
@@ -156,7 +164,7 @@ class CompileConfig(Config):
     components: tuple[Literal["model", "loss"], ...] = performance(("model", "loss"))
     """What is compiled."""
     backend: Text = performance("inductor")
-    """Back end of torch.compile."""
+    """Back end of torch.compile: one of PyTorch's, or of an installed package."""
 
 
 class CommConfig(Config):

@@ -15,6 +15,7 @@ from titanrun.config.problems import fail
 from titanrun.distributed.config import CommConfig
 from titanrun.distributed.device import is_accelerator
 from titanrun.distributed.environment import Place
+from titanrun.distributed.liveness import sign_of_life
 
 LOOK_SECONDS = 0.02
 # how long ranks wait for one that writes files; whether it still gets anywhere, others watch
@@ -68,6 +69,8 @@ def first_alone(store: dist.Store | None, place: Place, key: str) -> Iterator[No
     """The first rank runs the block while the others wait, however long it takes; then they run it. `store` is None for one alone."""
     if store is not None and not place.is_first:
         while not store.check([key]):
+            # the first rank is watched where it works
+            sign_of_life()
             time.sleep(LOOK_SECONDS)
     yield
     if store is not None and place.is_first:

@@ -117,6 +117,7 @@ class Trainer:
         step, end = self.state.step, self.plan.steps
         if step >= end:
             return Outcome("finished", step, f"nothing to do: step {step} of {end}")
+        self.watchdog.before_first_step()
         self.throughput.start()
         self.save_times.restart()
         self.signals.agree()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
@@ -19,6 +19,7 @@ from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.run_dir import STATUS, read_json, write_json
 from titanrun.training.evidence import Evidence
 from titanrun.training.finite import FiniteGuard
+from titanrun.training.recovery import Recovery
 from titanrun.training.spikes import SpikeWatch
 from titanrun.training.watchdog import Hang, Watchdog
 from titanrun.worker.failures import EXIT_HANG
@@ -29,6 +30,15 @@ from titanrun.worker.talk import FAILURES
 LAST_WORDS_SECONDS = 3.0
 
 log = logging.getLogger(__name__)
+
+
+def guards(recipe: Recipe, job: Job, rows: RowLoader, device: torch.device) -> dict[str, Any]:
+    """The trainer's keywords for what judges its steps."""
+    return {
+        "guard": build_finite_guard(recipe, device),
+        "recovery": Recovery(recipe.guard),
+        "on_bad_step": build_evidence_writer(recipe, job, rows),
+    }
 
 
 def build_finite_guard(recipe: Recipe, device: torch.device) -> FiniteGuard:
@@ -77,10 +87,15 @@ def write_evidence(job: Job, rows: RowLoader, policy: str, evidence: Evidence) -
 def end_hung_rank(job: Job, hang: Hang) -> NoReturn:
     """Writes down where every thread of this rank stands, and ends it: the thread that hangs cannot."""
     run_dir, place = job.resolved.parent, job.place
-    doing = {"first step": "the first step", "step": f"the step after step {hang.step}", "save": "saving a checkpoint"}
-    limit = {"first step": "guard.first_step_timeout_seconds", "step": "guard.step_timeout_seconds", "save": "guard.save_timeout_seconds"}
+    doing = {
+        "build": "building the run",
+        "first step": "the first step",
+        "step": f"the step after step {hang.step}",
+        "save": "saving a checkpoint",
+    }
+    limit = f"guard.{hang.phase.replace(' ', '_')}_timeout_seconds"
     stacks = dump_stacks(run_dir / "logs" / f"stacks-rank-{place.rank}.txt")
-    told = f"error[hang]: rank {place.rank} hangs: {doing[hang.phase]} takes longer than {limit[hang.phase]}; its stacks are in {stacks}"
+    told = f"error[hang]: rank {place.rank} hangs: {doing[hang.phase]} takes longer than {limit}; its stacks are in {stacks}"
     if place.world_size > 1 and (collectives := write_collectives(place)) is not None:
         told += f", its last collectives in {collectives}"
     logging.getLogger(FAILURES).error("%s", told)
