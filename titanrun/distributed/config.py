@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.conflict import conflict
 from titanrun.config.fields import bookkeeping, numerics, performance
-from titanrun.config.types import NonNegativeInt, OrAuto, PositiveInt, RunPath, Text
+from titanrun.config.types import Fraction, NonNegativeInt, OrAuto, PositiveInt, RunPath, Text
 
 OVERLAP = "the overlap of communication between experts with computation"
 DEEPEP = "the exchange of tokens by DeepEP's kernels"
