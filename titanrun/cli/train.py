@@ -6,6 +6,7 @@ from datetime import datetime
 from titanrun.cli.arguments import Parser, split_overrides
 from titanrun.cli.guard import print_problems
 from titanrun.cli.voice import detail_files, note
+from titanrun.config.counted import counted
 from titanrun.launch.environment import environment, joined_environment, quieten_workers, ranks_around
 from titanrun.launch.local import become_worker
 from titanrun.launch.machine import accelerators
@@ -55,7 +56,9 @@ def run(arguments: list[str]) -> int:
     if ranks > 1:
         become_worker([str(directory.path / RESOLVED)], around)
     assert resolved.ranks is not None
-    code: int = resolved.run.launch.builder()(resolved.run.launch, resolved=directory.path / RESOLVED, processes=resolved.ranks)
+    # simulated ranks are all in one process
+    processes = resolved.ranks if resolved.run.comm.mode == "default" else 1
+    code: int = resolved.run.launch.builder()(resolved.run.launch, resolved=directory.path / RESOLVED, processes=processes)
     return code
 
 
@@ -66,7 +69,7 @@ def opened(resolved: Resolved, arguments: list[str], options: Namespace) -> RunD
     if directory.state == "finished":
         note(options, f"nothing to do: {done_text(directory, resolved.run)} in {directory.path}")
         return directory
-    write_run(directory, resolved, ["titanrun", "train", *arguments], now)
+    write_run(directory, resolved, ["titanrun", "train", *arguments], now, environment=environment())
     note(options, announcement(directory))
     for change in directory.drift.reported:
         note(options, f"  changed: {change_text(change)}")
@@ -76,7 +79,7 @@ def opened(resolved: Resolved, arguments: list[str], options: Namespace) -> RunD
 def done_text(directory: RunDirectory, run: Recipe) -> str:
     """How far a finished run is: `step 20 of 20`, or `step 20, 3 epochs`."""
     training = run.training
-    length = f" of {training.steps}" if training.epochs is None else f", {training.epochs} epoch{'s' if training.epochs > 1 else ''}"
+    length = f" of {training.steps}" if training.epochs is None else f", {counted(training.epochs, 'epoch')}"
     return f"step {directory.done}{length}"
 
 

@@ -9,16 +9,20 @@ from typing import cast
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from titanrun.config.problems import fail
 from titanrun.distributed.config import CommConfig
 from titanrun.distributed.device import is_accelerator
 from titanrun.distributed.environment import Place
+from titanrun.distributed.liveness import sign_of_life
 
 LOOK_SECONDS = 0.02
 # how long ranks wait for one that writes files; whether it still gets anywhere, others watch
 PATIENCE = timedelta(days=1)
 PATIENT = "titanrun: patient"
+# the back end of ranks that are not there
+FAKE = "fake"
 # gloo says nothing else by which its errors could be told from others
 GLOO = ("gloo", "Connection closed by peer")
 
@@ -65,6 +69,8 @@ def first_alone(store: dist.Store | None, place: Place, key: str) -> Iterator[No
     """The first rank runs the block while the others wait, however long it takes; then they run it. `store` is None for one alone."""
     if store is not None and not place.is_first:
         while not store.check([key]):
+            # the first rank is watched where it works
+            sign_of_life()
             time.sleep(LOOK_SECONDS)
     yield
     if store is not None and place.is_first:
@@ -102,16 +108,27 @@ def process_group(store: dist.Store, place: Place, *, device: torch.device, comm
     dist.destroy_process_group()
 
 
+@contextmanager
+def fake_process_group(rank: int, world_size: int) -> Iterator[None]:
+    """Within the block this process is `rank` of so many, whose collectives give back what they were given."""
+    dist.init_process_group(FAKE, store=FakeStore(), rank=rank, world_size=world_size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
 def set_timeout(seconds: int) -> None:
     """How long a collective of any group but the patient ones may take from now on."""
     for group in list(distributed_c10d._world.pg_map):
-        if group.group_desc != PATIENT:
+        if group.group_desc != PATIENT and dist.get_backend(group) != FAKE:
             distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
 
 
 def patient_group() -> dist.ProcessGroup:
     """A group of all ranks on their hosts, in which one may take as long over files as it needs."""
-    group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=PATIENCE, group_desc=PATIENT)
+    backend = FAKE if dist.get_backend() == FAKE else "gloo"
+    group: dist.ProcessGroup = dist.new_group(backend=backend, timeout=PATIENCE, group_desc=PATIENT)
     return group
 
 

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 
 from titanrun.launch.environment import worker_environment
-from titanrun.recipe.run_dir import STATUS, read_json, write_json
+from titanrun.recipe.run_dir import STATUS, read_json, starting_status, write_json
 
 WORKER = "titanrun.worker"
 # a new process dies of these until it listens for them: blocked, they wait, and the worker unblocks them then
@@ -207,6 +207,7 @@ def failure_of(worker: Worker) -> Failure:
 
 def note_failure(run_dir: Path, exit_code: int) -> None:
     """Writes into status.json that the run failed and how, where its first rank did not live to do so, or only lost the one that did."""
-    status = read_json(run_dir / STATUS)
+    # a first rank that was killed before it could write: as what starts a run leaves it
+    status = read_json(run_dir / STATUS) or starting_status({})
     if status.get("state") in ("starting", "running", "failed"):
         write_json(run_dir / STATUS, {**status, "state": "failed", "exit_code": exit_code})

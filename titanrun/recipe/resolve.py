@@ -21,6 +21,7 @@ from titanrun.models.shared.config import ModelConfig
 from titanrun.models.shared.flavors import NO_SIZES, flavor_names
 from titanrun.recipe import menu
 from titanrun.recipe.decide import decide
+from titanrun.recipe.dump_folder import obstacles
 from titanrun.recipe.reading import Reading, load_listed_plugins, read_back, read_tree
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import apply_rules
@@ -100,7 +101,7 @@ def resolve(
         raise ProblemsFound([*problems, *error.problems, *further_problems(tree, error.problems, set(), case)]) from None
     problems += found
     if check_inputs:
-        problems += [placed(problem, tree) for problem in unset_secrets(run, environment)]
+        problems += [placed(problem, tree) for problem in (*unset_secrets(run, environment), *obstacles(recipe.dump_folder))]
     if any(problem.severity == "error" for problem in problems):
         raise ProblemsFound(problems)
     return Resolved(recipe, run, tree, tuple(problems), case.ranks_of(recipe))

@@ -58,6 +58,9 @@ class GuardConfig(Config):
     """How far above the median of recent steps a loss is reported as a spike, in standard deviations; null: never."""
     spike_window: PositiveInt = bookkeeping(128, unit="steps", resume=True)
     """How many steps are recent; the fewer, the sooner a new level of the loss counts as normal."""
+    build_timeout_seconds: PositiveInt | None = bookkeeping(3600, unit="seconds", resume=True)
+    """How long building the run may go on without a sign of life (each part that is ready, each batch of documents that is tokenised)
+    before it counts as hung and ends with exit code 6; null: for ever."""
     first_step_timeout_seconds: PositiveInt | None = bookkeeping(3600, unit="seconds", resume=True)
     """How long the first step after a start may take, with all that is compiled for it, before the run counts as hung and ends with exit
     code 6; null: for ever."""

@@ -15,6 +15,7 @@ from titanrun.components.metrics.log import MetricLog
 from titanrun.components.metrics.recorder import Recorder
 from titanrun.components.metrics.throughput import Throughput
 from titanrun.components.validation.validator import Validator
+from titanrun.config.counted import counted
 from titanrun.config.problems import fail
 from titanrun.distributed.device import is_accelerator
 from titanrun.models.shared.moe_balance import moe_layers
@@ -58,13 +59,20 @@ class Checkpoints(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The numbers that steer the loop. `rows_per_pass`: rows of one forward pass; `tokens_per_step`: of all ranks."""
+    """The numbers that steer the loop. `rows_per_pass`: rows of one forward pass; `tokens_per_step`: of all ranks; `stop_after`: the step
+    after which the run stops as if a signal asked for it, the schedule being that of the whole run."""
 
     steps: int
     rows_per_pass: int
     tokens_per_step: int
     vocab_size: int
     log_every: int
+    stop_after: int | None = None
+
+    @property
+    def until(self) -> int:
+        """The last step of this process."""
+        return self.steps if self.stop_after is None else min(self.steps, self.stop_after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +103,7 @@ class Trainer:
     checkpoints: Checkpoints | None = None
     on_step: Callable[[int], None] = lambda step: None
     on_first_step: Callable[[], None] = lambda: None
+    on_step_end: Callable[[int], None] = lambda step: None
     guard: FiniteGuard = field(default_factory=FiniteGuard)
     recovery: Recovery = field(default_factory=lambda: Recovery(GuardConfig()))
     watchdog: Watchdog = field(default_factory=lambda: Watchdog(GuardConfig()))
@@ -108,18 +117,20 @@ class Trainer:
         step, end = self.state.step, self.plan.steps
         if step >= end:
             return Outcome("finished", step, f"nothing to do: step {step} of {end}")
+        self.watchdog.before_first_step()
         self.throughput.start()
         self.save_times.restart()
         self.signals.agree()
         with self.garbage:
-            while self.rows.has_next() and self.state.step < end and not self.signals.stop:
+            while self.rows.has_next() and self.state.step < self.plan.until and not self.signals.stop:
                 with self.throughput.loading():
                     rows = self.rows.next_rows()
                 if self._train(rows):
                     self._follow_up(is_last=self.state.step == end or not self.rows.has_next())
+                    self.on_step_end(self.state.step)
         step = self.state.step
         if step == end:
-            return Outcome("finished", end, f"finished: {end} steps")
+            return Outcome("finished", end, f"finished: {counted(end, 'step')}")
         if not self.rows.has_next():
             return Outcome("finished", step, f"finished: the data ran out after step {step} of {end}")
         return self._stop()
@@ -237,10 +248,11 @@ class Trainer:
         self.save_times.restart()
 
     def _stop(self) -> Outcome:
-        """A signal asked for the end: the run is saved where it stands. It has failed where steps are lost."""
+        """A signal asked for the end, or the plan did: the run is saved where it stands. It has failed where a signal loses steps."""
         step = self.state.step
-        stopped = f"stopped by {self.signals.stop_signal} after step {step} of {self.plan.steps}"
-        if self.has_trained and self.checkpoints is None:
+        by = f"by {self.signals.stop_signal}" if self.signals.stop else "as planned"
+        stopped = f"stopped {by} after step {step} of {self.plan.steps}"
+        if self.has_trained and self.checkpoints is None and self.signals.stop:
             return Outcome("failed", step, f"{stopped}, nothing saved: this run writes no checkpoints", self.signals.exit_code)
         if self.has_trained:
             self.guard.read()

@@ -14,6 +14,7 @@ from titanrun.config.problems import ProblemsFound
 from titanrun.config.render import render_text
 from titanrun.config.secrets import revealed, secrets
 from titanrun.distributed.environment import Place, read_place, variables
+from titanrun.distributed.flight_recorder import write_collectives
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved_text
 from titanrun.recipe.run_dir import STATUS, read_json, write_json
@@ -156,6 +157,8 @@ def report(failure: Failure, error: BaseException, job: Job, hidden: Hidden) -> 
         path = job.resolved.parent / traceback_file(failure, job.place)
         path.write_text(hidden.masked("".join(traceback.format_exception(error))), encoding="utf-8")
         text = f"{text} (traceback: {path})"
+    if failure.is_of_another and (collectives := write_collectives(job.place)) is not None:
+        text = f"{text} (last collectives: {collectives})"
     if job.place.failure_file is not None:
         told = {"time": time.time(), "is_of_another": failure.is_of_another, "text": hidden.masked(text)}
         write_json(job.place.failure_file, told)
