@@ -19,7 +19,6 @@ from titanrun.distributed.config import (
     CommConfig,
     CompileConfig,
     DebugConfig,
-    FaultToleranceConfig,
     ParallelismConfig,
 )
 from titanrun.launch.config import LaunchConfig
@@ -65,7 +64,6 @@ class Recipe(Config):
     debug: DebugConfig = section(DebugConfig)
     guard: GuardConfig = section(GuardConfig)
     launch: LaunchConfig = component(LaunchConfig)
-    fault_tolerance: FaultToleranceConfig = section(FaultToleranceConfig)
     stages: None = numerics(None, not_built="stages")
     """Further runs that start from this one's result."""
     replace: None = numerics(None, not_built="replacing parts of a model")

@@ -58,5 +58,3 @@ class CheckpointConfig(Config):
     """Whether tensors saved in another dtype are converted when a run is resumed; else they are an error."""
     async_mode: Literal["disabled", "async", "async_with_pinned_mem"] = performance("disabled")
     """What writes a checkpoint while training goes on, from a copy in memory: async a thread, async_with_pinned_mem a process."""
-    enable_ft_dataloader_checkpoints: bool = bookkeeping(True, not_built="torchft replica groups")
-    """Whether each replica group of fault_tolerance keeps its own data position at every step."""
