@@ -52,6 +52,7 @@ COMMAND_LINES: dict[str, Takes] = {
     "train": Takes((("files",), ("overrides",)), {"--nproc": None}),
     "resume": Takes((("files",), ("overrides",))),
     "fork": Takes((("files",), ("overrides",))),
+    "reproduce": Takes((("files",), ()), {"--steps": None, "--out": "files", "--tolerance": None}),
     "checkpoint": Takes((("checkpoint_commands",), ("files",), ("files",), ("overrides",))),
     "plan": Takes(
         (("files",), ("overrides",)),

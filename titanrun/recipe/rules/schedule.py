@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from titanrun.components.optimizers.config import ScheduleFreeAdamWConfig
 from titanrun.components.schedules.config import ConstantConfig, DecayingConfig, ScheduleConfig, WarmedConfig
+from titanrun.config.counted import counted
 from titanrun.config.suggest import listing
 from titanrun.config.tree import path_text
 from titanrun.recipe.length import FOLLOW_STEPS, LENGTHS
@@ -60,7 +61,7 @@ def warmup_within_run(run: Recipe) -> Iterator[Finding]:
         return
     if schedule.warmup_steps > steps:
         yield Finding(
-            f"a warmup of {schedule.warmup_steps} steps is longer than the run of {steps}",
+            f"a warmup of {counted(schedule.warmup_steps, 'step')} is longer than the run of {steps}",
             (("lr_scheduler", "warmup_steps"), ("training", "steps")),
             help=f"use a warmup_steps of at most {steps}, or auto",
         )
