@@ -20,7 +20,7 @@ from titanrun.distributed.gradient_norm import clip_gradients, gradient_norm
 from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.precision import Precision
 from titanrun.distributed.rows import RowSharing
-from titanrun.distributed.shards import finished_gradients, from_all_stages, gathered
+from titanrun.distributed.shards import finished_gradients, from_all_stages, gathered, plain
 from titanrun.distributed.vocabulary import label_logprobs, token_entropy
 from titanrun.training.passes import Loss, Passes, WholeModel
 
@@ -88,7 +88,7 @@ class Engine:
         self.max_norm = max_norm
         self.meshes, self.rows = meshes, rows
         self.steps_done = 0
-        self._holds_gradients = False
+        self._holds_gradients, self._listeners = False, list[Callable[[], None]]()
         for group in optimizer.param_groups:
             group.setdefault("peak_lr", group["lr"])
 
@@ -128,9 +128,19 @@ class Engine:
             group["lr"] = group["peak_lr"] * factor if lr is None else lr
         if is_accepted:
             self.optimizer.step()
+            self.weights_changed()
         self.zero_grad()
         self.steps_done += 1
         return OptimOutput(norm, self.optimizer.param_groups[0]["lr"], is_skipped=not is_accepted)
+
+    def weights_changed(self) -> None:
+        """Tells those who keep something that follows from the weights; for whoever writes into them but `optim_step`."""
+        for listener in self._listeners:
+            listener()
+
+    def on_new_weights(self, listener: Callable[[], None]) -> None:
+        """Calls `listener` from now on whenever the weights have changed."""
+        self._listeners.append(listener)
 
     def zero_grad(self) -> None:
         """Drops the gradients, so that their memory is free until the next backward pass."""
@@ -170,7 +180,7 @@ class Engine:
 
     def tensors(self, *, with_optimizer: bool = True) -> dict[str, Tensor]:
         """Weights and optimizer state by name, no copies: `model.<parameter>` and `optimizer.<parameter>.<state>`."""
-        weights = {MODEL_PREFIX + name: tensor.detach() for name, tensor in self.model.state_dict().items()}
+        weights = {MODEL_PREFIX + name: plain(tensor.detach()) for name, tensor in self.model.state_dict().items()}
         return weights | flatten(self.model, self.optimizer) if with_optimizer else weights
 
     def state_dict_stream(self, *, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
@@ -178,7 +188,7 @@ class Engine:
 
         Ranks that hold parts must all read to the end.
         """
-        own, stages = {name: tensor.detach() for name, tensor in self.model.state_dict().items()}, self._group("pp")
+        own, stages = {name: plain(tensor.detach()) for name, tensor in self.model.state_dict().items()}, self._group("pp")
         whole = own.items() if stages is None else from_all_stages(own, stages, device=self.device)
         for name, tensor in whole:
             yield name, gathered(tensor if dtype is None else tensor.to(dtype))

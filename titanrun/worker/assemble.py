@@ -33,6 +33,7 @@ from titanrun.worker.build_guard import build_evidence_writer, build_finite_guar
 from titanrun.worker.build_metrics import build_metric_log, build_throughput
 from titanrun.worker.build_model import build_engine, build_model, lay_out, lives_on_host, materialise
 from titanrun.worker.company import company, decisions
+from titanrun.worker.converters import convert, refuse_idle, refuse_missing_kernels, tell
 from titanrun.worker.job import Job
 from titanrun.worker.length import length_words, refuse_fewer_epochs, steps_of, with_length
 
@@ -95,10 +96,18 @@ def assembled(
 def build_whole_engine(recipe: Recipe, device: torch.device, meshes: Meshes | None) -> Engine:
     """The model, laid out and with its first weights, and what trains it."""
     precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
+    refuse_missing_kernels(recipe, device)
     model = build_model(recipe, precision)
+    conversions = convert(recipe, model, meshes=meshes)
+    refuse_idle(recipe, model, conversions)
+    tell(recipe, model, conversions)
     layout = lay_out(recipe, model, meshes=meshes, precision=precision)
     materialise(model, device=device, seed=recipe.debug.seed, offload=lives_on_host(recipe, meshes))
-    return build_engine(recipe, model, layout, device=device, meshes=meshes)
+    engine = build_engine(recipe, model, layout, device=device, meshes=meshes)
+    for conversion in conversions:
+        if conversion.on_new_weights is not None:
+            engine.on_new_weights(partial(conversion.on_new_weights, model))
+    return engine
 
 
 def build_data(recipe: Recipe, job: Job, share: Share) -> tuple[RowLoader, Validator | None]:

@@ -3,6 +3,7 @@
 Shapes: S slots sorted by expert, E experts, D model width, F hidden width, I and O width before and after a product.
 """
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -18,8 +19,14 @@ GROUPED_ALIGNMENT = 16
 GROUPED_CAPABILITY = (9, 0)
 
 
+Product = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
 class GroupedExperts(nn.Module):
-    """SwiGLU experts: of expert e, w2[e](silu(w1[e] x) * w3[e] x). Of weights that ranks split, each runs its part."""
+    """SwiGLU experts: of expert e, w2[e](silu(w1[e] x) * w3[e] x). Of weights that ranks split, each runs its part.
+
+    `product` is what a converter puts in the place of the products here.
+    """
 
     # the dim of each weight that ranks split which share one expert: F
     shared_dims: ClassVar = {"w1": 1, "w2": 2, "w3": 1}
@@ -31,14 +38,21 @@ class GroupedExperts(nn.Module):
         self.w2 = nn.Parameter(torch.empty(experts, dim, hidden))
         self.w3 = nn.Parameter(torch.empty(experts, hidden, dim))
         self.use_grouped_mm = config.use_grouped_mm
+        self.product: Product | None = None
 
     def forward(self, x_SD: Tensor, counts_E: Tensor) -> Tensor:
         """Outputs [S, D] of slots sorted by expert, `counts_E` to each."""
         # this rank's parts, and under autocast the stream is narrower than the weights
         w1_EFD, w2_EDF, w3_EFD = (own_part(weight).to(x_SD.dtype) for weight in (self.w1, self.w2, self.w3))
-        multiply = grouped_product if self.use_grouped_mm and can_group(x_SD, w1_EFD) else product_by_expert
+        multiply = self.product_for(x_SD, w1_EFD)
         h_SF = F.silu(multiply(x_SD, w1_EFD, counts_E)) * multiply(x_SD, w3_EFD, counts_E)
         return multiply(h_SF, w2_EDF, counts_E)
+
+    def product_for(self, x_SI: Tensor, weight_EOI: Tensor) -> Product:
+        """How slots are multiplied by matrices of this shape."""
+        if self.product is not None and x_SI.size(0) > 0:
+            return self.product
+        return grouped_product if self.use_grouped_mm and can_group(x_SI, weight_EOI) else product_by_expert
 
 
 def can_group(x_SI: Tensor, weight_EOI: Tensor) -> bool:
