@@ -8,6 +8,8 @@ TORCH_VERSION := $(shell sed -n 's/^torch==//p' constraints.txt)
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 THREADS ?= 2
+# processes that share the tests' files out among themselves
+WORKERS ?= 2
 
 .PHONY: train test test-all lint types floors schemas reference check bench clean
 
@@ -15,7 +17,7 @@ train: $(VENV)/.installed
 	$(BIN)/titanrun train recipes/llama3_debug.yaml
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 test-all: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m "not gpu and not multi_gpu"

@@ -26,9 +26,15 @@ ODD = "model.vocab_size=2049"
 COMPILED = ["compile={enable: true, backend: aot_eager}"]
 OPERATIONS = "activation_checkpoint={name: selective, selective_ac_option: op}"
 QWEN3 = "model={name: qwen3, flavor: debugmodel, n_layers: 2}"
+LONGER_HELD_OUT = [*EXPERTS, "validation.seq_len=96"]
 QWEN3_MOE = (
     "model={name: qwen3, flavor: debugmodel_moe, n_layers: 2, moe: {num_experts: 8, top_k: 2, hidden_dim: 128, num_shared_experts: 1}}"
 )
+
+
+# documents of the tiny corpus are about a hundred tokens long
+FLEX = ("model.flavor=debugmodel_flex_attn",)
+VARLEN = ("model.flavor=debugmodel_varlen_attn",)
 
 
 def pipeline(ranks: int, schedule: str = "1F1B", **settings: object) -> list[str]:
@@ -53,6 +59,18 @@ LAYOUTS = [
     case("fsdp2_compiled_operations_recomputed", nproc=2, overrides=[*COMPILED, OPERATIONS], slow=True),
     case("ddp2_compiled", nproc=2, overrides=[*COMPILED, "parallelism.data_parallel_replicate_degree=2"], slow=True),
     case("fsdp2_compiled_qwen3_moe", nproc=2, overrides=COMPILED, base=[QWEN3_MOE], slow=True),
+    case("tp2_compiled", nproc=2, overrides=[*COMPILED, TP2], slow=True),
+    case("tp2_compiled_whole_stream_operations_recomputed", nproc=2, overrides=[*COMPILED, TP2, WHOLE_STREAM, OPERATIONS], slow=True),
+    case("cp2_compiled_recomputed", nproc=2, overrides=[*COMPILED, CP2, "activation_checkpoint=full"], slow=True),
+    case("cp2_tp2_compiled_qwen3_moe", nproc=4, overrides=[*COMPILED, CP2, TP2], base=[QWEN3_MOE], slow=True),
+    case("pp2_compiled_dualpipev", nproc=2, overrides=[*COMPILED, *pipeline(2, "DualPipeV"), *FOUR_STAGES], slow=True),
+    case("fsdp2_tp2_pp2_compiled", nproc=8, overrides=[*COMPILED, TP2, *pipeline(2)], slow=True),
+    case("fsdp2_tp2_ep2_etp2_compiled", nproc=4, overrides=[*COMPILED, TP2, EP2, ETP2], base=EXPERTS, slow=True),
+    case("fsdp2_pp2_ep2_compiled", nproc=4, overrides=[*COMPILED, *pipeline(2), EP2], base=EXPERTS, slow=True),
+    case(
+        "fsdp2_ep2_compiled_recomputed", nproc=2, overrides=[*COMPILED, EP2, "activation_checkpoint=full"], base=LONGER_HELD_OUT, slow=True
+    ),
+    case("fsdp2_compiled_memory_budget", nproc=2, overrides=[*COMPILED, "activation_checkpoint=memory_budget"], slow=True),
     case("compiled_longer_held_out_rows", nproc=1, overrides=COMPILED, base=["validation.seq_len=96"], slow=True),
     case("compiled_inductor", nproc=1, overrides=["compile.enable=true"], slow=True),
     case("fsdp3_uneven", nproc=3, base=["training.global_batch_size=6"], slow=True),
@@ -67,6 +85,13 @@ LAYOUTS = [
     case("cp2_qwen3", nproc=2, overrides=[CP2], base=[QWEN3], slow=True),
     case("cp2_alltoall_qwen3", nproc=2, overrides=[CP2, BY_HEADS], base=[QWEN3], slow=True),
     case("cp2_qwen3_moe", nproc=2, overrides=[CP2], base=[QWEN3_MOE], slow=True),
+    case("fsdp2_documents", nproc=2, base=FLEX, slow=True),
+    case("cp2_documents", nproc=2, overrides=[CP2], base=FLEX, slow=True),
+    case("cp2_documents_alltoall_recomputed", nproc=2, overrides=[CP2, BY_HEADS, "activation_checkpoint=full"], base=VARLEN, slow=True),
+    case("fsdp2_documents_compiled_operations_recomputed", nproc=2, overrides=[*COMPILED, OPERATIONS], base=FLEX, slow=True),
+    case("tp2_pp2_documents", nproc=4, overrides=[TP2, *pipeline(2)], base=FLEX, slow=True),
+    case("pp2_documents_zbv", nproc=2, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES], base=FLEX, slow=True),
+    case("cp2_pp2_documents", nproc=4, overrides=[CP2, *pipeline(2)], base=FLEX, slow=True),
     case("cp4", nproc=4, overrides=[CP4], slow=True),
     case("cp4_alltoall", nproc=4, overrides=[CP4, BY_HEADS], slow=True),
     case("fsdp2_cp2", nproc=4, overrides=[CP2], slow=True),

@@ -240,7 +240,7 @@ def problems_of(file: Path) -> list[Problem]:
 
 def relieved(data: Data, problem: Problem) -> Data:
     """The recipe without the value that a problem points at; a model that lacks a size gets a flavor."""
-    if problem.code == "missing-key" and problem.path[0] == "model":
+    if problem.code == "missing-key" and problem.path[0] == "model" and "model" in data:
         family = registry.choice(ModelConfig, data["model"]["name"])
         return {**data, "model": {**data["model"], "flavor": flavor_names(family)[0]}}
     places = [problem.path, *(related.path for related in problem.related)]

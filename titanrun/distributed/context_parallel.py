@@ -7,7 +7,7 @@ Shapes: B rows, T tokens of a row, t tokens of this rank's share of it, N query 
 m heads of one rank, H head width.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,33 +26,56 @@ all_gather = getattr(collectives, "all_gather_single_autograd", None) or collect
 class GatheredKeys(nn.Module):
     """Each rank computes its own queries, with the keys and values of the whole row up to them; their gradients are summed back."""
 
-    def __init__(self, inner: nn.Module, rows: RowSharing) -> None:
+    def __init__(self, inner: Any, rows: RowSharing) -> None:
         super().__init__()
         self.inner = inner
         self.rows = rows
 
-    def forward(self, q_BNtH: Tensor, k_BKtH: Tensor, v_BKtH: Tensor) -> Tensor:
+    @property
+    def mask(self) -> Any:
+        """What a query may see of a whole row."""
+        return self.inner.mask
+
+    def seen(self, tokens: int, documents_BT: Tensor | None, *, device: torch.device) -> list[Any]:
+        """The mask of each of this rank's pieces; `tokens` are its share of a row."""
+        length, masks = tokens // self.rows.pieces, []
+        for end in (length * (index + 1) for index in self.rows.own_pieces):
+            documents = None if documents_BT is None else documents_BT[:, :end]
+            masks.append(self.inner.seen(length, documents, device=device, keys=end))
+        return masks
+
+    def forward(self, q_BNtH: Tensor, k_BKtH: Tensor, v_BKtH: Tensor, seen: list[Any], sinks_N: Tensor | None = None) -> Tensor:
         # together: one collective instead of two
         shares = all_gather(torch.cat([k_BKtH, v_BKtH], dim=-1), 0, self.rows.group).chunk(self.rows.ranks)
         k_BKTH, v_BKTH = self.rows.in_order(shares, dim=2).split([k_BKtH.size(-1), v_BKtH.size(-1)], dim=-1)
         outs = []
-        for index, piece in zip(self.rows.own_pieces, q_BNtH.chunk(self.rows.pieces, dim=2), strict=True):
+        for index, piece, mask in zip(self.rows.own_pieces, q_BNtH.chunk(self.rows.pieces, dim=2), seen, strict=True):
             # keys after the piece are masked anyway: leaving them out is what makes two pieces a rank an even share
             end = (index + 1) * piece.size(2)
-            outs.append(self.inner(piece, k_BKTH[:, :, :end], v_BKTH[:, :, :end]))
+            outs.append(self.inner(piece, k_BKTH[:, :, :end], v_BKTH[:, :, :end], mask, sinks_N))
         return torch.cat(outs, dim=2)
 
 
 class ExchangedHeads(nn.Module):
     """Each rank computes the whole row for its part of the heads, and gives each rank's tokens back to it."""
 
-    def __init__(self, inner: nn.Module, rows: RowSharing) -> None:
+    def __init__(self, inner: Any, rows: RowSharing) -> None:
         super().__init__()
         self.inner = inner
         self.rows = rows
 
-    def forward(self, q_BNtH: Tensor, k_BKtH: Tensor, v_BKtH: Tensor) -> Tensor:
-        out_BmTH = self.inner(*(self.tokens_for_heads(share) for share in (q_BNtH, k_BKtH, v_BKtH)))
+    @property
+    def mask(self) -> Any:
+        """What a query may see of a whole row."""
+        return self.inner.mask
+
+    def seen(self, tokens: int, documents_BT: Tensor | None, *, device: torch.device) -> Any:
+        """The mask of whole rows, of which `tokens` are this rank's share."""
+        return self.inner.seen(tokens * self.rows.ranks, documents_BT, device=device)
+
+    def forward(self, q_BNtH: Tensor, k_BKtH: Tensor, v_BKtH: Tensor, seen: Any, sinks_N: Tensor | None = None) -> Tensor:
+        own_sinks = None if sinks_N is None else sinks_N.chunk(self.rows.ranks)[self.rows.group.rank()]
+        out_BmTH = self.inner(*(self.tokens_for_heads(share) for share in (q_BNtH, k_BKtH, v_BKtH)), seen, own_sinks)
         return self.heads_for_tokens(out_BmTH)
 
     def tokens_for_heads(self, share_BntH: Tensor) -> Tensor:
@@ -77,7 +100,7 @@ def share_rows(model: nn.Module, rows: RowSharing, method: Method, *, attention:
     """Lets the attention of a model, or of a pipeline stage, see whole rows where its other parts see this rank's share.
 
     Args:
-        model: whose attention is one of the modules `attention`, causal: forward(q, k, v), the queries those of the last keys.
+        model: whose attention is one of the modules `attention`: forward(q, k, v, seen, sinks), the queries those of the last keys.
         rows: how they are shared.
         method: how attention gets to see them.
         attention: kinds of modules.

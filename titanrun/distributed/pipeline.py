@@ -7,7 +7,7 @@ import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,10 +22,15 @@ from titanrun.distributed.shards import own_part
 from titanrun.distributed.stages import SCHEDULES, PipelinePlan, stages_of_rank
 
 T = TypeVar("T")
-Inputs = tuple[Tensor, Tensor]
-"""Tokens and positions of a microbatch, each [M, T]."""
 LossOf = Callable[[Tensor, int], Tensor]
 Autocast = Callable[[], AbstractContextManager[object]]
+
+
+class Inputs(NamedTuple):
+    """A microbatch: tokens [M, T], which the first stage is given, and by name what every stage is, each with M rows."""
+
+    tokens: Tensor
+    named: dict[str, Tensor]
 
 
 def cut(model: nn.Module, plan: PipelinePlan, *, rank: int, ranks: int) -> dict[int, nn.Module]:
@@ -108,10 +113,11 @@ class Pipeline:
             loss_of: the loss of the model's output for the microbatch of that index; called on the last stage's rank only.
         """
         schedule = self._schedule(microbatches)
-        tokens, positions = (torch.cat(tensors) for tensors in zip(*microbatches, strict=True))
+        tokens = torch.cat([given.tokens for given in microbatches])
+        named = {name: torch.cat([given.named[name] for given in microbatches]) for name in microbatches[0].named}
         self._loss_of = loss_of
         # a schedule hands on the part of `target` that belongs to a microbatch: here its index
-        schedule.step(*[tokens][: 0 in self.stages], target=torch.arange(len(microbatches)), return_outputs=False, positions_BT=positions)
+        schedule.step(*[tokens][: 0 in self.stages], target=torch.arange(len(microbatches)), return_outputs=False, **named)
         self._loss_of = None
 
     @torch.no_grad()
@@ -122,10 +128,10 @@ class Pipeline:
         sending: list[Any] = []
         for index, stage in self.stages.items():
             entering, passed = passed, []
-            for number, (tokens, positions) in enumerate(microbatches):
+            for number, (tokens, named) in enumerate(microbatches):
                 is_new = (index, tokens.shape) not in self._ends
                 given = tokens if index == 0 else entering[number] if entering else self._receive(index, tokens.shape)
-                output = own_part(stage(given, positions)) if index < self.last else stage(given, positions)
+                output = own_part(stage(given, **named)) if index < self.last else stage(given, **named)
                 self._ends[index, tokens.shape] = (without_memory(given), without_memory(own_part(output)))
                 if index == self.last:
                     taken.append(take(output, number))
@@ -160,7 +166,7 @@ class Pipeline:
 
     def _schedule(self, microbatches: Sequence[Inputs]) -> _PipelineSchedule:
         """The order for so many microbatches of that shape, made when it is first needed."""
-        shape = microbatches[0][0].shape
+        shape = microbatches[0].tokens.shape
         key = (len(microbatches), shape)
         if key not in self._schedules:
             # torch would try each stage with gradients to learn its shapes, which counts tokens of experts twice

@@ -24,12 +24,21 @@ def decide(recipe: Recipe, *, file: str, ranks: int | None = None) -> dict[str, 
     data["name"] = recipe.name or PurePath(file).stem
     data["dump_folder"] = None
     data["model"] = spell_out(recipe.model)
+    decide_documents(recipe, data["model"])
     data["tokenizer"] = decided_tokenizer(recipe, data["tokenizer"])
     data["training"] |= decided_batch(recipe, ranks)
     data["training"] |= decided_length(recipe, global_batch_size=data["training"]["global_batch_size"])
     data["lr_scheduler"] |= decided_schedule(recipe, steps=data["training"]["steps"])
     data["validation"] |= decided_validation(recipe)
     return data
+
+
+def decide_documents(recipe: Recipe, model: dict[str, Any]) -> None:
+    """Writes into the model's plain data what begins a document: positions where the dataset's start anew, else end-of-text tokens."""
+    attention = model.get("attention")
+    if isinstance(attention, dict) and attention.get("documents") == AUTO:
+        source = "positions" if recipe.training.dataset.restarts_positions else "eos"
+        attention["documents"] = source if attention["mask"] == "block_causal" else None
 
 
 def decided_tokenizer(recipe: Recipe, written: Any) -> Any:

@@ -54,5 +54,10 @@ class WholeModel:
 
     def _logits(self, batch: TokenBatch) -> Tensor:
         with self.precision.autocast(self.device):
-            logits_BTV: Tensor = self.model(batch.tokens, batch.positions)
+            logits_BTV: Tensor = self.model(batch.tokens, batch.positions, **documents_of(batch))
         return logits_BTV
+
+
+def documents_of(batch: TokenBatch) -> dict[str, Tensor]:
+    """What a model is told of documents, where it is told of any."""
+    return {} if batch.documents is None else {"documents_BT": batch.documents}

@@ -13,7 +13,7 @@ from torch import Tensor
 from titanrun.components.data.batch import TokenBatch
 from titanrun.distributed.pipeline import Inputs, Pipeline
 from titanrun.distributed.shards import gathered
-from titanrun.training.passes import Loss, Measure
+from titanrun.training.passes import Loss, Measure, documents_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,8 @@ class PipelinePasses:
 
 
 def inputs_of(batch: TokenBatch) -> Inputs:
-    """Tokens and positions. A later stage cannot count positions: what it gets may be a part of each row."""
-    if batch.positions is not None:
-        return batch.tokens, batch.positions
-    return batch.tokens, torch.arange(batch.tokens.size(1), device=batch.tokens.device).expand_as(batch.tokens)
+    """Tokens, and what every stage is told of them. A later stage cannot count positions: what it gets may be a part of each row."""
+    positions = batch.positions
+    if positions is None:
+        positions = torch.arange(batch.tokens.size(1), device=batch.tokens.device).expand_as(batch.tokens)
+    return Inputs(batch.tokens, {"positions_BT": positions, **documents_of(batch)})

@@ -4,14 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from titanrun.components.data.config import DatasetConfig
+from titanrun.components.data.documents import Marking, marking
 from titanrun.components.data.loader import RowLoader
 from titanrun.components.data.rows import Rows
 from titanrun.components.tokenizers.tokenizer import Tokenizer
 from titanrun.components.validation.validator import Validator
+from titanrun.config.placed import placed
 from titanrun.config.problems import DataPath, fail
-from titanrun.models.shared.config import decided
+from titanrun.models.shared.config import AttentionConfig, decided
 from titanrun.recipe.recipe import Recipe
-from titanrun.worker.placed import placed
 
 CACHE_FOLDER = "data"
 
@@ -29,6 +30,13 @@ def build_tokenizer(recipe: Recipe) -> Tokenizer | None:
             message = f"the tokenizer has {tokenizer.vocab_size} entries, the model's vocabulary {known}"
             raise fail("conflict", message, help=f"set model.vocab_size to {tokenizer.vocab_size} or more")
     return tokenizer
+
+
+def build_marking(recipe: Recipe, tokenizer: Tokenizer | None) -> Marking:
+    """What numbers the documents of a batch, where attention must not cross them. Raises ProblemsFound where nothing tells them."""
+    attention = getattr(recipe.model, "attention", None)
+    source = attention.documents if isinstance(attention, AttentionConfig) else None
+    return marking(source, eos_id=None if tokenizer is None else tokenizer.eos_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,7 @@ def build_loader(recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path, sha
             global_batch_size=training.global_batch_size,
             dp_rank=share.index,
             dp_size=share.count,
+            place=path,
         )
 
 
@@ -65,7 +74,7 @@ def build_validator(recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path, 
     rows = build_rows(config.dataset, path, recipe, tokenizer=tokenizer, seq_len=config.seq_len, run_dir=run_dir)
     if len(rows) == 0:
         raise fail("data", "the held-out data has no rows", path=path, help="use more data or a smaller validation.seq_len")
-    return Validator(config, rows=rows, dp_rank=share.index, dp_size=share.count)
+    return Validator(config, rows=rows, dp_rank=share.index, dp_size=share.count, place=path)
 
 
 def build_rows(config: DatasetConfig, path: DataPath, recipe: Recipe, *, tokenizer: Tokenizer | None, seq_len: int, run_dir: Path) -> Rows:

@@ -7,9 +7,11 @@ from importlib import import_module
 import torch
 from torch import Tensor, nn
 
+from titanrun.components.data.documents import Marking
 from titanrun.components.metrics.recorder import record
+from titanrun.config.problems import fail
 from titanrun.distributed.degrees import pieces_per_rank
-from titanrun.distributed.device import CPU
+from titanrun.distributed.device import CPU, is_accelerator, means_cpu
 from titanrun.distributed.dtypes import default_dtype, dtype_named
 from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.meta_device import allocate, on_meta_device
@@ -55,7 +57,7 @@ def lay_out(recipe: Recipe, model: nn.Module, *, meshes: Meshes | None, precisio
     split_over_tensor_ranks(recipe, model, meshes)
     rows = share_over_context_ranks(recipe, model, meshes)
     recipe.activation_checkpoint.builder()(recipe.activation_checkpoint, model=model)
-    compile_model(recipe, model)
+    compile_model(recipe, model, meshes)
     if meshes is None:
         return Layout(precision)
     # by name: DTensor takes a second to import, which one process alone need not spend
@@ -121,11 +123,22 @@ def share_over_context_ranks(recipe: Recipe, model: nn.Module, meshes: Meshes | 
     return rows
 
 
-def compile_model(recipe: Recipe, model: nn.Module) -> None:
-    """Compiles the layers, if the recipe asks for it."""
-    if recipe.compile.enable and "model" in recipe.compile.components:
-        # by name: it imports torch's compiler, which takes seconds
-        compiled = import_module("titanrun.distributed.compiled")
+def compile_model(recipe: Recipe, model: nn.Module, meshes: Meshes | None = None) -> None:
+    """Compiles the layers, if the recipe asks for it. Raises ProblemsFound for what this machine cannot compile."""
+    if not recipe.compile.enable:
+        return
+    # by name: it imports torch's compiler, which takes seconds
+    compiled = import_module("titanrun.distributed.compiled")
+    if recipe.compile.backend == "inductor" and means_cpu(recipe.device):
+        compiled.refuse_missing_compiler()
+    group = None if meshes is None else meshes.group("tp")
+    if recipe.parallelism.enable_async_tensor_parallel and group is not None:
+        if means_cpu(recipe.device):
+            compiled.refuse_overlap()
+        compiled.overlap_tensor_parallelism(group)
+    if "model" in recipe.compile.components:
+        if recipe.parallelism.pipeline_parallel_degree > 1:
+            compiled.allow_second_backward()
         compiled.compile_layers(model, backend=recipe.compile.backend, experts=moe_layers(model))
 
 
@@ -160,7 +173,18 @@ def materialise(model: nn.Module, *, device: torch.device, seed: int, offload: b
     model.train()
 
 
-def build_engine(recipe: Recipe, model: nn.Module, layout: Layout, *, device: torch.device, meshes: Meshes | None) -> Engine:
+def refuse_attention(recipe: Recipe, device: torch.device, precision: Precision) -> None:
+    """Raises ProblemsFound where the kernel of the attention back end cannot compute in the model's dtype."""
+    is_varlen = getattr(getattr(recipe.model, "attention", None), "backend", None) == "varlen"
+    if is_varlen and is_accelerator(device) and precision.compute == torch.float32:
+        message = "varlen attention computes in 16 bits on an accelerator, and the model in float32"
+        help = "set training.mixed_precision_param: bfloat16, or model.attention.backend: flex"
+        raise fail("conflict", message, path=("model", "attention", "backend"), help=help)
+
+
+def build_engine(
+    recipe: Recipe, model: nn.Module, layout: Layout, *, device: torch.device, meshes: Meshes | None, marking: Marking
+) -> Engine:
     """Optimizer, schedule and loss around the model."""
     optimizer = recipe.optimizer.builder()(recipe.optimizer, parameters=list(model.named_parameters()))
     if recipe.model.routed_experts():
@@ -177,6 +201,7 @@ def build_engine(recipe: Recipe, model: nn.Module, layout: Layout, *, device: to
         max_norm=recipe.training.max_norm,
         meshes=meshes,
         rows=layout.rows,
+        marking=marking,
         passes=None if layout.stages is None else pipeline_passes(recipe, layout, loss, device=device, meshes=meshes),
     )
 

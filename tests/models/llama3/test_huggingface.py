@@ -1,6 +1,7 @@
 """Logits equal transformers' LlamaForCausalLM on random weights, in both directions of the mapping."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ from safetensors.torch import save_file
 from torch import Generator
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from titanrun.components.data.batch import TokenBatch
+from titanrun.components.data.documents import marked_by_positions
 from titanrun.config.problems import ProblemsFound
 from titanrun.models.llama3.huggingface import from_huggingface, huggingface_config, to_huggingface
 from titanrun.models.llama3.model import Llama3
@@ -69,6 +72,28 @@ def test_weights_of_transformers_give_its_logits_here(config):
     model = Llama3(config, seq_len=SEQ_LEN)
     model.load_state_dict(from_huggingface(config, theirs.state_dict()))
     assert difference(model, theirs, config) < 1e-5
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "flex", "varlen"])
+def test_packed_documents_have_the_logits_and_gradients_that_transformers_gives_them(llama3, backend):
+    config = llama3(
+        n_kv_heads=2, init={"linear_std": 0.1}, attention={"backend": backend, "mask": "block_causal", "documents": "positions"}
+    )
+    model = random_model(config)
+    theirs = LlamaForCausalLM(LlamaConfig(**huggingface_config(config, "float32")))
+    theirs.load_state_dict(to_huggingface(config, model.state_dict()))
+    rows = torch.randint(config.vocab_size, (2, 65), generator=Generator().manual_seed(1))
+    positions = torch.stack([torch.cat([torch.arange(length) for length in lengths]) for lengths in ((20, 1, 43), (64,))])
+    batch = marked_by_positions(replace(TokenBatch.from_rows(rows), positions=positions))
+    # with a cache transformers does not look for documents
+    ours, expected = model(batch.tokens, positions, batch.documents), theirs(batch.tokens, position_ids=positions, use_cache=False).logits
+    assert (ours - expected).abs().max() < 1e-5
+    assert (ours - model(batch.tokens, positions)).abs().max() > 0.1
+    for logits in (ours, expected):
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.labels.flatten()).backward()
+    gradients = to_huggingface(config, {name: parameter.grad for name, parameter in model.named_parameters()})
+    for name, parameter in theirs.named_parameters():
+        torch.testing.assert_close(gradients[name], parameter.grad, atol=1e-6, rtol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
 
 
 def test_there_and_back_is_bitwise_the_same(config):

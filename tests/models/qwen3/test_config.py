@@ -93,11 +93,6 @@ def test_rows_longer_than_the_context_are_refused(qwen3, tmp_path):
     assert [problem.rule for problem in problems] == ["rows-fit-context"]
 
 
-@pytest.mark.parametrize("change", ["model.attention.backend=flex", "model.attention.mask=block_causal"])
-def test_attention_that_cannot_run_is_refused(change, tmp_path):
-    assert [problem.rule for problem in problems_of(tmp_path, change)] == ["attention-runs"]
-
-
 @pytest.mark.parametrize(
     "change", ["score_func=sigmoid", "num_shared_experts=1", "gate_bias=true", "score_before_experts=true", "route_scale=2.0"]
 )

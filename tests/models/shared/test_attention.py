@@ -1,29 +1,146 @@
-"""Attention back ends: sdpa against the formula, and a clear answer for those that cannot run."""
+"""Attention back ends: every mask, with and without sinks, against the formula in float64, which loops over queries and keys."""
 
 import itertools
+import warnings
 
 import pytest
 import torch
+import torch.nn.attention.flex_attention
 
-from titanrun.config.problems import ProblemsFound
-from titanrun.models.shared.attention import BACKENDS, attention_backend
-from titanrun.models.shared.config import AttentionConfig, refused_attention
+from titanrun.models.shared.attention import BACKENDS, FlexAttention, SdpaAttention, VarlenAttention, attention_backend, block_mask
+from titanrun.models.shared.config import AttentionConfig
+from titanrun.models.shared.masks import Mask
+
+TOKENS = 11
+DOCUMENTS = torch.tensor([[0] * 4 + [1] * 5 + [2] * 2, [0] * 11])
+MASKS = {
+    "causal": Mask(),
+    "documents": Mask(documents=True),
+    "window": Mask(window=3),
+    "window of one": Mask(window=1),
+    "blocks": Mask(block=4),
+    "documents and window": Mask(documents=True, window=3),
+    "documents and blocks": Mask(documents=True, block=4),
+    "limits beyond the row": Mask(window=TOKENS, block=TOKENS),
+}
 
 
-@pytest.mark.parametrize("kv_heads", [4, 2, 1])
-def test_sdpa_equals_the_formula_in_float64(kv_heads):
-    q, k, v = torch.randn(2, 4, 9, 8), torch.randn(2, kv_heads, 9, 8), torch.randn(2, kv_heads, 9, 8)
-    out = attention_backend(AttentionConfig(backend="sdpa", mask="causal"))(q, k, v)
-    k, v = (shared.double().repeat_interleave(4 // kv_heads, dim=1) for shared in (k, v))
-    scores = (q.double() @ k.mT / 8**0.5).masked_fill(torch.ones(9, 9).triu(1).bool(), -torch.inf)
-    assert torch.allclose(out.double(), scores.softmax(-1) @ v, atol=1e-6)
+def sees(mask, row, query, key):
+    """The mask in the words of its definition."""
+    return (
+        key <= query
+        and (not mask.documents or DOCUMENTS[row, query] == DOCUMENTS[row, key])
+        and (mask.window is None or query - key + 1 <= mask.window)
+        and (mask.block is None or query // mask.block == key // mask.block)
+    )
 
 
-@pytest.mark.parametrize("queries", [1, 4, 9])
-def test_the_queries_of_a_rows_end_see_what_they_see_in_the_whole_row(queries):
-    q, k, v = torch.randn(2, 4, 9, 8), torch.randn(2, 2, 9, 8), torch.randn(2, 2, 9, 8)
-    attention = attention_backend(AttentionConfig(backend="sdpa", mask="causal"))
-    assert torch.allclose(attention(q[:, :, -queries:], k, v), attention(q, k, v)[:, :, -queries:], atol=1e-6)
+def by_formula(q, k, v, mask, sinks=None, scale=None):
+    """Softmax over the keys that a query sees, and the sink, which adds nothing to the output."""
+    k, v = (shared.repeat_interleave(q.size(1) // k.size(1), dim=1) for shared in (k, v))
+    scores = q @ k.mT * (q.size(-1) ** -0.5 if scale is None else scale)
+    allowed = [[[sees(mask, row, query, key) for key in range(TOKENS)] for query in range(TOKENS)] for row in range(len(q))]
+    scores = scores.masked_fill(~torch.tensor(allowed).unsqueeze(1), -torch.inf)
+    if sinks is None:
+        return scores.softmax(-1) @ v
+    columns = sinks.view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+    return torch.cat([scores, columns], dim=-1).softmax(-1)[..., :-1] @ v
+
+
+def inputs(kv_heads=2, width=8):
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, heads, TOKENS, width, generator=generator) for heads in (4, kv_heads, kv_heads))
+    return q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), torch.randn(4, generator=generator).requires_grad_()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize(("kv_heads", "has_sinks"), [(4, False), (2, True), (1, False)])
+def test_outputs_and_gradients_are_those_of_the_formula(backend, mask, kv_heads, has_sinks):
+    q, k, v, sinks = inputs(kv_heads)
+    given = [q, k, v, sinks][: 4 if has_sinks else 3]
+    attention = BACKENDS[backend](mask, scale=0.3)
+    seen = attention.seen(TOKENS, DOCUMENTS, device=q.device)
+    out = attention(q, k, v, seen, sinks if has_sinks else None)
+    exact = [tensor.detach().double().requires_grad_() for tensor in given]
+    expected = by_formula(*exact[:3], mask, exact[3] if has_sinks else None, scale=0.3)
+    torch.testing.assert_close(out.double(), expected, atol=2e-6, rtol=1e-5)
+    weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
+    found, wanted = torch.autograd.grad((out * weight).sum(), given), torch.autograd.grad((expected * weight).sum(), exact)
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours.double(), theirs, atol=5e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize(("queries", "backend"), [(1, "sdpa"), (4, "flex"), (11, "sdpa")])
+def test_the_queries_of_a_rows_end_see_what_they_see_in_the_whole_row(mask, queries, backend):
+    q, k, v, sinks = inputs()
+    attention = BACKENDS[backend](mask)
+    whole = attention(q, k, v, attention.seen(TOKENS, DOCUMENTS, device=q.device), sinks)
+    seen = attention.seen(queries, DOCUMENTS, device=q.device, keys=TOKENS)
+    torch.testing.assert_close(attention(q[:, :, -queries:], k, v, seen, sinks), whole[:, :, -queries:], atol=1e-6, rtol=1e-5)
+
+
+def test_scores_are_scaled_by_the_width_of_a_head_where_nothing_else_is_said():
+    q, k, v, _ = inputs(width=16)
+    expected = by_formula(q.double(), k.double(), v.double(), Mask())
+    torch.testing.assert_close(SdpaAttention(Mask())(q, k, v).double(), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_what_is_causal_alone_needs_no_mask_written_out():
+    cpu = torch.device("cpu")
+    assert SdpaAttention(Mask(documents=True)).seen(8, None, device=cpu) is None
+    assert FlexAttention(Mask(window=8)).seen(8, DOCUMENTS, device=cpu) is None
+    assert SdpaAttention(Mask(window=7)).seen(8, None, device=cpu).shape == (1, 1, 8, 8)
+    assert VarlenAttention(Mask(documents=True)).seen(11, DOCUMENTS, device=cpu).shape == (2, 1, 11, 11)
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_segments_are_the_stretches_that_see_nothing_before_them(mask):
+    first = mask.segments(2, TOKENS, DOCUMENTS, device=DOCUMENTS.device)
+    alone = Mask(documents=mask.documents, block=mask.block)
+    expected = [[not any(sees(alone, row, query, key) for key in range(query)) for query in range(TOKENS)] for row in range(2)]
+    assert first.tolist() == expected
+
+
+def test_the_config_names_back_end_and_mask():
+    for backend, mask in itertools.product(BACKENDS, ("causal", "block_causal")):
+        built = attention_backend(AttentionConfig(backend=backend, mask=mask), window=5, block=6, scale=0.5)
+        assert type(built) is BACKENDS[backend]
+        assert built.mask == Mask(documents=mask == "block_causal", window=5, block=6)
+        assert built.scale == 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("queries", [TOKENS, 4])
+@pytest.mark.parametrize("has_sinks", [False, True])
+def test_flex_attention_is_told_the_mask_that_is_written_out_elsewhere(mask, queries, has_sinks):
+    # uncompiled it runs on a CPU, without gradients
+    q, k, v, sinks = (tensor.detach() for tensor in inputs())
+    module = torch.nn.attention.flex_attention
+    seen = module.flex_attention, block_mask(module.create_block_mask, mask, queries, TOKENS, DOCUMENTS, q.device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        out = FlexAttention(mask)(q[:, :, -queries:], k, v, seen, sinks if has_sinks else None)
+    expected = by_formula(q.double(), k.double(), v.double(), mask, sinks.double() if has_sinks else None)
+    torch.testing.assert_close(out.double(), expected[:, :, -queries:], atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("backend", "has_sinks"), [("sdpa", False), ("sdpa", True), ("flex", False), ("flex", True), ("varlen", False)])
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_an_accelerator_computes_what_the_formula_says(backend, mask, has_sinks):
+    q, k, v, sinks = inputs(width=64)
+    given = [tensor.detach().cuda().bfloat16().requires_grad_() for tensor in (q, k, v, sinks)][: 4 if has_sinks else 3]
+    attention = BACKENDS[backend](mask)
+    seen = attention.seen(TOKENS, DOCUMENTS.cuda(), device=given[0].device)
+    exact = [tensor.detach().cpu().double().requires_grad_() for tensor in given]
+    out, expected = attention(*given[:3], seen, *given[3:]), by_formula(*exact[:3], mask, *exact[3:])
+    torch.testing.assert_close(out.cpu().double(), expected, atol=2e-2, rtol=2e-2)
+    found, wanted = torch.autograd.grad(out.sum(), given), torch.autograd.grad(expected.sum(), exact)
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours.cpu().double(), theirs, atol=6e-2, rtol=6e-2)
 
 
 @pytest.mark.gpu
@@ -36,33 +153,3 @@ def test_an_accelerator_sees_what_the_cpu_sees_of_a_rows_end(dtype):
     expected, found = ([out := attention(*each), *torch.autograd.grad(out.sum(), each)] for each in inputs)
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours.cpu().float(), theirs, rtol=2e-2, atol=2e-2)
-
-
-@pytest.mark.parametrize(
-    ("backend", "mask", "code", "field"),
-    [
-        ("flex", "causal", "not-built", "backend"),
-        ("flex", "block_causal", "not-built", "backend"),
-        ("varlen", "block_causal", "not-built", "backend"),
-        ("sdpa", "block_causal", "conflict", "mask"),
-    ],
-)
-def test_what_cannot_run_is_refused_alike_by_validate_and_by_the_model(backend, mask, code, field):
-    attention = AttentionConfig(backend=backend, mask=mask)
-    problem = refused_attention(attention)
-    assert (problem.code, problem.path) == (code, ("model", "attention", field))
-    assert "sdpa" in problem.help or "causal" in problem.help
-    with pytest.raises(ProblemsFound) as found:
-        attention_backend(attention)
-    assert found.value.problems == (problem,)
-
-
-def test_every_back_end_and_mask_is_either_built_or_refused():
-    for backend, mask in itertools.product(("sdpa", "flex", "varlen"), ("causal", "block_causal")):
-        attention = AttentionConfig(backend=backend, mask=mask)
-        assert refused_attention(attention) is not None or backend in BACKENDS
-
-
-def test_nothing_is_refused_before_it_is_decided():
-    assert refused_attention(AttentionConfig()) is None
-    assert refused_attention(AttentionConfig(mask="block_causal")) is None

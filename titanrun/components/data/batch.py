@@ -19,7 +19,8 @@ IGNORE = -100
 class TokenBatch:
     """Rows of tokens with the token that follows each of them. Every tensor is [N, T].
 
-    `positions` None means 0 to T-1 in each row. `extra` holds further values of each token by name.
+    `positions` None means 0 to T-1 in each row. `extra` holds further values of each token by name. `documents` numbers the documents
+    of a row, where attention must not cross them.
     """
 
     tokens: Tensor
@@ -27,6 +28,7 @@ class TokenBatch:
     positions: Tensor | None
     loss_mask: Tensor
     extra: dict[str, Tensor] = field(default_factory=dict)
+    documents: Tensor | None = None
 
     @classmethod
     def from_rows(cls, rows: NDArray[np.int64] | Tensor) -> "TokenBatch":
@@ -44,10 +46,14 @@ class TokenBatch:
         return [self._rows(start, start + rows_per_part) for start in range(0, len(self.tokens), rows_per_part)]
 
     def shared(self, own_share: Callable[[Tensor], Tensor]) -> "TokenBatch":
-        """The batch of some tokens of each row, with their positions in it. Labels need no neighbour: each is with its token."""
+        """The batch of some tokens of each row, with their positions in it. Labels need no neighbour: each is with its token.
+
+        `documents` stay those of whole rows: attention sees these.
+        """
         positions = torch.arange(self.tokens.size(1), device=self.tokens.device).expand_as(self.tokens)
         written_out = positions if self.positions is None else self.positions
-        return replace(self, positions=written_out)._with_each(own_share)
+        share = replace(self, positions=written_out, documents=None)._with_each(own_share)
+        return replace(share, documents=self.documents)
 
     def valid_mask(self) -> Tensor:
         """Which labels count in the loss, [N, T] bool."""
@@ -63,4 +69,5 @@ class TokenBatch:
     def _with_each(self, change: Callable[[Tensor], Tensor]) -> "TokenBatch":
         positions = None if self.positions is None else change(self.positions)
         extra = {name: change(tensor) for name, tensor in self.extra.items()}
-        return TokenBatch(change(self.tokens), change(self.labels), positions, change(self.loss_mask), extra)
+        documents = None if self.documents is None else change(self.documents)
+        return TokenBatch(change(self.tokens), change(self.labels), positions, change(self.loss_mask), extra, documents)

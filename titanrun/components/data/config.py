@@ -16,6 +16,8 @@ class DatasetConfig(ComponentConfig):
     is_slot: ClassVar = True
     name: str = numerics()
     needs_tokenizer: ClassVar[bool] = True
+    restarts_positions: ClassVar[bool] = False
+    """Whether the positions of its rows start anew where a document begins."""
 
     shuffle: bool = numerics(True)
     """Whether the rows are dealt in a seeded random order, another one each epoch; false: in the given order."""

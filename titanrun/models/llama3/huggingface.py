@@ -10,19 +10,16 @@ from typing import Any
 from torch import Tensor
 
 from titanrun.models.llama3.config import Llama3Config
-from titanrun.models.shared.huggingface_weights import check_state, huggingface_name, without_tied_head
+from titanrun.models.shared.huggingface_decoder import decoder_mapping, scaling_mapping
+from titanrun.models.shared.huggingface_weights import (
+    ATTENTION_NAMES,
+    FEED_FORWARD_NAMES,
+    NORM_NAMES,
+    exported_weights,
+    imported_weights,
+)
 
-LAYER_NAMES = {
-    "attention.wq.weight": "self_attn.q_proj.weight",
-    "attention.wk.weight": "self_attn.k_proj.weight",
-    "attention.wv.weight": "self_attn.v_proj.weight",
-    "attention.wo.weight": "self_attn.o_proj.weight",
-    "feed_forward.w1.weight": "mlp.gate_proj.weight",
-    "feed_forward.w2.weight": "mlp.down_proj.weight",
-    "feed_forward.w3.weight": "mlp.up_proj.weight",
-    "attention_norm.weight": "input_layernorm.weight",
-    "ffn_norm.weight": "post_attention_layernorm.weight",
-}
+LAYER_NAMES = {**ATTENTION_NAMES, **FEED_FORWARD_NAMES, **NORM_NAMES}
 
 
 def to_huggingface(config: Llama3Config, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -30,9 +27,11 @@ def to_huggingface(config: Llama3Config, state: Mapping[str, Tensor]) -> dict[st
 
     Raises ProblemsFound where names or shapes are not those of the model.
     """
-    given = without_tied_head(state, tied=config.tie_word_embeddings, head="output.weight")
-    check_state(config.parameter_shapes(), given)
-    return {huggingface_name(name, LAYER_NAMES): pairs_to_halves(given[name], heads_of(config, name)) for name in config.parameter_shapes()}
+
+    def turned(name: str, weight: Tensor) -> Tensor:
+        return pairs_to_halves(weight, heads_of(config, name))
+
+    return exported_weights(config, state, LAYER_NAMES, change=turned)
 
 
 def from_huggingface(config: Llama3Config, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -40,15 +39,11 @@ def from_huggingface(config: Llama3Config, state: Mapping[str, Tensor]) -> dict[
 
     Raises ProblemsFound where names or shapes are not those of the model.
     """
-    given = without_tied_head(state, tied=config.tie_word_embeddings, head="lm_head.weight")
-    # older versions of transformers saved the frequencies that RoPE is computed from
-    given = {name: tensor for name, tensor in given.items() if not name.endswith("rotary_emb.inv_freq")}
-    shapes = config.parameter_shapes()
-    check_state({huggingface_name(name, LAYER_NAMES): shape for name, shape in shapes.items()}, given)
-    weights = {name: halves_to_pairs(given[huggingface_name(name, LAYER_NAMES)], heads_of(config, name)) for name in shapes}
-    if config.tie_word_embeddings:
-        weights["output.weight"] = weights["tok_embeddings.weight"]
-    return weights
+
+    def turned(name: str, weight: Tensor) -> Tensor:
+        return halves_to_pairs(weight, heads_of(config, name))
+
+    return imported_weights(config, state, LAYER_NAMES, change=turned)
 
 
 def heads_of(config: Llama3Config, name: str) -> int | None:
@@ -73,42 +68,13 @@ def halves_to_pairs(weight: Tensor, n_heads: int | None) -> Tensor:
 
 
 def huggingface_config(config: Llama3Config, dtype_name: str) -> dict[str, Any]:
-    """The content of config.json for transformers 4 and 5; `dtype_name` is that of the weights beside it.
-
-    Ids of special tokens belong to the tokenizer and are null here, since transformers' defaults would be wrong.
-    """
-    scaling = config.rope.scaling
+    """The content of config.json for transformers 4 and 5; `dtype_name` is that of the weights beside it."""
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": config.vocab_size,
-        "max_position_embeddings": config.max_seq_len,
-        "hidden_size": config.dim,
+        **decoder_mapping(config, dtype_name, model_type="llama", architecture="LlamaForCausalLM"),
         "intermediate_size": config.feed_forward.hidden_dim,
-        "num_hidden_layers": config.n_layers,
-        "num_attention_heads": config.n_heads,
         "num_key_value_heads": config.n_kv_heads,
         "head_dim": config.head_dim,
-        "hidden_act": "silu",
-        "rms_norm_eps": config.norm_eps,
         "rope_theta": config.rope.theta,
-        "rope_scaling": None if scaling is None else scaling_mapping(scaling),
-        "tie_word_embeddings": config.tie_word_embeddings,
-        "attention_bias": False,
+        "rope_scaling": scaling_mapping(config.rope.scaling),
         "mlp_bias": False,
-        "attention_dropout": 0.0,
-        "bos_token_id": None,
-        "eos_token_id": None,
-        "torch_dtype": dtype_name,
-    }
-
-
-def scaling_mapping(scaling: Any) -> dict[str, Any]:
-    """RoPE scaling as transformers writes it."""
-    return {
-        "rope_type": scaling.name,
-        "factor": scaling.factor,
-        "low_freq_factor": scaling.low_freq_factor,
-        "high_freq_factor": scaling.high_freq_factor,
-        "original_max_position_embeddings": scaling.original_max_position_embeddings,
     }

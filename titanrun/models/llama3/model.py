@@ -4,6 +4,8 @@ Shapes: B batch, T tokens of a row, D model width, N query heads, K key and valu
 V vocabulary.
 """
 
+from typing import Any
+
 import torch
 from torch import Generator, Tensor, nn
 
@@ -11,13 +13,14 @@ from titanrun.models.llama3.config import Llama3Config
 from titanrun.models.shared.attention import attention_backend
 from titanrun.models.shared.config import DecoderInitConfig
 from titanrun.models.shared.decoder import Decoder
+from titanrun.models.shared.decoder_layer import DecoderLayer
 from titanrun.models.shared.feed_forward import FeedForward
 from titanrun.models.shared.initialization import truncated_normal_
 from titanrun.models.shared.rope import rope_rows, rope_table, rotate
 
 
 class Attention(nn.Module):
-    """Causal self-attention in which groups of query heads share a key and value head."""
+    """Masked self-attention in which groups of query heads share a key and value head."""
 
     def __init__(self, config: Llama3Config) -> None:
         super().__init__()
@@ -28,38 +31,19 @@ class Attention(nn.Module):
         self.wo = nn.Linear(config.n_heads * config.head_dim, config.dim, bias=False)
         self.backend = attention_backend(config.attention)
 
-    def forward(self, x_BTD: Tensor, rope_BT1P: Tensor) -> Tensor:
+    def forward(self, x_BTD: Tensor, rope_BT1P: Tensor, seen: Any) -> Tensor:
         heads = (-1, self.head_dim)
         q_BTNH = rotate(self.wq(x_BTD).unflatten(-1, heads), rope_BT1P)
         k_BTKH = rotate(self.wk(x_BTD).unflatten(-1, heads), rope_BT1P)
         v_BTKH = self.wv(x_BTD).unflatten(-1, heads)
-        out_BNTH = self.backend(q_BTNH.transpose(1, 2), k_BTKH.transpose(1, 2), v_BTKH.transpose(1, 2))
+        out_BNTH = self.backend(q_BTNH.transpose(1, 2), k_BTKH.transpose(1, 2), v_BTKH.transpose(1, 2), seen)
         return self.wo(out_BNTH.transpose(1, 2).flatten(2))
 
-
-class TransformerBlock(nn.Module):
-    """One decoder layer: attention, then feed-forward, each on the normalised stream and added to it."""
-
-    def __init__(self, config: Llama3Config) -> None:
-        super().__init__()
-        self.attention = Attention(config)
-        self.feed_forward = FeedForward(dim=config.dim, hidden_dim=config.feed_forward.hidden_dim)
-        self.attention_norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
-        self.ffn_norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
-
-    def forward(self, x_BTD: Tensor, rope_BT1P: Tensor) -> Tensor:
-        h_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), rope_BT1P)
-        return h_BTD + self.feed_forward(self.ffn_norm(h_BTD))
-
     def init_weights(self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None) -> None:
-        """Draw the layer's weights; `into_stream_std` is the std of what adds to the residual stream, and of w3."""
-        self.attention_norm.reset_parameters()
-        self.ffn_norm.reset_parameters()
-        attention, feed_forward = self.attention, self.feed_forward
-        for linear in (attention.wq, attention.wk, attention.wv, feed_forward.w1):
+        """Draw the weights; wo, which adds to the residual stream, at `into_stream_std`."""
+        for linear in (self.wq, self.wk, self.wv):
             truncated_normal_(linear.weight, std=init.linear_std, bound=init.truncation, generator=generator)
-        for linear in (attention.wo, feed_forward.w2, feed_forward.w3):
-            truncated_normal_(linear.weight, std=into_stream_std, bound=init.truncation, generator=generator)
+        truncated_normal_(self.wo.weight, std=into_stream_std, bound=init.truncation, generator=generator)
 
 
 class Llama3(Decoder):
@@ -68,7 +52,12 @@ class Llama3(Decoder):
     config: Llama3Config
 
     def __init__(self, config: Llama3Config, *, seq_len: int) -> None:
-        super().__init__(config, [TransformerBlock(config) for _ in range(config.n_layers)], seq_len=seq_len)
+        super().__init__(config, [self.layer(config) for _ in range(config.n_layers)], seq_len=seq_len)
+
+    @staticmethod
+    def layer(config: Llama3Config) -> DecoderLayer:
+        """Attention, then SwiGLU."""
+        return DecoderLayer(config, attention=Attention(config), feed_forward=FeedForward(dim=config.dim, hidden_dim=config.dense_width()))
 
     def new_rope_table(self, device: torch.device) -> Tensor:
         """The RoPE table [T, P]; on the meta device only its shape: computing there imports torch's compiler (1 s)."""

@@ -3,6 +3,8 @@
 Shapes: B batch, T tokens of a row, D model width, N query heads, K key and value heads, H head width.
 """
 
+from typing import Any
+
 import torch
 from torch import Generator, Tensor, nn
 
@@ -10,6 +12,7 @@ from titanrun.models.qwen3.config import Qwen3Config
 from titanrun.models.shared.attention import attention_backend
 from titanrun.models.shared.config import DecoderInitConfig
 from titanrun.models.shared.decoder import Decoder
+from titanrun.models.shared.decoder_layer import DecoderLayer
 from titanrun.models.shared.feed_forward import FeedForward
 from titanrun.models.shared.initialization import truncated_normal_
 from titanrun.models.shared.moe import Moe
@@ -17,7 +20,7 @@ from titanrun.models.shared.rope import cos_sin_table, rope_rows, rotate_halves
 
 
 class Attention(nn.Module):
-    """Causal self-attention in which groups of query heads share a key and value head; both are normalised head by head."""
+    """Masked self-attention in which groups of query heads share a key and value head; both are normalised head by head."""
 
     def __init__(self, config: Qwen3Config) -> None:
         super().__init__()
@@ -30,52 +33,21 @@ class Attention(nn.Module):
         self.k_norm = nn.RMSNorm(config.head_dim, eps=config.norm_eps)
         self.backend = attention_backend(config.attention)
 
-    def forward(self, x_BTD: Tensor, rope_BT1R: Tensor) -> Tensor:
+    def forward(self, x_BTD: Tensor, rope_BT1R: Tensor, seen: Any) -> Tensor:
         heads = (-1, self.head_dim)
         q_BTNH = rotate_halves(self.q_norm(self.wq(x_BTD).unflatten(-1, heads)), rope_BT1R)
         k_BTKH = rotate_halves(self.k_norm(self.wk(x_BTD).unflatten(-1, heads)), rope_BT1R)
         v_BTKH = self.wv(x_BTD).unflatten(-1, heads)
-        out_BNTH = self.backend(q_BTNH.transpose(1, 2), k_BTKH.transpose(1, 2), v_BTKH.transpose(1, 2))
+        out_BNTH = self.backend(q_BTNH.transpose(1, 2), k_BTKH.transpose(1, 2), v_BTKH.transpose(1, 2), seen)
         return self.wo(out_BNTH.transpose(1, 2).flatten(2))
 
-
-class TransformerBlock(nn.Module):
-    """One decoder layer: attention, then feed-forward or experts, each on the normalised stream and added to it."""
-
-    def __init__(self, config: Qwen3Config) -> None:
-        super().__init__()
-        self.attention = Attention(config)
-        if config.moe is None:
-            self.feed_forward = FeedForward(dim=config.dim, hidden_dim=config.feed_forward.hidden_dim)
-        else:
-            self.moe = Moe(config.moe, dim=config.dim)
-        self.attention_norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
-        self.ffn_norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
-        self.has_experts = config.moe is not None
-
-    def forward(self, x_BTD: Tensor, rope_BT1R: Tensor) -> Tensor:
-        h_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), rope_BT1R)
-        hidden = self.moe if self.has_experts else self.feed_forward
-        return h_BTD + hidden(self.ffn_norm(h_BTD))
-
     def init_weights(self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None) -> None:
-        """Draw the layer's weights; `into_stream_std` is the std of what adds to the residual stream, and of w3."""
-        attention = self.attention
-        for norm in (self.attention_norm, self.ffn_norm, attention.q_norm, attention.k_norm):
-            norm.reset_parameters()
-
-        def draw(linear: nn.Linear, std: float) -> None:
-            truncated_normal_(linear.weight, std=std, bound=init.truncation, generator=generator)
-
-        for linear in (attention.wq, attention.wk, attention.wv):
-            draw(linear, init.linear_std)
-        draw(attention.wo, into_stream_std)
-        if self.has_experts:
-            self.moe.init_weights(init, into_stream_std=into_stream_std, generator=generator)
-            return
-        draw(self.feed_forward.w1, init.linear_std)
-        draw(self.feed_forward.w2, into_stream_std)
-        draw(self.feed_forward.w3, into_stream_std)
+        """Draw the weights; wo, which adds to the residual stream, at `into_stream_std`."""
+        self.q_norm.reset_parameters()
+        self.k_norm.reset_parameters()
+        for linear in (self.wq, self.wk, self.wv):
+            truncated_normal_(linear.weight, std=init.linear_std, bound=init.truncation, generator=generator)
+        truncated_normal_(self.wo.weight, std=into_stream_std, bound=init.truncation, generator=generator)
 
 
 class Qwen3(Decoder):
@@ -84,7 +56,14 @@ class Qwen3(Decoder):
     config: Qwen3Config
 
     def __init__(self, config: Qwen3Config, *, seq_len: int) -> None:
-        super().__init__(config, [TransformerBlock(config) for _ in range(config.n_layers)], seq_len=seq_len)
+        super().__init__(config, [self.layer(config) for _ in range(config.n_layers)], seq_len=seq_len)
+
+    @staticmethod
+    def layer(config: Qwen3Config) -> DecoderLayer:
+        """Attention, then SwiGLU or experts."""
+        if config.moe is not None:
+            return DecoderLayer(config, attention=Attention(config), moe=Moe(config.moe, dim=config.dim))
+        return DecoderLayer(config, attention=Attention(config), feed_forward=FeedForward(dim=config.dim, hidden_dim=config.dense_width()))
 
     def new_rope_table(self, device: torch.device) -> Tensor:
         """Cosines and sines [T, 2 H]; on the meta device only the shape."""

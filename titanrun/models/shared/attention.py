@@ -1,32 +1,141 @@
 """Attention back ends: from queries, keys and values to what each token gathers.
 
-Shapes: B batch, T tokens of a row, S tokens of its end, N query heads, K key and value heads (N is a multiple of K), H head width.
+Shapes: B batch, T tokens of a row, S tokens of its end, N query heads, K key and value heads (N is a multiple of K), H head width,
+X = B * T tokens of all rows, one after the other.
 """
 
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.device import is_accelerator
-from titanrun.models.shared.config import AttentionConfig, refused_attention
+from titanrun.models.shared.config import AttentionConfig
+from titanrun.models.shared.masks import Mask
 
 # fastest first; torch falls through to the first that takes the device, dtype and shapes
 KERNELS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+# kernels take head widths that are multiples of it
+WIDTH_UNIT = 8
 
 
 class SdpaAttention(nn.Module):
-    """Causal attention by torch's scaled_dot_product_attention, scores scaled by H^-0.5. The queries are those of a row's end."""
+    """Masked attention by torch's scaled_dot_product_attention. A mask that is more than causal is written out.
 
-    def forward(self, q_BNSH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor) -> Tensor:
-        grouped = q_BNSH.size(1) != k_BKTH.size(1)
+    Args:
+        mask: which keys a query sees.
+        scale: of the scores; H^-0.5 where it is None.
+    """
+
+    def __init__(self, mask: Mask, *, scale: float | None = None) -> None:
+        super().__init__()
+        self.mask = mask
+        self.scale = scale
+
+    def seen(self, queries: int, documents_BT: Tensor | None, *, device: torch.device, keys: int | None = None) -> Any:
+        """The mask in the form that `forward` takes, made once for all layers that have the same one.
+
+        Args:
+            queries: of each row, its last ones.
+            documents_BT: which document each key belongs to; None where a row is one.
+            device: where it is used.
+            keys: of each row; as many as queries where it is None.
+        """
+        keys = queries if keys is None else keys
+        if self.mask.is_causal(keys, documents_BT):
+            return None
+        return self.mask.written_out(queries, keys, documents_BT, device=device)
+
+    def forward(self, q_BNSH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor, seen: Any = None, sinks_N: Tensor | None = None) -> Tensor:
+        """Gives [B, N, S, H].
+
+        Args:
+            q_BNSH: the queries of each row's end.
+            k_BKTH: all keys of it.
+            v_BKTH: all values of it.
+            seen: of `seen`.
+            sinks_N: for each head the score of a sink: a key that every query sees, and whose value is zero.
+        """
+        scale = q_BNSH.size(-1) ** -0.5 if self.scale is None else self.scale
+        if sinks_N is not None:
+            q_BNSH, k_BKTH, v_BKTH = with_sink(q_BNSH, k_BKTH, v_BKTH, sinks_N / scale)
+            seen = None if seen is None else F.pad(seen, (1, 0), value=True)
         whole = q_BNSH.size(2) == k_BKTH.size(2)
-        mask = None if whole else end_mask(q_BNSH.size(2), k_BKTH.size(2), q_BNSH.device)
+        mask = end_mask(q_BNSH.size(2), k_BKTH.size(2), q_BNSH.device) if seen is None and not whole else seen
+        grouped = q_BNSH.size(1) != k_BKTH.size(1)
         with sdpa_kernel(KERNELS, set_priority=True):
-            return F.scaled_dot_product_attention(q_BNSH, k_BKTH, v_BKTH, attn_mask=mask, is_causal=mask is None, enable_gqa=grouped)
+            return F.scaled_dot_product_attention(
+                q_BNSH, k_BKTH, v_BKTH, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=grouped
+            )
+
+
+class FlexAttention(SdpaAttention):
+    """The same by torch's flex_attention, which skips what is masked (https://arxiv.org/abs/2412.05496); on a CPU, where it has no
+    backward pass, by a mask written out."""
+
+    def seen(self, queries: int, documents_BT: Tensor | None, *, device: torch.device, keys: int | None = None) -> Any:
+        if not is_accelerator(device):
+            return super().seen(queries, documents_BT, device=device, keys=keys)
+        kernel, build = compiled_flex()
+        # with the kernel, which a compiled layer must not look for
+        return kernel, block_mask(build, self.mask, queries, queries if keys is None else keys, documents_BT, device)
+
+    def forward(self, q_BNSH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor, seen: Any = None, sinks_N: Tensor | None = None) -> Tensor:
+        if not isinstance(seen, tuple):
+            return super().forward(q_BNSH, k_BKTH, v_BKTH, seen, sinks_N)
+        kernel, blocks = seen
+        grouped = q_BNSH.size(1) != k_BKTH.size(1)
+        given = {"block_mask": blocks, "scale": self.scale, "enable_gqa": grouped, "return_lse": sinks_N is not None}
+        if sinks_N is None:
+            out_BNSH: Tensor = kernel(q_BNSH, k_BKTH, v_BKTH, **given)
+            return out_BNSH
+        out_BNSH, total_BNS = kernel(q_BNSH, k_BKTH, v_BKTH, **given)
+        # the share of a softmax that is left for the keys when the sink is one of them
+        share_BNS1 = (total_BNS - sinks_N.float().unsqueeze(-1)).sigmoid().unsqueeze(-1)
+        return (out_BNSH * share_BNS1).type_as(out_BNSH)
+
+
+class VarlenAttention(SdpaAttention):
+    """The same by torch's varlen_attn, for which each document is a row of its own length; on a CPU by a mask written out."""
+
+    def seen(self, queries: int, documents_BT: Tensor | None, *, device: torch.device, keys: int | None = None) -> Any:
+        if not is_accelerator(device) or documents_BT is None:
+            return super().seen(queries, documents_BT, device=device, keys=keys)
+        assert keys in (None, queries), "a rule refuses varlen attention where ranks gather keys"
+        ends_X = self.mask.segments(documents_BT.size(0), queries, documents_BT, device=device).flatten().nonzero().flatten()
+        ends_X = F.pad(ends_X, (0, 1), value=documents_BT.numel()).to(torch.int32)
+        # the kernel wants the longest as a number, for which the host waits once a pass
+        return import_module("torch.nn.attention.varlen").varlen_attn, ends_X, int(ends_X.diff().max())
+
+    def forward(self, q_BNSH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor, seen: Any = None, sinks_N: Tensor | None = None) -> Tensor:
+        if not isinstance(seen, tuple):
+            return super().forward(q_BNSH, k_BKTH, v_BKTH, seen, sinks_N)
+        assert sinks_N is None, "families with sinks lack varlen attention"
+        kernel, ends, longest = seen
+        q_XNH, k_XKH, v_XKH = (tensor.transpose(1, 2).flatten(0, 1) for tensor in (q_BNSH, k_BKTH, v_BKTH))
+        window = (-1 if self.mask.window is None else self.mask.window - 1, 0)
+        grouped = q_XNH.size(1) != k_XKH.size(1)
+        given = {"scale": self.scale, "window_size": window, "enable_gqa": grouped}
+        out_XNH: Tensor = kernel(q_XNH, k_XKH, v_XKH, ends, ends, longest, longest, **given)
+        return out_XNH.unflatten(0, (q_BNSH.size(0), -1)).transpose(1, 2)
+
+
+def with_sink(q_BNSH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor, sinks_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values with a first key whose score with the queries of each head is what `sinks_N` says, and whose value is 0.
+
+    As a key of more width than the others, so that the sinks have gradients with every kernel, and heads can share it.
+    """
+    sink_BNS1 = sinks_N.to(q_BNSH.dtype).view(1, -1, 1, 1).expand(*q_BNSH.shape[:3], 1)
+    q_BNSI = F.pad(torch.cat([q_BNSH, sink_BNS1], dim=-1), (0, WIDTH_UNIT - 1))
+    k_BKTI = F.pad(k_BKTH, (0, WIDTH_UNIT, 1, 0))
+    is_sink = torch.zeros_like(k_BKTI[:1, :1])
+    is_sink[..., 0, k_BKTH.size(-1)] = 1
+    return q_BNSI, k_BKTI + is_sink, F.pad(v_BKTH, (0, 0, 1, 0))
 
 
 def end_mask(queries: int, keys: int, device: torch.device) -> Tensor:
@@ -38,15 +147,37 @@ def end_mask(queries: int, keys: int, device: torch.device) -> Tensor:
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
 
 
-BACKENDS: dict[str, type[nn.Module]] = {"sdpa": SdpaAttention}
+def block_mask(build: Callable[..., Any], mask: Mask, queries: int, keys: int, documents_BT: Tensor | None, device: torch.device) -> Any:
+    """The mask as flex_attention takes it, which `build` makes: which blocks of scores are to be computed."""
+    first, rows = keys - queries, None if documents_BT is None or not mask.documents else documents_BT.size(0)
+
+    def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return mask.sees(row, query + first, key, documents_BT)
+
+    return build(sees, rows, None, queries, keys, device=device)
 
 
-def attention_backend(config: AttentionConfig) -> nn.Module:
-    """The back end that the config names: forward(q [B,N,S,H], k [B,K,T,H], v [B,K,T,H]) -> [B,N,S,H].
+@cache
+def compiled_flex() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """torch's flex_attention and create_block_mask, compiled: uncompiled they write every score and its mask out."""
+    # by name: it imports torch's compiler, which takes seconds
+    module = import_module("torch.nn.attention.flex_attention")
+    return torch.compile(module.flex_attention), torch.compile(module.create_block_mask)
 
-    Raises ProblemsFound for a back end, or a mask with it, that cannot run.
+
+BACKENDS: dict[str, type[SdpaAttention]] = {"sdpa": SdpaAttention, "flex": FlexAttention, "varlen": VarlenAttention}
+
+
+def attention_backend(
+    config: AttentionConfig, *, window: int | None = None, block: int | None = None, scale: float | None = None
+) -> SdpaAttention:
+    """The back end that the config names, for a layer.
+
+    Args:
+        config: names the back end, and whether documents see each other.
+        window: keys that a query sees at most.
+        block: tokens of the blocks that rows are cut into, which do not see each other.
+        scale: of the scores; H^-0.5 where it is None.
     """
-    problem = refused_attention(config)
-    if problem is not None:
-        raise ProblemsFound([problem])
-    return BACKENDS[config.backend]()
+    mask = Mask(documents=config.mask == "block_causal", window=window, block=block)
+    return BACKENDS[config.backend](mask, scale=scale)

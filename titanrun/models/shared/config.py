@@ -93,7 +93,7 @@ class ModelConfig(ComponentConfig):
 
     def kept_widths(self) -> tuple[int, int]:
         """Elements that a layer keeps of each token for its backward pass: those as wide as the stream, and those that
-        tensor-parallel ranks split."""
+        tensor-parallel ranks split. Of layers that differ, those of the one that keeps most."""
         raise NotImplementedError
 
     def heads(self) -> dict[str, int]:
@@ -127,30 +127,16 @@ def decided(value: T | Literal["auto"]) -> T:
     return value
 
 
-def kept_by_layer(*, dim: int, q_width: int, kv_width: int, hidden: int) -> tuple[int, int]:
-    """`kept_widths` of a layer of attention and SwiGLU: the inputs and outputs of both norms; queries, keys, values, the attention's
-    output as the kernel gives it and as the projection takes it; and gate, activated gate, value and their product."""
-    return 4 * dim, 3 * q_width + 2 * kv_width + 4 * hidden
-
-
 class AttentionConfig(Config):
     """How scores are computed and which of them are masked."""
 
     backend: OrAuto[Literal["sdpa", "flex", "varlen"]] = performance("auto")
-    """sdpa: torch's scaled_dot_product_attention; flex and varlen need an accelerator."""
+    """sdpa: torch's scaled_dot_product_attention; flex and varlen compute nothing that is masked, on accelerators."""
     mask: OrAuto[Literal["causal", "block_causal"]] = numerics("auto")
     """causal: every earlier token of the row; block_causal: every earlier token of the same document."""
-
-
-def refused_attention(attention: AttentionConfig) -> Problem | None:
-    """The problem with a back end or mask that cannot run; None where it can, or where it is not decided yet."""
-    if attention.backend in ("flex", "varlen"):
-        message = f"the {attention.backend} attention back end is not built yet"
-        return Problem("not-built", message, ("model", "attention", "backend"), help="use backend sdpa with mask causal")
-    if attention.backend == "sdpa" and attention.mask == "block_causal":
-        message = "the sdpa attention back end has no document mask, and block_causal asks for one"
-        return Problem("conflict", message, ("model", "attention", "mask"), help="use mask causal")
-    return None
+    documents: OrAuto[Literal["positions", "eos"]] | None = numerics("auto")
+    """What begins a document, for block_causal: positions that start anew, or the token after an end-of-text token; `auto` follows the
+    dataset; null: nothing does, for causal."""
 
 
 class RopeScalingConfig(ComponentConfig):

@@ -12,6 +12,7 @@ from torch import Generator, Tensor, nn
 
 from titanrun.models.shared.config import DecoderInitConfig
 from titanrun.models.shared.initialization import normal_, truncated_normal_
+from titanrun.models.shared.masks import Mask
 
 
 class DecoderSizes(Protocol):
@@ -31,8 +32,8 @@ class Decoder(nn.Module):
     """Token ids to logits of the next token. A family gives the layers and the RoPE table.
 
     Build it on the meta device, allocate with `to_empty`, then call `init_weights`, which also fills the RoPE table. A layer is
-    called with the stream [B, T, D] and what `rope_rows` makes of the table, and has
-    `init_weights(init, into_stream_std=..., generator=...)`.
+    called with the stream [B, T, D], with what `rope_rows` makes of the table, and with the mask in the form that the back end of its
+    attention takes, which is its part `attention.backend`; it has `init_weights(init, into_stream_std=..., generator=...)`.
     """
 
     tok_embeddings: nn.Embedding | None
@@ -59,16 +60,23 @@ class Decoder(nn.Module):
         """What the layers need of the table for rows of `seq_len` tokens."""
         raise NotImplementedError
 
-    def forward(self, tokens_BT: Tensor, positions_BT: Tensor | None = None) -> Tensor:
-        """Logits [B, T, V] in the compute dtype. Positions are [1, T] or [B, T], and 0 to T - 1 where absent.
+    def forward(self, tokens_BT: Tensor, positions_BT: Tensor | None = None, documents_BT: Tensor | None = None) -> Tensor:
+        """Logits [B, T, V] in the compute dtype. Positions are [1, T] or [B, T], and 0 to T - 1 where absent. `documents_BT` numbers the
+        documents of whole rows, also where ranks share them; it is absent where a row is one.
 
         A pipeline stage has not all of the parts: it takes the stream [B, T, D] where the embedding is None, and gives the stream
         where the output head is.
         """
         h_BTD = tokens_BT if self.tok_embeddings is None else self.tok_embeddings(tokens_BT)
         rope = self.rope_rows(tokens_BT.size(1), positions_BT)
+        # a later stage may be given a piece of the stream only
+        length = (tokens_BT if positions_BT is None else positions_BT).size(1)
+        seen: dict[Mask, Any] = {}
         for layer in self.layers.values():
-            h_BTD = layer(h_BTD, rope)
+            backend = layer.attention.backend
+            if backend.mask not in seen:
+                seen[backend.mask] = backend.seen(length, documents_BT, device=tokens_BT.device)
+            h_BTD = layer(h_BTD, rope, seen[backend.mask])
         normed_BTD = h_BTD if self.norm is None else self.norm(h_BTD)
         return normed_BTD if self.output is None else self.output(normed_BTD)
 

@@ -4,7 +4,10 @@ Shapes: B batch, T tokens of a row, D model width, F hidden width.
 """
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
+
+from titanrun.models.shared.config import DecoderInitConfig
+from titanrun.models.shared.initialization import truncated_normal_
 
 
 class FeedForward(nn.Module):
@@ -19,3 +22,8 @@ class FeedForward(nn.Module):
     def forward(self, x_BTD: Tensor) -> Tensor:
         h_BTF = F.silu(self.w1(x_BTD)) * self.w3(x_BTD)
         return self.w2(h_BTF)
+
+    def init_weights(self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None) -> None:
+        """Draw the weights; w2, which adds to the residual stream, and w3 at `into_stream_std`."""
+        for linear, std in ((self.w1, init.linear_std), (self.w2, into_stream_std), (self.w3, into_stream_std)):
+            truncated_normal_(linear.weight, std=std, bound=init.truncation, generator=generator)

@@ -18,7 +18,7 @@ from titanrun.models.shared.huggingface_config import load_config_json
 
 SECTION: DataPath = ("model",)
 # fields of every family in which the word auto, where it may stand at all, names no size
-NO_SIZES = ("flavor", "hf_assets_path")
+NO_SIZES = ("flavor", "hf_assets_path", "documents")
 
 
 def flavors(family: str) -> dict[str, Sizes]:

@@ -9,7 +9,8 @@ from titanrun.config.problems import DataPath, Problem, ProblemsFound, fail
 FOLDER: DataPath = ("model", "hf_assets_path")
 NO_DEFAULT = object()
 
-# Keys of transformers 4 and 5 that the forward pass of a decoder in training does not depend on.
+# Keys of transformers 4 and 5 that the forward pass of a decoder in training does not depend on. How the weights are packed is
+# asked where they are read.
 HARMLESS_KEYS = """
     _name_or_path _commit_hash _attn_implementation _attn_implementation_autoset _flash_attn_2_enabled architectures
     transformers_version torch_dtype dtype torchscript use_bfloat16 tf_legacy_loss return_dict use_return_dict
@@ -20,7 +21,7 @@ HARMLESS_KEYS = """
     forced_bos_token_id forced_eos_token_id max_length min_length do_sample early_stopping num_beams num_beam_groups
     diversity_penalty temperature top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size
     encoder_no_repeat_ngram_size bad_words_ids num_return_sequences remove_invalid_values exponential_decay_length_penalty
-    suppress_tokens begin_suppress_tokens unsloth_fixed unsloth_version
+    suppress_tokens begin_suppress_tokens unsloth_fixed unsloth_version quantization_config
 """
 HARMLESS = frozenset(HARMLESS_KEYS.split())
 
@@ -56,6 +57,7 @@ class HuggingFaceConfig:
         self.family = family
         self.within = within
         self.problems: list[Problem] = []
+        self.inner: list[HuggingFaceConfig] = []
 
     def whole(self, key: str, default: Any = NO_DEFAULT) -> Any:
         """A positive whole number. null counts as absent."""
@@ -74,6 +76,12 @@ class HuggingFaceConfig:
         """A nested mapping; {} where it is absent or null."""
         value: dict[str, Any] = self.take(key, {}, lambda value: isinstance(value, dict), "a mapping")
         return value
+
+    def within_key(self, key: str) -> "HuggingFaceConfig":
+        """A nested mapping, empty where it is absent or null, to be read like this one and closed with it."""
+        inner = HuggingFaceConfig(self.mapping(key), family=self.family, within=self.place(key))
+        self.inner.append(inner)
+        return inner
 
     def only(self, key: str, *allowed: Any) -> Any:
         """A switch that must have one of the allowed values, or be absent or null, which counts as the first."""
@@ -99,13 +107,13 @@ class HuggingFaceConfig:
             self.refuse(f"{self.place(key)} is {json.dumps(value)}, expected {expected}")
         return None if default is NO_DEFAULT else default
 
-    def close(self, *more: "HuggingFaceConfig") -> None:
-        """Raise ProblemsFound with the problems of this and `more` mappings; a key that is left over is one, unless it is harmless."""
-        for mapping in (self, *more):
+    def close(self) -> None:
+        """Raise ProblemsFound with the problems of this mapping and those in it; a key that is left over is one, unless it is harmless."""
+        for mapping in (self, *self.inner):
             for key in sorted(mapping.rest.keys() - HARMLESS):
                 help = "if it changes nothing in the forward pass, write the sizes into the recipe with flavor null"
                 mapping.refuse(f"{mapping.place(key)} is a switch that {self.family} does not know", help=help)
-        problems = [problem for mapping in (self, *more) for problem in mapping.problems]
+        problems = [problem for mapping in (self, *self.inner) for problem in mapping.problems]
         if problems:
             raise ProblemsFound(problems)
 

@@ -16,7 +16,7 @@ DECAYING = Needs("lr_scheduler.decay_ratio", lambda value: value != 0, 0.5, "wit
 AUTO_FILTER = "auto_filter_small_kn"
 NEW_MODULES = {"lm_head": "output"}
 OWN_MODULES = ("torchtitan.models.", "torchtitan.experiments.")
-REPLICATED = "llama3 with the fault_tolerance section"
+REPLICATED = "llama3, without the replica groups of torchft"
 COMPILED = "the same model; parallelism comes from the parallelism section, not from compiler passes"
 FAMILIES: dict[str, tuple[str, str]] = {
     "llama3_ft": ("llama3", REPLICATED),

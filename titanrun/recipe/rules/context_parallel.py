@@ -6,15 +6,14 @@ from math import lcm
 from titanrun.config.problems import DataPath
 from titanrun.config.suggest import listing
 from titanrun.distributed.degrees import common_divisors, pieces_per_rank
-from titanrun.models.shared.config import AttentionConfig
 from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.rules.attention import BACKEND, attention_backend
 from titanrun.recipe.rules.book import Finding, rule
 from titanrun.recipe.rules.ranks import at
 from titanrun.recipe.rules.tensor_parallel import HEADS
 
 CONTEXT, TENSOR, SEQUENCE = at("context_parallel_degree"), at("tensor_parallel_degree"), at("enable_sequence_parallel")
 BALANCER, METHOD = at("context_parallel_load_balancer"), at("context_parallel_rotate_method")
-BACKEND: DataPath = ("model", "attention", "backend")
 
 
 def row_lengths(run: Recipe) -> dict[DataPath, int]:
@@ -101,14 +100,10 @@ def balancer_needs_flex(run: Recipe) -> Iterator[Finding]:
 
 @rule("varlen-excludes-cp")
 def varlen_excludes_cp(run: Recipe) -> Iterator[Finding]:
-    """varlen attention cannot see the pieces of a row that lie on other ranks: use the back end sdpa or flex with context
-    parallelism."""
-    if run.parallelism.context_parallel_degree > 1 and attention_backend(run) == "varlen":
-        message = "varlen attention cannot be split over context-parallel ranks"
-        yield Finding(message, (BACKEND, CONTEXT, ("model", "flavor")), help="use model.attention.backend: sdpa or flex")
-
-
-def attention_backend(run: Recipe) -> str | None:
-    """The attention back end; None for a family without one."""
-    attention = getattr(run.model, "attention", None)
-    return attention.backend if isinstance(attention, AttentionConfig) else None
+    """varlen attention has no keys without queries, as context_parallel_rotate_method allgather gives each context-parallel rank: use
+    alltoall, which gives it whole rows of some heads, or the back end flex."""
+    section = run.parallelism
+    if section.context_parallel_degree > 1 and attention_backend(run) == "varlen" and section.context_parallel_rotate_method == "allgather":
+        message = "varlen attention cannot be split over context-parallel ranks that gather keys"
+        help = "use context_parallel_rotate_method: alltoall, or model.attention.backend: flex"
+        yield Finding(message, (BACKEND, METHOD, CONTEXT, ("model", "flavor")), help=help)

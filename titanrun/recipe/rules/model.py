@@ -1,25 +1,14 @@
 """Rules about the model."""
 
 from collections.abc import Iterator
-from typing import Literal
 
 from titanrun.config.problems import DataPath
 from titanrun.distributed.degrees import degrees_of
-from titanrun.models.shared.config import AttentionConfig, Feature, ModelConfig, refused_attention
+from titanrun.models.shared.config import Feature, ModelConfig
 from titanrun.models.shared.family import family_file
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.rules.book import Finding, rank_rule, rule
-from titanrun.recipe.rules.context_parallel import BACKEND, attention_backend
-
-
-@rule("attention-runs")
-def attention_runs(run: Recipe) -> Iterator[Finding]:
-    """The attention back end must be built and able to apply the mask: sdpa with mask causal always is."""
-    attention = getattr(run.model, "attention", None)
-    problem = refused_attention(attention) if isinstance(attention, AttentionConfig) else None
-    if problem is not None:
-        code: Literal["not-built", "conflict"] = "not-built" if problem.code == "not-built" else "conflict"
-        yield Finding(problem.message, (problem.path, ("model", "flavor")), help=problem.help, code=code)
+from titanrun.recipe.rules.attention import BACKEND, attention_backend
+from titanrun.recipe.rules.book import Finding, rank_rule
 
 
 @rank_rule("family-has-feature")

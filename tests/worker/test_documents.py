@@ -1,0 +1,78 @@
+"""A run whose attention does not cross documents, with each back end; what tells documents apart is known before it starts."""
+
+import pytest
+import torch
+
+from titanrun.components.data.batch import TokenBatch
+from titanrun.config.problems import ProblemsFound
+from titanrun.distributed.precision import precision_named
+from titanrun.models.shared.attention import BACKENDS
+from titanrun.models.shared.masks import Mask
+from titanrun.recipe.resolve import read_resolved, resolve
+from titanrun.worker.build_data import build_marking, build_tokenizer
+from titanrun.worker.build_model import build_model, refuse_attention
+
+TINY = ("tokenizer={name: tiny}", "training.dataset={name: tiny}", "model.vocab_size=2048", "training.steps=3", "training.seq_len=128")
+DOCUMENTS = ("model.attention.mask=block_causal",)
+
+
+def losses(metrics, *overrides):
+    return [line["loss"] for line in metrics(*TINY, *overrides)]
+
+
+def test_attention_that_does_not_cross_documents_trains_alike_with_every_back_end(metrics):
+    across = losses(metrics)
+    (within, *others) = (losses(metrics, *DOCUMENTS, f"model.attention.backend={backend}") for backend in BACKENDS)
+    assert within != across
+    assert others == [within, within]
+
+
+@pytest.mark.parametrize("family", ["llama3", "qwen3"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_model_has_the_attention_that_the_recipe_names(backend, family, tmp_path):
+    recipe = recipe_of(tmp_path, family, f"model.attention.backend={backend}", "model.attention.mask=block_causal")
+    model = build_model(recipe, precision_named("float32", "float32"))
+    for layer in model.layers.children():
+        assert type(layer.attention.backend) is BACKENDS[backend]
+        assert layer.attention.backend.mask == Mask(documents=True)
+    causal = build_model(recipe_of(tmp_path, family), precision_named("float32", "float32"))
+    assert causal.layers["0"].attention.backend.mask == Mask()
+
+
+def test_end_tokens_tell_documents_apart_where_the_data_has_no_positions(tmp_path):
+    recipe = recipe_of(tmp_path, "llama3", "model.attention.mask=block_causal")
+    assert recipe.model.attention.documents == "eos"
+    tokenizer = build_tokenizer(recipe)
+    batch = TokenBatch.from_rows(torch.tensor([[5, tokenizer.eos_id, 6, 7]]))
+    assert build_marking(recipe, tokenizer)(batch).documents.tolist() == [[0, 0, 1]]
+    causal = recipe_of(tmp_path, "llama3")
+    assert causal.model.attention.documents is None
+    assert build_marking(causal, tokenizer)(batch).documents is None
+
+
+@pytest.mark.parametrize("family", ["llama3", "qwen3"])
+@pytest.mark.parametrize("source", ["positions", "null"])
+def test_documents_that_nothing_tells_apart_are_refused(source, family, tmp_path):
+    with pytest.raises(ProblemsFound) as found:
+        recipe_of(tmp_path, family, "model.attention.mask=block_causal", f"model.attention.documents={source}")
+    assert [(problem.rule, problem.path) for problem in found.value.problems] == [
+        ("one-source-of-documents", ("model", "attention", "documents"))
+    ]
+
+
+def test_varlen_attention_on_an_accelerator_computes_in_16_bits(tmp_path):
+    recipe = recipe_of(tmp_path, "llama3", "model.attention.backend=varlen")
+    accelerator = torch.device("cuda")
+    refuse_attention(recipe, torch.device("cpu"), precision_named("float32", "float32"))
+    refuse_attention(recipe, accelerator, precision_named("float32", "bfloat16"))
+    with pytest.raises(ProblemsFound) as found:
+        refuse_attention(recipe, accelerator, precision_named("float32", "float32"))
+    assert found.value.problems[0].path == ("model", "attention", "backend")
+
+
+def recipe_of(folder, family, *overrides):
+    """The resolved debug recipe of a family, in two layers."""
+    written, resolved = folder / "recipe.yaml", folder / "resolved.yaml"
+    written.write_text(f"version: 1\nmodel: {{name: {family}, flavor: debugmodel, n_layers: 2}}\ntraining: {{dataset: tiny}}\n")
+    resolved.write_text(resolve(str(written), list(overrides), environment={}).text)
+    return read_resolved(resolved)

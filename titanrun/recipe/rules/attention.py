@@ -1,0 +1,66 @@
+"""Rules about attention: what documents are told apart by."""
+
+from collections.abc import Iterator
+
+from titanrun.config.problems import DataPath
+from titanrun.models.shared.config import AttentionConfig
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.rules.book import Finding, rule
+from titanrun.recipe.rules.data import datasets
+
+BACKEND: DataPath = ("model", "attention", "backend")
+MASK: DataPath = ("model", "attention", "mask")
+DOCUMENTS: DataPath = ("model", "attention", "documents")
+FLAVOR: DataPath = ("model", "flavor")
+
+
+@rule("one-source-of-documents")
+def one_source_of_documents(run: Recipe) -> Iterator[Finding]:
+    """Attention of mask block_causal does not cross documents, so one thing must tell where they begin, in training and validation:
+    positions where the dataset starts them anew for each document, end-of-text tokens where it does not."""
+    attention = attention_of(run)
+    if attention is None or attention.mask != "block_causal":
+        return
+    if attention.documents is None:
+        yield Finding("block_causal needs to know where documents begin", (DOCUMENTS, MASK, FLAVOR), help="use documents: auto")
+    for section, dataset in datasets(run) if attention.documents is not None else ():
+        place = (section, "dataset")
+        if dataset.restarts_positions and attention.documents == "eos":
+            message = f"dataset '{dataset.name}' tells documents by positions, and the recipe by end-of-text tokens"
+            yield Finding(message, (DOCUMENTS, place), help="use documents: positions")
+        if not dataset.restarts_positions and attention.documents == "positions":
+            message = f"the positions of dataset '{dataset.name}' do not tell where documents begin"
+            yield Finding(message, (DOCUMENTS, place), help="use documents: eos")
+
+
+@rule("ends-need-tokenizer")
+def ends_need_tokenizer(run: Recipe) -> Iterator[Finding]:
+    """With model.attention.documents eos a document ends with the tokenizer's end-of-text token: name the tokenizer that the data was
+    made with."""
+    attention = attention_of(run)
+    if attention is not None and attention.documents == "eos" and run.tokenizer is None and attention.mask == "block_causal":
+        paths = (MASK, DOCUMENTS, FLAVOR, ("tokenizer",))
+        message = "block_causal tells documents by end-of-text tokens, and there is no tokenizer to know them"
+        yield Finding(message, paths, help="set tokenizer: {name: huggingface, path: ...}, or model.attention.mask: causal")
+
+
+@rule("documents-need-mask")
+def documents_need_mask(run: Recipe) -> Iterator[Finding]:
+    """Where a document begins matters to the mask block_causal only. Use it, or remove model.attention.documents."""
+    attention = attention_of(run)
+    if attention is not None and attention.mask == "causal" and attention.documents is not None:
+        message = "documents has no effect: model.attention.mask is causal"
+        paths = (DOCUMENTS, MASK, FLAVOR)
+        yield Finding(message, paths, help="set mask: block_causal, or remove it", code="no-effect", severity="warning", if_written=True)
+
+
+def attention_of(run: Recipe) -> AttentionConfig | None:
+    """The model's attention; None for a family without a choice."""
+    attention = getattr(run.model, "attention", None)
+    return attention if isinstance(attention, AttentionConfig) else None
+
+
+def attention_backend(run: Recipe) -> str | None:
+    """The attention back end; None for a family without one."""
+    attention = attention_of(run)
+    return None if attention is None else str(attention.backend)
