@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from titanrun.components.converters.conversion import Conversion, families
+from titanrun.config.placed import placed
 from titanrun.config.problems import Problem, ProblemsFound
 from titanrun.config.suggest import closest, listing
 from titanrun.distributed.device import device_words, has_kernels
 from titanrun.distributed.mesh import Meshes
 from titanrun.recipe.recipe import Recipe
-from titanrun.worker.placed import placed
 
 log = logging.getLogger(__name__)
 
