@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from titanrun.cli.guard import guarded
+
 CANARY = "hf_cAnArY-0123456789"
+# of a variable that no recipe names
+SECOND_CANARY = "another-cAnArY"
 KEEPER = '''
 import logging
 from pathlib import Path
@@ -78,10 +82,11 @@ def titanrun(tmp_path: Path) -> Run:
     path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
 
     def run(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "PYTHONPATH": path, "KEEPER_KEY": CANARY, **changes}
+        environment = {**os.environ, "PYTHONPATH": path, "KEEPER_KEY": CANARY, "OTHER_TOKEN": SECOND_CANARY, **changes}
         command = [sys.executable, "-m", "titanrun", *arguments]
         done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, check=False)
-        assert CANARY not in done.stdout + done.stderr, f"{arguments} prints the secret"
+        for canary in (CANARY, SECOND_CANARY):
+            assert canary not in done.stdout + done.stderr, f"{arguments} prints the secret"
         return done
 
     return run
@@ -89,11 +94,23 @@ def titanrun(tmp_path: Path) -> Run:
 
 def leaks(folder: Path) -> list[str]:
     """The files below `folder` that hold the secret."""
-    return [str(path) for path in folder.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
+    contents = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return [str(path) for path, content in contents.items() if CANARY.encode() in content or SECOND_CANARY.encode() in content]
+
+
+def plant_in_diff(work: Path) -> list[str]:
+    """Makes the folder a repository whose uncommitted changes hold both canaries; gives the file that does."""
+    (work / "local.env").write_text("first\nlast\n", encoding="utf-8")
+    commit = ["git", "-c", "user.email=a@b", "-c", "user.name=n", "commit", "-m", "first"]
+    for command in (["git", "init"], ["git", "add", "local.env"], commit):
+        subprocess.run(command, cwd=work, check=True, capture_output=True)
+    (work / "local.env").write_text(f"first\nKEEPER_KEY={CANARY}\n# {SECOND_CANARY}\nlast\n", encoding="utf-8")
+    return [str(work / "local.env")]
 
 
 def test_a_secret_reaches_its_component_and_no_file(titanrun: Run, tmp_path: Path) -> None:
     work = tmp_path / "work"
+    planted = plant_in_diff(work)
     received = f"metrics.trackers[0].received={tmp_path / 'received.txt'}"
     done = titanrun("train", "recipe.yaml", "dump_folder=out", received)
     assert done.returncode == 0, done.stderr
@@ -101,7 +118,9 @@ def test_a_secret_reaches_its_component_and_no_file(titanrun: Run, tmp_path: Pat
     assert "opening with ***, as KeeperConfig(" in done.stderr
     assert "api_key='***'" in done.stderr
     assert "opening with ***" in (work / "out" / "logs" / "rank-0.log").read_text()
-    assert leaks(work) == []
+    git = json.loads((work / "out" / "run.json").read_text())["starts"][0]["environment"]["git"]
+    assert "+KEEPER_KEY=***\n+# ***\n last" in (work / "out" / git["diff"]).read_text()
+    assert leaks(work) == planted
     for resolved in (work / "out" / "resolved.yaml", work / "out" / "checkpoint" / "step-2" / "resolved.yaml"):
         assert 'api_key: "${env:KEEPER_KEY}"' in resolved.read_text()
     # goes on, and breaks with the secret in its message
@@ -110,7 +129,39 @@ def test_a_secret_reaches_its_component_and_no_file(titanrun: Run, tmp_path: Pat
     assert "going on after step 2" in again.stderr
     assert "error[internal]: RuntimeError: *** is refused" in again.stderr
     assert "*** is refused" in (work / "out" / "logs" / "internal-error.txt").read_text()
-    assert leaks(work) == []
+    assert leaks(work) == planted
+
+
+@pytest.mark.slow
+def test_no_command_on_a_run_writes_or_says_a_secret(titanrun: Run, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    planted = plant_in_diff(work)
+    received = f"metrics.trackers[0].received={tmp_path / 'received.txt'}"
+    assert titanrun("train", "recipe.yaml", "dump_folder=out", received).returncode == 0
+    assert titanrun("resume", "out", "training.steps=3", "metrics.trackers[0].breaks=true").returncode == 70
+    assert titanrun("resume", "out", "training.steps=3", "metrics.trackers[0].breaks=false").returncode == 0
+    again = titanrun("reproduce", "out/checkpoint/step-2", "--out", "again")
+    assert (again.returncode, "equal: 2 logged steps" in again.stdout) == (0, True), again.stdout + again.stderr
+    for command in (["show", "again/resolved.yaml"], ["validate", "again/resolved.yaml", "--level", "build"]):
+        assert titanrun(*command).returncode == 0
+    for command in (["checkpoint", "show", "out"], ["checkpoint", "verify", "out"], ["diff-config", "out", "again"]):
+        assert titanrun(*command).returncode in (0, 1)
+    assert leaks(work) == planted
+
+
+def test_the_report_of_an_internal_fault_has_no_secret(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("OTHER_TOKEN", SECOND_CANARY)
+
+    def break_off(arguments: list[str]) -> int:
+        raise RuntimeError(f"{SECOND_CANARY} {arguments}")
+
+    assert guarded(break_off, [f"name={SECOND_CANARY}"]) == 70
+    said = " ".join(capsys.readouterr().err.split())
+    assert "RuntimeError: *** ['name=***']" in said
+    report = Path(said.rpartition(" in ")[2])
+    assert "name=***" in report.read_text()
+    assert SECOND_CANARY not in report.read_text()
+    report.unlink()
 
 
 def test_commands_show_the_reference(titanrun: Run, tmp_path: Path) -> None:

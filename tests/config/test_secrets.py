@@ -7,9 +7,10 @@ from titanrun.config.base import Config, dump
 from titanrun.config.check import check
 from titanrun.config.describe import described
 from titanrun.config.fields import bookkeeping, section
+from titanrun.config.masking import likely_secrets, masked, without_tokens
 from titanrun.config.problems import ProblemsFound, SourceText
 from titanrun.config.render import render
-from titanrun.config.secrets import masked, revealed, secrets
+from titanrun.config.secrets import revealed, secrets
 from titanrun.config.source import read_text
 from titanrun.config.types import Text
 
@@ -92,3 +93,41 @@ def test_of_two_secrets_the_longer_one_is_masked_first() -> None:
 
 def test_the_reference_says_what_a_secret_takes() -> None:
     assert [field.type for field in described(House)] == ["section", "list of section", "${env:NAME}, a secret or null"]
+
+
+def test_what_is_hidden_are_secrets_of_the_recipe_and_variables_that_say_they_hold_one() -> None:
+    environment = {
+        "HF_TOKEN": "hf_0123456789",
+        "MY_API_KEY": "abcdefgh-1",
+        "DB_PASSWORD": "short",
+        "TOKENIZERS_PARALLELISM": "false-false",
+        "KEYBOARD": "a-german-one",
+        "SSH_PRIVATE_KEY": "-----BEGIN-----\nline-one-of-it\nend\n-----END-----",
+        "HOME": "/home/somebody",
+    }
+    hidden = likely_secrets(environment)
+    assert {"hf_0123456789", "abcdefgh-1", "line-one-of-it"} <= hidden
+    assert not hidden & {"short", "false-false", "a-german-one", "/home/somebody", "end"}
+
+
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        ("+token = hf_AbCdEfGhIjKlMn0123", "+token = ***"),
+        ("+  'api_key': 'aB3dE5fG7hI9jK1l',", "+  'api_key': '***',"),
+        ("-url = https://me:s3cret@host/x", "-url = https://***@host/x"),
+        ("+AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCY", "+AWS_SECRET_ACCESS_KEY=***"),
+        ("+tokens_per_step = global_batch_size * seq_len", "+tokens_per_step = global_batch_size * seq_len"),
+        ("+token = next(iterator)  # of 2048", "+token = next(iterator)  # of 2048"),
+        ("+key = jax.random.PRNGKey(0)", "+key = jax.random.PRNGKey(0)"),
+    ],
+)
+def test_a_diff_loses_what_looks_like_a_token_and_nothing_else(line: str, kept: str) -> None:
+    assert without_tokens(f" before\n{line}\n after\n") == f" before\n{kept}\n after\n"
+
+
+def test_a_diff_loses_a_private_key_even_where_it_is_cut_off() -> None:
+    text = "+-----BEGIN RSA PRIVATE KEY-----\n+MIIEpAIBAAKC\n"
+    assert "MIIE" not in without_tokens(text)
+    assert "MIIE" not in without_tokens(text + "+-----END RSA PRIVATE KEY-----\n+x = 1\n")
+    assert "+x = 1" in without_tokens(text + "+-----END RSA PRIVATE KEY-----\n+x = 1\n")

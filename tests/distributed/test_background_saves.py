@@ -1,6 +1,8 @@
-"""Two ranks save beside training, each in a thread, and what they save is what they would have saved while training waited."""
+"""Two ranks save beside training, and what they save is what they would have saved while training waited."""
 
 from pathlib import Path
+
+import pytest
 
 from tests.distributed.ranks import train
 from titanrun.components.checkpoints.manifest import Manifest, read_manifest, step_folders
@@ -12,11 +14,12 @@ def manifests(folder: Path) -> dict[int, Manifest]:
     return {step: read_manifest(path) for step, path in step_folders(folder / "checkpoint").items()}
 
 
-def test_two_ranks_save_the_same_beside_training_and_while_it_waits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["async", pytest.param("async_with_pinned_mem", marks=pytest.mark.slow)])
+def test_two_ranks_save_the_same_beside_training_and_while_it_waits(mode: str, tmp_path: Path) -> None:
     for name in ("waits", "beside"):
         (tmp_path / name).mkdir()
     train(2, SAVING, folder=tmp_path / "waits")
-    train(2, [*SAVING, "checkpoint.async_mode=async"], folder=tmp_path / "beside")
+    train(2, [*SAVING, f"checkpoint.async_mode={mode}"], folder=tmp_path / "beside")
     expected, found = manifests(tmp_path / "waits"), manifests(tmp_path / "beside")
     assert list(found) == list(expected) == [2, 4, 5]
     for step, manifest in found.items():

@@ -1,5 +1,6 @@
 """What a recipe asks torch.compile for is compiled, and nothing else; test_layouts.py holds the numbers against uncompiled runs."""
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -8,26 +9,32 @@ from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 
+from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.compiled import compile_layers, compiled_whole
+from titanrun.distributed.precision import precision_named
 from titanrun.models.shared.moe_balance import moe_layers
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved, resolve
-from titanrun.worker.build_model import build_loss, compile_model
+from titanrun.recipe.rules.compiled import BACKENDS
+from titanrun.worker.build_model import build_loss, build_model, compile_model, lay_out, materialise
+from titanrun.worker.fake_ranks import as_rank
+from titanrun.worker.try_build import build
 
 # PyTorch's compiler warns of itself
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning"),
 ]
+FP32 = precision_named("float32", "float32")
 ROOT = Path(__file__).parents[2]
 SMALL = ["model.n_layers=3", "model.dim=32", "model.vocab_size=512"]
 EXPERTS = "model={name: qwen3, flavor: debugmodel_moe, n_layers: 1, moe: {num_experts: 4, top_k: 2, hidden_dim: 64, num_shared_experts: 1}}"
 
 
-def resolved(folder: Path, *overrides: str) -> Recipe:
+def resolved(folder: Path, *overrides: str, ranks: int | None = None) -> Recipe:
     """The debug recipe with overrides."""
     path = folder / "resolved.yaml"
-    path.write_text(resolve(str(ROOT / "recipes/llama3_debug.yaml"), overrides, environment={}).text)
+    path.write_text(resolve(str(ROOT / "recipes/llama3_debug.yaml"), overrides, environment={}, ranks=ranks).text)
     return read_resolved(path)
 
 
@@ -86,3 +93,62 @@ def test_of_a_layer_with_experts_all_but_the_experts_is_compiled(tmp_path: Path)
     names = {module: name for name, module in layer.named_modules()}
     compiled = sorted(names[part] for part in compiled_whole(layer, moe_layers(model)))
     assert compiled == ["attention", "attention_norm", "ffn_norm", "moe.router", "moe.shared_experts"]
+
+
+def test_every_back_end_of_torch_that_a_name_is_enough_for_can_be_chosen() -> None:
+    needs_arguments = {
+        "aot_eager_decomp_partition_with_mode",
+        "invoke_subgraph",
+        "dynamo_minifier_backend",
+        "dynamo_accuracy_minifier_backend",
+    }
+    named = {name for name in torch._dynamo.list_backends(exclude_tags=()) if not name.endswith("_TESTING_ONLY")}
+    assert set(BACKENDS) == named - needs_arguments
+
+
+def test_inductor_without_a_compiler_is_a_problem(tmp_path: Path) -> None:
+    recipe = resolved(tmp_path, *SMALL, "compile.enable=true", "device=cpu")
+    missing = import_module("torch._inductor.config").patch({"cpp.cxx": (None, "no-such-compiler")})
+    with missing, pytest.raises(ProblemsFound, match="back end inductor needs a C\\+\\+ compiler for a CPU") as found:
+        compile_model(recipe, built(recipe))
+    assert found.value.problems[0].path == ("compile", "backend")
+
+
+ASYNC = (
+    "parallelism.enable_async_tensor_parallel=true",
+    "parallelism.tensor_parallel_degree=2",
+    "compile={enable: true, components: [model]}",
+)
+
+
+def test_asynchronous_tensor_parallelism_on_a_cpu_is_a_problem(tmp_path: Path) -> None:
+    recipe = resolved(tmp_path, *SMALL, *ASYNC, "device=auto", ranks=2)
+    with pytest.raises(ProblemsFound, match="asynchronous tensor parallelism needs memory that other ranks can write to"):
+        build(recipe, world_size=2)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex operators:UserWarning")
+def test_asynchronous_tensor_parallelism_is_what_inductor_makes_of_collectives_beside_products(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inductor, seen = import_module("torch._inductor.config"), []
+
+    def look(graph: torch.fx.Graph) -> None:
+        seen.extend(node.target.name() for node in graph.nodes if str(node.target).startswith(("symm_mem", "_c10d")))
+        # what it would become can run on accelerators only
+        raise NotImplementedError
+
+    monkeypatch.setattr(inductor, "post_grad_custom_post_pass", look)
+    monkeypatch.setattr(inductor, "_micro_pipeline_tp", False)
+    # without NCCL inductor does not even look
+    monkeypatch.setattr("torch.distributed.is_nccl_available", lambda: True)
+    run = resolved(tmp_path, *SMALL, *ASYNC, "device=gpu", ranks=2)
+    torch._dynamo.reset()
+    with as_rank(run, 0, world_size=2) as meshes:
+        model = build_model(run, FP32)
+        lay_out(run, model, meshes=meshes, precision=FP32)
+        materialise(model, device=torch.device("cpu"), seed=1)
+        with pytest.raises(Exception, match="NotImplementedError"):
+            model(torch.arange(64).view(2, 32))
+    assert seen == ["symm_mem::fused_all_gather_matmul", "symm_mem::fused_matmul_reduce_scatter"] * 2

@@ -26,6 +26,7 @@ ODD = "model.vocab_size=2049"
 COMPILED = ["compile={enable: true, backend: aot_eager}"]
 OPERATIONS = "activation_checkpoint={name: selective, selective_ac_option: op}"
 QWEN3 = "model={name: qwen3, flavor: debugmodel, n_layers: 2}"
+LONGER_HELD_OUT = [*EXPERTS, "validation.seq_len=96"]
 QWEN3_MOE = (
     "model={name: qwen3, flavor: debugmodel_moe, n_layers: 2, moe: {num_experts: 8, top_k: 2, hidden_dim: 128, num_shared_experts: 1}}"
 )
@@ -68,6 +69,18 @@ LAYOUTS = [
     case("fsdp2_compiled_operations_recomputed", nproc=2, overrides=[*COMPILED, OPERATIONS], slow=True),
     case("ddp2_compiled", nproc=2, overrides=[*COMPILED, "parallelism.data_parallel_replicate_degree=2"], slow=True),
     case("fsdp2_compiled_qwen3_moe", nproc=2, overrides=COMPILED, base=[QWEN3_MOE], slow=True),
+    case("tp2_compiled", nproc=2, overrides=[*COMPILED, TP2], slow=True),
+    case("tp2_compiled_whole_stream_operations_recomputed", nproc=2, overrides=[*COMPILED, TP2, WHOLE_STREAM, OPERATIONS], slow=True),
+    case("cp2_compiled_recomputed", nproc=2, overrides=[*COMPILED, CP2, "activation_checkpoint=full"], slow=True),
+    case("cp2_tp2_compiled_qwen3_moe", nproc=4, overrides=[*COMPILED, CP2, TP2], base=[QWEN3_MOE], slow=True),
+    case("pp2_compiled_dualpipev", nproc=2, overrides=[*COMPILED, *pipeline(2, "DualPipeV"), *FOUR_STAGES], slow=True),
+    case("fsdp2_tp2_pp2_compiled", nproc=8, overrides=[*COMPILED, TP2, *pipeline(2)], slow=True),
+    case("fsdp2_tp2_ep2_etp2_compiled", nproc=4, overrides=[*COMPILED, TP2, EP2, ETP2], base=EXPERTS, slow=True),
+    case("fsdp2_pp2_ep2_compiled", nproc=4, overrides=[*COMPILED, *pipeline(2), EP2], base=EXPERTS, slow=True),
+    case(
+        "fsdp2_ep2_compiled_recomputed", nproc=2, overrides=[*COMPILED, EP2, "activation_checkpoint=full"], base=LONGER_HELD_OUT, slow=True
+    ),
+    case("fsdp2_compiled_memory_budget", nproc=2, overrides=[*COMPILED, "activation_checkpoint=memory_budget"], slow=True),
     case("compiled_longer_held_out_rows", nproc=1, overrides=COMPILED, base=["validation.seq_len=96"], slow=True),
     case("compiled_inductor", nproc=1, overrides=["compile.enable=true"], slow=True),
     case("fsdp3_uneven", nproc=3, base=["training.global_batch_size=6"], slow=True),

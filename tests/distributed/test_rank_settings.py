@@ -1,5 +1,6 @@
 """Settings of many ranks do what they say, as each rank sees it."""
 
+import pickle
 import time
 from typing import Any
 
@@ -9,6 +10,9 @@ import torch.distributed as dist
 
 from tests.distributed.ranks import train
 from titanrun.components.data.batch import TokenBatch
+from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.distributed.environment import Place
+from titanrun.distributed.flight_recorder import write_collectives
 from titanrun.distributed.shards import is_split
 from titanrun.training.trainer import Trainer
 
@@ -31,6 +35,9 @@ def look(trainer: Trainer) -> dict[str, Any]:
     trainer.engine.eval_forward(TokenBatch.from_rows(torch.zeros(1, 9, dtype=torch.int64)))
     found["is_dropped"] = is_split(layer.get_parameter("attention.wq.weight"))
     found["is_offloaded"] = layer._get_fsdp_state()._fsdp_param_group.fsdp_params[0].offload_to_cpu
+    recorded = write_collectives(Place(rank=dist.get_rank()))
+    found["recorded"] = None if recorded is None else (recorded.parent.name, recorded.name)
+    found["names"] = set() if recorded is None else {entry["profiling_name"] for entry in pickle.loads(recorded.read_bytes())["entries"]}
     found["timeout"] = timeout_of(dist.group.WORLD)
     found["timeout_of_saves"] = timeout_of(trainer.checkpoints.ranks.group) if trainer.checkpoints is not None else None
     return found
@@ -63,6 +70,22 @@ def test_a_setting_does_what_it_says(overrides: list[str], expected: dict[str, A
     assert len(seen) == 2
     for rank in seen:
         assert {name: rank[name] for name in expected} == expected
+
+
+def test_the_last_collectives_of_each_rank_are_in_its_file() -> None:
+    named = ["comm={save_traces_folder: lost, save_traces_file_prefix: r, trace_buf_size: 500}", "metrics.save_for_all_ranks=true"]
+    trained = train(2, [*SHORT, *named], look=look)
+    assert [rank["recorded"] for rank in trained.seen] == [("lost", "r0"), ("lost", "r1")]
+    assert all("gloo:all_reduce" in rank["names"] for rank in trained.seen)
+    # and every rank has its own metrics, of which the loss is that of all
+    other = read_metrics(trained.folder / "ranks" / "rank-1" / "metrics.jsonl")
+    assert [line["loss"] for line in other] == [line["loss"] for line in trained.numbers]
+
+
+def test_a_recorder_of_no_size_writes_nothing() -> None:
+    trained = train(2, [*SHORT, "comm.trace_buf_size=0"], look=look)
+    assert [rank["recorded"] for rank in trained.seen] == [None, None]
+    assert not (trained.folder / "ranks").exists()
 
 
 @pytest.mark.slow

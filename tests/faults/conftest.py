@@ -53,20 +53,26 @@ def said(resolved: Path) -> str:
     return (resolved.parent / "said.txt").read_text(encoding="utf-8")
 
 
-def commit() -> str:
-    """The commit that is tested, marked where files differ from it."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent).stdout.strip()
+@pytest.fixture(scope="session")
+def tested_commit() -> str:
+    """The commit that is tested, marked where files differ from it: all but the results, which the tests write themselves."""
+    commit, changed = git("rev-parse", "--short=10", "HEAD"), git("status", "--porcelain", "--", ":/", f":!{RESULTS}")
+    return f"{commit}-dirty" if changed else commit
+
+
+def git(*arguments: str) -> str:
+    """What git says; nothing where this is no clone."""
+    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False, cwd=RESULTS.parent).stdout.strip()
 
 
 @pytest.fixture
-def note(request: pytest.FixtureRequest) -> Iterator[Note]:
+def note(request: pytest.FixtureRequest, tested_commit: str) -> Iterator[Note]:
     """Keeps what a row gave, once its test has passed: `note(row, injected=..., outcome=..., lost=...)`."""
     noted: dict[str, dict[str, str]] = {}
     yield lambda row, **cells: noted.__setitem__(str(row), cells)
     if noted and os.environ.get("TITANRUN_WRITE_FAULTS"):
         results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        stamp = {"commit": commit(), "date": datetime.now(UTC).date().isoformat(), "test": request.node.name.partition("[")[0]}
+        stamp = {"commit": tested_commit, "date": datetime.now(UTC).date().isoformat(), "test": request.node.name.partition("[")[0]}
         results |= {row: {**cells, **stamp} for row, cells in noted.items()}
         text = json.dumps(dict(sorted(results.items(), key=lambda item: int(item[0]))), indent=1, ensure_ascii=False)
         RESULTS.write_text(text + "\n", encoding="utf-8")

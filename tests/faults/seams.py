@@ -15,11 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import safetensors.torch
 import torch
 
 from titanrun.components.checkpoints.digested_file import DigestedFile
+from titanrun.components.data.loader import RowLoader
 from titanrun.components.metrics import background
 from titanrun.components.metrics.tensorboard import TensorBoardTracker
+from titanrun.distributed.shards import own_part
 from titanrun.training.engine import Engine
 from titanrun.training.trainer import Trainer
 from titanrun.worker.status import StatusFile
@@ -79,6 +82,16 @@ def kill_around_rename(step: int, after: bool) -> None:
         return moved
 
     Path.rename = renaming  # type: ignore[method-assign]
+
+
+def kill_amid_export() -> None:
+    """Dies when the weights of a Hugging Face folder are to be written, beside what is written already."""
+    safetensors.torch.save_file = lambda *_, **__: die()
+
+
+def kill_amid_gathering() -> None:
+    """Dies when the first weight of an export is gathered from all ranks."""
+    Engine.state_dict_stream = lambda *_, **__: die()  # type: ignore[method-assign, return-value, assignment]
 
 
 def kill_amid_purge() -> None:
@@ -191,6 +204,67 @@ def data_is_nan(first: int, last: int) -> None:
     loss_times(lambda engine: math.nan if first <= batches["seen"] <= last else 1.0)
 
 
+def file_changes(step: int, path: Path, how: str) -> None:
+    """After `step`, somebody does something to a file that the run reads."""
+    beat = StatusFile.beat
+
+    def changed() -> None:
+        whole = path.read_bytes()
+        if how == "removed":
+            path.unlink()
+        elif how == "cut short":
+            os.truncate(path, len(whole) // 2)
+        elif how == "written over":
+            with path.open("r+b") as file:
+                file.seek(len(whole) // 2)
+                file.write(bytes(64))
+        else:
+            path.unlink()
+            path.write_bytes(whole)
+
+    def beating(self: StatusFile, done: int) -> None:
+        beat(self, done)
+        if done == step:
+            changed()
+
+    StatusFile.beat = beating  # type: ignore[method-assign]
+
+
+def rows_stall(step: int, seconds: float) -> None:
+    """Reading the rows of a step takes long."""
+    next_rows, batches = RowLoader.next_rows, {"read": 0}
+
+    def rows_stall(self: RowLoader) -> Any:
+        batches["read"] += 1
+        if batches["read"] == step:
+            time.sleep(seconds)
+        return next_rows(self)
+
+    RowLoader.next_rows = rows_stall  # type: ignore[method-assign]
+
+
+def nothing_counts(step: int) -> None:
+    """No label of one step counts."""
+    forward_backward = Engine.forward_backward
+
+    def computing(self: Engine, batches: Any, **options: Any) -> Any:
+        if self.steps_done + 1 == step:
+            for batch in batches:
+                batch.loss_mask[:] = False
+        return forward_backward(self, batches, **options)
+
+    Engine.forward_backward = computing  # type: ignore[method-assign]
+
+
+def building_hangs() -> None:
+    """Opening the data never ends."""
+
+    def never(self: RowLoader, *arguments: Any, **options: Any) -> None:
+        time.sleep(10_000)
+
+    RowLoader.__init__ = never  # type: ignore[method-assign]
+
+
 def hangs_in(step: int) -> None:
     """A step never ends."""
     forward_backward = Engine.forward_backward
@@ -203,12 +277,14 @@ def hangs_in(step: int) -> None:
     Engine.forward_backward = computing  # type: ignore[method-assign]
 
 
-def dies_in(step: int) -> None:
-    """The process is killed in a step."""
+def dies_in(step: int, note: str = "") -> None:
+    """The process is killed in a step; the file `note` is made right before."""
     forward_backward = Engine.forward_backward
 
     def computing(self: Engine, *batches: Any, **options: Any) -> Any:
         if self.steps_done + 1 == step:
+            if note:
+                Path(note).touch()
             die()
         return forward_backward(self, *batches, **options)
 
@@ -233,8 +309,46 @@ def fails_at(calls: dict[str, int], kind: str, nth: int, number: int = errno.EIO
         raise OSError(number, os.strerror(number))
 
 
+def layers_take(seconds: float) -> None:
+    """The forward pass of the first layer takes so long."""
+    begin = Engine.__init__
+
+    def beginning(self: Engine, *arguments: Any, **options: Any) -> None:
+        begin(self, *arguments, **options)
+        layer = self.model.get_submodule("layers.0")
+        forward = layer.forward
+
+        def slow(*given: Any, **named: Any) -> Any:
+            time.sleep(seconds)
+            return forward(*given, **named)
+
+        layer.forward = slow  # type: ignore[method-assign]
+
+    Engine.__init__ = beginning  # type: ignore[method-assign]
+
+
+def bit_flips(name: str, after_passes: int) -> None:
+    """One bit of this rank's part of a weight flips when so many passes over a batch are done."""
+    forward_backward, calls = Engine.forward_backward, {"done": 0}
+
+    def computing(self: Engine, *batches: Any, **options: Any) -> Any:
+        output = forward_backward(self, *batches, **options)
+        calls["done"] += 1
+        if calls["done"] == after_passes:
+            own_part(self.model.get_parameter(name).detach()).view(torch.int32).view(-1)[0] ^= 1 << 20
+        return output
+
+    Engine.forward_backward = computing  # type: ignore[method-assign]
+
+
 def nothing() -> None:
     """No fault."""
+
+
+def several(*faults: tuple[Any, ...]) -> None:
+    """Several faults, each a seam and its arguments."""
+    for seam, *arguments in faults:
+        seam(*arguments)
 
 
 def gradient_is_inf(step: int) -> None:
@@ -247,6 +361,21 @@ def gradient_is_inf(step: int) -> None:
         return optim_step(self, **options)
 
     Engine.optim_step = spoiled  # type: ignore[method-assign]
+
+
+def row_is_nan(step: int, name: str, row: int) -> None:
+    """A module gives NaN for one row of each pass from a step on."""
+    begin = Engine.__init__
+
+    def beginning(self: Engine, *arguments: Any, **options: Any) -> None:
+        begin(self, *arguments, **options)
+
+        def spoiled(_module: Any, _inputs: Any, output_BTD: torch.Tensor) -> torch.Tensor:
+            return output_BTD.index_fill(0, torch.tensor([row]), math.nan) if self.steps_done + 1 >= step else output_BTD
+
+        self.model.get_submodule(name).register_forward_hook(spoiled)
+
+    Engine.__init__ = beginning  # type: ignore[method-assign]
 
 
 def loss_is_scaled(step: int, factor: float) -> None:

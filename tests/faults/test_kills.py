@@ -4,6 +4,8 @@ import os
 import random
 import shutil
 import signal
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -58,34 +60,58 @@ def test_row_5_a_kill_right_after_the_rename_costs_nothing(run: Run, uncut: Path
     note(5, injected="SIGKILL right after the rename of step 6", outcome="step 6 is found by scanning; end bitwise equal", lost="nothing")
 
 
-def random_kills(run: Run, uncut: Path, count: int, seed: int) -> tuple[int, int]:
-    """Kills a run at random times until it has died so often; a finished one begins anew. Gives the kills, and the runs that ended."""
-    draw, kills, ended = random.Random(seed), 0, 0
-    resolved = run(f"run-{ended}")
-    while kills < count:
-        code = work(resolved, seams.kill_after, draw.uniform(0.0, 0.6))
-        kills += code == KILLED
+@dataclass(slots=True)
+class Kills:
+    """What became of runs that were killed again and again: kills, those of them amid a save, runs that ended, and the times drawn from."""
+
+    span_seconds: float
+    kills: int = 0
+    amid_saves: int = 0
+    ended: int = 0
+
+
+def random_kills(run: Run, uncut: Path, count: int, seed: int) -> Kills:
+    """Kills a run at random times until it has died so often; a finished one begins anew."""
+    draw, found = random.Random(seed), Kills(seconds_of(run("measured")))
+    resolved, left_before = run(f"run-{found.ended}"), set[Path]()
+    while found.kills < count:
+        code = work(resolved, seams.kill_after, draw.uniform(0.0, found.span_seconds))
         assert code in (0, KILLED)
+        found.kills += code == KILLED
+        left = set((resolved.parent / "checkpoint").glob("step-*.tmp-*"))
+        found.amid_saves += bool(left - left_before)
+        left_before = left
         if code == 0:
             assert digests(resolved) == digests(uncut)
-            ended += 1
-            resolved = run(f"run-{ended}")
+            found.ended += 1
+            shutil.rmtree(resolved.parent)
+            resolved = run(f"run-{found.ended}")
     assert work(resolved) == 0
     assert digests(resolved) == digests(uncut)
-    return kills, ended + 1
+    found.ended += 1
+    return found
+
+
+def seconds_of(resolved: Path) -> float:
+    """How long a whole run takes here and now, so that kills reach every part of it."""
+    began = time.monotonic()
+    assert work(resolved) == 0
+    return time.monotonic() - began
 
 
 def test_row_6_a_few_kills_at_random_times(run: Run, uncut: Path) -> None:
-    assert random_kills(run, uncut, 12, seed=6)[0] == 12
+    assert random_kills(run, uncut, 12, seed=6).kills == 12
 
 
 @pytest.mark.endurance
 def test_row_6_200_kills_at_random_times(run: Run, uncut: Path, note: Note) -> None:
-    kills, ended = random_kills(run, uncut, 200, seed=200)
+    found = random_kills(run, uncut, 200, seed=200)
+    assert found.kills == 200
+    when = f"at random times up to {found.span_seconds:.1f} s after the start, seed 200"
     note(
         6,
-        injected=f"{kills} SIGKILLs at random times up to 0.6 s after the start, seed 200",
-        outcome=f"always goes on; {ended} runs ended, each bitwise equal to an uncut one",
+        injected=f"200 SIGKILLs {when}; {found.amid_saves} of them amid a save",
+        outcome=f"always goes on; {found.ended} runs ended, each bitwise equal to an uncut one",
         lost="at most one interval each",
     )
 

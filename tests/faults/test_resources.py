@@ -120,6 +120,13 @@ def test_row_37_a_full_device_is_told_with_a_table(run: Run, note: Note) -> None
     note(37, injected=injected, outcome="exit 7 with the memory table, and advice", lost="one interval")
 
 
+def test_row_30_a_run_that_hangs_while_it_is_built_ends(run: Run) -> None:
+    resolved = run("run", "guard.build_timeout_seconds=1")
+    assert work(resolved, seams.building_hangs) == 6
+    assert "building the run takes longer than guard.build_timeout_seconds" in said(resolved)
+    assert "seams.py" in (resolved.parent / "logs" / "stacks-rank-0.txt").read_text()
+
+
 def test_row_48_a_clock_that_jumps_harms_nothing(run: Run, uncut: Path, note: Note) -> None:
     resolved = run("run", "guard.step_timeout_seconds=600", "guard.first_step_timeout_seconds=600")
     assert work(resolved, seams.clock_jumps, 3600.0) == 0

@@ -1,12 +1,16 @@
 """Workers of one machine, started and watched: here scripts without torch stand in for them."""
 
+import json
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import jsonschema
 import pytest
+
+from titanrun.recipe.output_schemas import status_schema
 
 LAUNCH = "import sys; from pathlib import Path; from titanrun.launch.workers import run_workers as run; "
 LISTENS = "import json, os, signal, sys, time; rank = int(os.environ['RANK']); here = os.path.dirname(sys.argv[1]); "
@@ -138,3 +142,12 @@ time.sleep(60)
             return
         time.sleep(0.01)
     raise AssertionError("workers live on without their launcher")
+
+
+def test_a_first_rank_that_dies_before_it_can_write_leaves_a_status_that_says_so(tmp_path: Path) -> None:
+    done = launch(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)", count=1)
+    _, error = done.communicate(timeout=60)
+    assert "rank 0 was killed by SIGKILL and said nothing" in error
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert (done.returncode, status["state"], status["exit_code"], status["step"]) == (137, "failed", 137, 0)
+    jsonschema.validate(status, status_schema())

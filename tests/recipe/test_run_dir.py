@@ -1,12 +1,17 @@
 import fcntl
 import json
+import os
 from datetime import datetime
+from importlib.metadata import version
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.drift import change_text
+from titanrun.recipe.dump_folder import obstacles
+from titanrun.recipe.output_schemas import status_schema
 from titanrun.recipe.resolve import Resolved, resolve
 from titanrun.recipe.run_dir import find_run_directory, read_json, record_decisions, write_json, write_run
 
@@ -33,7 +38,7 @@ def resolved(*overrides: str) -> Resolved:
 def begin(*overrides: str, state: str = "preempted", step: int = 5, saved: int | None = 5) -> Path:
     run = resolved(*overrides)
     directory = find_run_directory(run, NOW)
-    write_run(directory, run, ["titanrun", "train"], NOW)
+    write_run(directory, run, ["titanrun", "train"], NOW, environment={})
     if saved is not None:
         checkpoint = directory.path / "checkpoint" / f"step-{saved}"
         checkpoint.mkdir(parents=True)
@@ -190,9 +195,10 @@ def test_what_is_not_a_run_is_left_alone(occupied: str) -> None:
 
 def test_what_the_machine_decided_goes_to_run_json() -> None:
     path = begin("dump_folder=out")
-    record_decisions(path, {"device": "cpu", "world_size": 1})
+    record_decisions(path, {"device": "cpu", "world_size": 1}, {"threads": 2})
     record = read_json(path / "run.json")
     assert record["starts"][-1]["decided"] == {"device": "cpu", "world_size": 1}
+    assert record["starts"][-1]["machine"] == {"threads": 2}
 
 
 def test_a_run_cannot_be_shortened_below_what_is_saved() -> None:
@@ -212,9 +218,37 @@ def test_a_start_that_trained_nothing_does_not_hold_its_folder() -> None:
 def test_a_start_that_dies_before_its_worker_stands_does_not_look_finished() -> None:
     path = begin("dump_folder=out", state="finished", step=20)
     longer = resolved("dump_folder=out", "training.steps=40")
-    write_run(find_run_directory(longer, NOW), longer, ["titanrun", "train"], NOW)
+    write_run(find_run_directory(longer, NOW), longer, ["titanrun", "train"], NOW, environment={})
     assert read_json(path / "status.json")["state"] == "starting"
     assert find_run_directory(longer, NOW).state == "unfinished"
+
+
+def test_a_run_that_was_only_just_started_says_so() -> None:
+    run = resolved("dump_folder=out")
+    write_run(find_run_directory(run, NOW), run, ["titanrun", "train"], NOW, environment={})
+    status = read_json(Path("out/status.json"))
+    assert (status["state"], status["step"], status["pid"]) == ("starting", 0, os.getpid())
+    jsonschema.validate(status, status_schema())
+
+
+def test_what_starts_a_run_is_recorded_without_a_secret() -> None:
+    run = resolved("dump_folder=out")
+    argv = ["titanrun", "train", "recipe.yaml", "name=a-canary-7"]
+    write_run(find_run_directory(run, NOW), run, argv, NOW, environment={"DOOR_KEY": "a-canary-7"})
+    (start,) = read_json(Path("out/run.json"))["starts"]
+    assert (start["argv"][-1], start["seed"], start["cwd"]) == ("name=***", 0, str(Path.cwd()))
+    assert start["environment"]["packages"]["pydantic"] == version("pydantic")
+    assert "a-canary-7" not in Path("out/resolved.sources.json").read_text()
+
+
+def test_a_folder_that_cannot_be_made_is_found_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert obstacles("out/deep/er") == obstacles(None) == obstacles(".") == []
+    assert [problem.message for problem in obstacles("recipe.yaml")] == ["cannot make the run directory 'recipe.yaml': it is a file"]
+    (problem,) = obstacles("recipe.yaml/a/b")
+    assert problem.message == "cannot make the run directory 'recipe.yaml/a/b': 'recipe.yaml' is a file"
+    # whoever runs the tests may be allowed to write everywhere
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert "'.' cannot be written" in obstacles("out")[0].message
 
 
 def test_a_run_in_use_is_refused_by_name() -> None:

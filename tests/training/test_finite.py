@@ -25,3 +25,9 @@ def test_the_first_step_that_is_no_number_is_named(bad: float, name: str) -> Non
     with pytest.raises(NonFinite, match=f"^{name} is {bad} at step 2$") as caught:
         watched((3.0, 1.0), poisoned, (math.nan, math.nan)).read()
     assert (caught.value.step, caught.value.exit_code) == (2, 5)
+
+
+def test_numbers_of_simulated_ranks_are_not_judged() -> None:
+    guard = FiniteGuard(judges=False)
+    assert guard.accepts(1, loss=torch.tensor(math.nan), grad_norm=torch.tensor(1.0))
+    assert math.isnan(guard.read().loss)

@@ -16,8 +16,11 @@ class Clock:
 
 def test_each_phase_has_its_own_limit() -> None:
     clock = Clock()
-    config = GuardConfig(first_step_timeout_seconds=60, step_timeout_seconds=10, save_timeout_seconds=30)
+    config = GuardConfig(build_timeout_seconds=90, first_step_timeout_seconds=60, step_timeout_seconds=10, save_timeout_seconds=30)
     watchdog = Watchdog(config, clock=clock)
+    clock.now += 91
+    assert watchdog.hang() == Hang("build", 91.0, 0)
+    watchdog.before_first_step()
     clock.now += 59
     assert watchdog.hang() is None
     clock.now += 2
@@ -36,7 +39,7 @@ def test_each_phase_has_its_own_limit() -> None:
 
 def test_a_sign_of_life_begins_the_time_anew() -> None:
     clock = Clock()
-    watchdog = Watchdog(GuardConfig(first_step_timeout_seconds=10), clock=clock)
+    watchdog = Watchdog(GuardConfig(build_timeout_seconds=10), clock=clock)
     for _ in range(5):
         clock.now += 9
         watchdog.beat()
@@ -46,7 +49,7 @@ def test_a_sign_of_life_begins_the_time_anew() -> None:
 @pytest.mark.parametrize("seconds", [-3600.0, 3600.0])
 def test_no_limit_means_no_hang(seconds: float) -> None:
     clock = Clock()
-    watchdog = Watchdog(GuardConfig(first_step_timeout_seconds=None), clock=clock)
+    watchdog = Watchdog(GuardConfig(build_timeout_seconds=None), clock=clock)
     clock.now += seconds
     assert watchdog.hang() is None
 
@@ -60,7 +63,7 @@ def test_a_hang_is_told_once_and_from_another_thread() -> None:
         told.append((hang, threading.current_thread().name))
         heard.set()
 
-    with Watchdog(GuardConfig(first_step_timeout_seconds=1), hear, clock):
+    with Watchdog(GuardConfig(build_timeout_seconds=1), hear, clock):
         clock.now += 5
         assert heard.wait(30)
-    assert [(hang.phase, name) for hang, name in told] == [("first step", "watchdog")]
+    assert [(hang.phase, name) for hang, name in told] == [("build", "watchdog")]

@@ -32,7 +32,9 @@ def test_the_files_of_a_run_agree_with_their_schemas(run: Callable[..., Path], t
     resolved = resolve(str(tmp_path / "recipe.yaml"), overrides, environment={})
     folder = tmp_path / "run"
     for _ in range(2):
-        write_run(RunDirectory(folder, "new"), resolved, ["titanrun", "train", "recipe.yaml", *overrides], datetime.now(UTC))
+        write_run(
+            RunDirectory(folder, "new"), resolved, ["titanrun", "train", "recipe.yaml", *overrides], datetime.now(UTC), environment={}
+        )
     assert main([str(folder / "resolved.yaml")]) == 0
     with closing(jsonl.MetricsFile(folder / "metrics.jsonl")) as metrics:
         metrics.write(3, {"loss": math.nan, "moe/load": -math.inf})

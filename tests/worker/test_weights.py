@@ -1,10 +1,13 @@
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
 from titanrun.components.metrics.jsonl import read_metrics
 from titanrun.components.tokenizers.config import TinyTokenizerConfig
@@ -18,6 +21,7 @@ from titanrun.worker.main import main
 from titanrun.worker.weights import huggingface_files
 
 Run = Callable[..., Path]
+IN_HF = ("checkpoint.initial_load_in_hf=true",)
 
 
 def first_loss(resolved: Path) -> float:
@@ -133,3 +137,30 @@ def test_an_export_keeps_the_generation_config_of_its_assets(tmp_path: Path) -> 
 def debug_model(*overrides: str) -> ModelConfig:
     recipe = Path(__file__).parents[2] / "recipes" / "llama3_debug.yaml"
     return resolve(str(recipe), overrides, environment={}).run.model
+
+
+def test_a_run_starts_from_a_folder_in_fp8_blocks(run: Run) -> None:
+    """The oracle is transformers' own expansion of the same file."""
+    first = run("first", "checkpoint.last_save_in_hf=true", "training.steps=2")
+    assert main([str(first)]) == 0
+    packed = first.parent / "packed"
+    shutil.copytree(first.parent / "hf", packed)
+    weights = safetensors.torch.load_file(packed / "model.safetensors")
+    plain = dict(weights)
+    for name in [name for name, tensor in weights.items() if ".layers." in name and tensor.dim() == 2]:
+        rows, columns = weights[name].shape
+        scale = torch.rand(rows // 16, columns // 16) + 0.5
+        values = (weights[name] / scale.repeat_interleave(16, 0).repeat_interleave(16, 1)).to(torch.float8_e4m3fn)
+        weights |= {name: values, f"{name}_scale_inv": scale}
+        plain[name] = Fp8Dequantize(None)._dequantize_one(values, scale, output_dtype=torch.float32)
+    safetensors.torch.save_file(weights, packed / "model.safetensors", metadata={"format": "pt"})
+    safetensors.torch.save_file(plain, first.parent / "hf" / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((packed / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [16, 16], "fmt": "e4m3"}
+    (packed / "config.json").write_text(json.dumps(config))
+    second = run("second", "checkpoint.initial_load_in_hf=true", f"checkpoint.initial_load_path={packed}")
+    assert main([str(second)]) == 4
+    third = run("third", *IN_HF, f"checkpoint.initial_load_path={packed}", "checkpoint.initial_load_in_hf_quantized=true")
+    fourth = run("fourth", *IN_HF, f"checkpoint.initial_load_path={first.parent / 'hf'}")
+    tokens = torch.arange(24).reshape(2, 12)
+    assert torch.equal(logits(third, tokens), logits(fourth, tokens))

@@ -52,6 +52,7 @@ COMMAND_LINES: dict[str, Takes] = {
     "train": Takes((("files",), ("overrides",)), {"--nproc": None}),
     "resume": Takes((("files",), ("overrides",))),
     "fork": Takes((("files",), ("overrides",))),
+    "reproduce": Takes((("files",), ()), {"--steps": None, "--out": "files", "--tolerance": None}),
     "checkpoint": Takes((("checkpoint_commands",), ("files",), ("files",), ("overrides",))),
     "plan": Takes(
         (("files",), ("overrides",)),
@@ -70,7 +71,7 @@ COMMAND_LINES: dict[str, Takes] = {
         (("files",), ("files",), ("overrides",)),
         {"--format": ("text", "json"), **flags("--written", "--effective", "--json")},
     ),
-    "show": Takes((("files",), ("paths",)), flags("--sources", "--minimal", "--resolved", "--json")),
+    "show": Takes((("files",), ("paths",)), flags("--sources", "--minimal", "--resolved", "--json", "--plot", "--out")),
     "explain": Takes((("paths", "components", "codes"),), flags("--all", "--json")),
     "ls": Takes((("kinds",), ()), {**dict.fromkeys(f"--{key}" for key in catalogue.HEADER_KEYS), **flags("--json")}),
     "cat": Takes((("shipped",), ())),

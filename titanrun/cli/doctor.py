@@ -17,6 +17,7 @@ from typing import Any
 from titanrun.cli.arguments import Parser
 from titanrun.cli.terminal import columns, fitted
 from titanrun.config.base import ComponentConfig
+from titanrun.config.counted import counted
 from titanrun.config.emit import emit
 from titanrun.launch.machine import GIB, free_disk, in_gib, memory, processor
 from titanrun.recipe.topics import topics
@@ -134,8 +135,8 @@ def devices() -> Iterator[Finding]:
         return
     found: dict[str, Any] = json.loads(done.stdout)
     build = f"CUDA {found['cuda']}" if found["cuda"] else f"ROCm {found['rocm']}" if found["rocm"] else "CPU only"
-    threads = f"{found['threads']} thread{'s' if found['threads'] != 1 else ''}"
-    yield Finding("torch build", f"{found['torch']}, {build}; CPU kernels: {found['cpu_capability']}, {threads}")
+    cpu = f"CPU kernels: {found['cpu_capability']}, {counted(found['threads'], 'thread')}"
+    yield Finding("torch build", f"{found['torch']}, {build}; {cpu}")
     for device in found["accelerators"]:
         bf16 = "" if device["bf16"] is None else f"; bf16 arithmetic: {'yes' if device['bf16'] else 'no'}"
         yield Finding("accelerator", f"{device['name']} ({device['kind']}), {in_gib(device['memory_bytes'])}{bf16}")

@@ -1,13 +1,14 @@
 """Runs one command so that nobody ever sees a traceback: problems are printed, an internal fault is saved and reported."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from titanrun.cli.terminal import columns
+from titanrun.config.masking import likely_secrets, masked
 from titanrun.config.problems import Problem, ProblemsFound
 from titanrun.config.render import in_file_order, render_text
-from titanrun.launch.environment import colour_wanted
+from titanrun.launch.environment import colour_wanted, environment
 
 EXIT_USAGE = 2
 EXIT_INTERNAL = 70
@@ -32,8 +33,11 @@ def guarded(command: Callable[[list[str]], int], arguments: Sequence[str]) -> in
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else 2
     except BaseException as error:
-        report = save_report(arguments)
-        fault = Problem("internal", f"{type(error).__name__}: {error}", help=f"this is a fault of titanrun; the report is in {report}")
+        hidden = likely_secrets(environment())
+        report = save_report(arguments, hidden)
+        fault = Problem(
+            "internal", masked(f"{type(error).__name__}: {error}", hidden), help=f"this is a fault of titanrun; the report is in {report}"
+        )
         print_problems([fault])
         return EXIT_INTERNAL
 
@@ -44,11 +48,11 @@ def print_problems(problems: Sequence[Problem]) -> None:
     sys.stderr.write(text)
 
 
-def save_report(arguments: Sequence[str]) -> Path:
-    """The traceback of the exception being handled, in a file."""
+def save_report(arguments: Sequence[str], hidden: Collection[str]) -> Path:
+    """The traceback of the exception being handled, in a file, without what is `hidden`."""
     import tempfile
     import traceback
 
     with tempfile.NamedTemporaryFile("w", prefix="titanrun-internal-", suffix=".txt", delete=False, encoding="utf-8") as file:
-        file.write(f"arguments: {list(arguments)}\npython: {sys.version}\n\n{traceback.format_exc()}")
+        file.write(masked(f"arguments: {list(arguments)}\npython: {sys.version}\n\n{traceback.format_exc()}", hidden))
     return Path(file.name)

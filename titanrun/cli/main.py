@@ -13,6 +13,7 @@ COMMANDS = {
     "train": "train a recipe",
     "resume": "go on with a run, from its directory or a checkpoint",
     "fork": "start a new run from the weights of a checkpoint",
+    "reproduce": "train a run once more, and compare it step by step",
     "checkpoint": "list, check, compare, export, import and clear away checkpoints",
     "validate": "find everything that is wrong with recipes, without a GPU",
     "plan": "what a run on many ranks needs, worked out on a laptop",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from titanrun.cli.arguments import Parser, split_overrides
 from titanrun.cli.guard import print_problems
+from titanrun.cli.show_plot import show_plot
 from titanrun.cli.terminal import columns, fitted
 from titanrun.cli.voice import detail_files
 from titanrun.config.base import dump
@@ -25,6 +26,7 @@ EXAMPLES = """  titanrun show recipes/llama3_debug.yaml
   titanrun show recipes/llama3_debug.yaml optimizer
   titanrun show recipes/llama3_debug.yaml training.seq_len
   titanrun show recipes/llama3_debug.yaml --sources optimizer.lr=1e-3
+  titanrun show recipes/llama3_debug.yaml --plot lr_scheduler
   titanrun show runs/first/resolved.yaml --minimal > recipe.yaml         only what differs from the defaults"""
 
 
@@ -36,6 +38,8 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("path", nargs="?", help="a section or value, such as optimizer.lr")
     parser.add_argument("--sources", action="store_true", help="where each value came from")
     parser.add_argument("--minimal", action="store_true", help="the shortest recipe that resolves to the same run")
+    parser.add_argument("--plot", choices=("lr_scheduler",), help="the learning rate over the steps, as a picture")
+    parser.add_argument("-o", "--out", metavar="FILE.svg", default="", help="with --plot: draw into this file")
     parser.add_argument("--resolved", action="store_true", help="the default: the bytes of resolved.yaml, or a part of them")
     parser.add_argument("--json", action="store_true", help="the same as JSON; with --sources one object a value")
     parser.takes_overrides()
@@ -46,6 +50,9 @@ def run(arguments: list[str]) -> int:
     detail_files(options, resolved.tree)
     if resolved.warnings and not options.quiet:
         print_problems(resolved.warnings)
+    if options.plot:
+        show_plot(resolved.run, options.plot, options.out)
+        return 0
     if options.minimal:
         sys.stdout.write(emit(written(resolved.run, minimal(resolved.run))))
         return 0

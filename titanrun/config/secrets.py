@@ -1,14 +1,14 @@
 """Secrets: a field declared `secret=True` holds `${env:NAME}`, never the value, until the worker builds what needs it."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar, cast
 
 from titanrun.config.base import Config, nested
 from titanrun.config.fields import SECRET, is_secret
+from titanrun.config.masking import likely_secrets, long_lines
 from titanrun.config.problems import DataPath, Problem, ProblemsFound
 
 C = TypeVar("C", bound=Config)
-MASK = "***"
 
 
 def secrets(config: Config) -> Iterator[tuple[DataPath, str]]:
@@ -68,8 +68,7 @@ def filled_value(value: Any, environment: Mapping[str, str]) -> Any:
     return value
 
 
-def masked(text: str, values: Collection[str]) -> str:
-    """The text without the values of secrets, the longest first, since one may be part of another."""
-    for value in sorted(values, key=len, reverse=True):
-        text = text.replace(value, MASK)
-    return text
+def values_to_hide(environment: Mapping[str, str], config: Config) -> frozenset[str]:
+    """The values that nothing written shows: those of the config's secrets, and of variables whose name says that they hold one."""
+    referred = {environment[name] for _, name in secrets(config) if environment.get(name)}
+    return likely_secrets(environment) | referred | long_lines(referred)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch.utils.checkpoint import SAC_IGNORED_OPS, CheckpointPolicy, checkpoint
 
 from titanrun.distributed.config import (
     FullActivationCheckpointConfig,
+    MemoryBudgetActivationCheckpointConfig,
     NoActivationCheckpointConfig,
     RecomputingConfig,
     SelectiveActivationCheckpointConfig,
@@ -57,6 +59,12 @@ def recompute_some(config: SelectiveActivationCheckpointConfig, *, model: nn.Mod
             recompute(layer, config, context_fn=partial(choosing_contexts, shapes))
         elif (int(name) + 1) % config.every == 0:
             recompute(layer, config)
+
+
+def recompute_for_budget(config: MemoryBudgetActivationCheckpointConfig, *, model: nn.Module) -> None:
+    """Lets the compiler choose what a layer keeps, when it first meets it: until then nothing about the model changes."""
+    # by name: it is the compiler's, and importing that takes seconds
+    import_module("torch._functorch.config").activation_memory_budget = config.memory_budget
 
 
 def recompute(layer: nn.Module, config: RecomputingConfig, **options: Any) -> None:

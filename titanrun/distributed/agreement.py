@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from titanrun.config.problems import ProblemsFound
-from titanrun.distributed.processes import patient_group
+from titanrun.distributed.environment import Place
+from titanrun.distributed.processes import meet_again, patient_group
 
 T = TypeVar("T")
 
@@ -55,6 +56,12 @@ def ranks_beside() -> Ranks:
     if current_ranks().count == 1:
         return Ranks()
     return Ranks(dist.get_rank(), dist.get_world_size(), patient_group())
+
+
+def ranks_met_again(place: Place, name: str) -> Ranks:
+    """A process beside this rank among those beside the others; they meet under that name."""
+    meet_again(place, name)
+    return current_ranks()
 
 
 def attempt(work: Callable[[], T]) -> tuple[T | None, Exception | None]:

@@ -10,11 +10,8 @@ from titanrun.config.conflict import conflict
 from titanrun.config.fields import bookkeeping, numerics, performance
 from titanrun.config.types import Fraction, NonNegativeInt, OrAuto, PositiveInt, RunPath, Text
 
-ASYNC = "asynchronous tensor parallelism"
 OVERLAP = "the overlap of communication between experts with computation"
 DEEPEP = "the exchange of tokens by DeepEP's kernels"
-FLIGHT_RECORDER = "the flight recorder of collectives"
-REPLICAS = "torchft replica groups"
 BY_OPERATION = "op"
 
 
@@ -44,8 +41,8 @@ class ParallelismConfig(Config):
     """Whether tensor-parallel ranks also split the rows between the matrices, where norms work."""
     disable_loss_parallel: bool = performance(False)
     """Whether every tensor-parallel rank holds the whole logits, instead of its part of the vocabulary."""
-    enable_async_tensor_parallel: bool = performance(False, not_built=ASYNC)
-    """Whether the compiler overlaps tensor-parallel communication with matrix products."""
+    enable_async_tensor_parallel: bool = performance(False)
+    """Whether the compiler overlaps tensor-parallel communication with matrix products, on accelerators."""
     pipeline_parallel_degree: PositiveInt = performance(1, unit="ranks")
     """Ranks that split the layers."""
     pipeline_parallel_schedule: Literal[
@@ -150,6 +147,15 @@ class SelectiveActivationCheckpointConfig(RecomputingConfig):
         return self
 
 
+class MemoryBudgetActivationCheckpointConfig(ActivationCheckpointConfig):
+    """Of each compiled layer what is cheapest to compute again, until the rest is within a budget; the compiler chooses."""
+
+    name: Literal["memory_budget"] = performance("memory_budget")
+    builds: ClassVar = "titanrun.distributed.activation_checkpoint:recompute_for_budget"
+    memory_budget: Fraction = performance(0.5)
+    """What may be kept, as a share: at 0 each layer keeps its inputs only, at 1 what makes it fastest."""
+
+
 class CompileConfig(Config):
     """torch.compile."""
 
@@ -158,7 +164,7 @@ class CompileConfig(Config):
     components: tuple[Literal["model", "loss"], ...] = performance(("model", "loss"))
     """What is compiled."""
     backend: Text = performance("inductor")
-    """Back end of torch.compile."""
+    """Back end of torch.compile: one of PyTorch's, or of an installed package."""
 
 
 class CommConfig(Config):
@@ -168,46 +174,15 @@ class CommConfig(Config):
     """How long ranks wait for each other at the start."""
     train_timeout_seconds: PositiveInt = bookkeeping(100, unit="seconds", resume=True)
     """How long a collective may take after the first step; files may take longer."""
-    trace_buf_size: NonNegativeInt = bookkeeping(20000, unit="collectives", resume=True, not_built=FLIGHT_RECORDER)
+    trace_buf_size: NonNegativeInt = bookkeeping(20000, unit="collectives", resume=True)
     """Collectives that the flight recorder remembers, to be written where one times out; 0 switches it off."""
-    save_traces_folder: RunPath = bookkeeping("comm_traces", resume=True, not_built=FLIGHT_RECORDER)
+    save_traces_folder: RunPath = bookkeeping("comm_traces", resume=True)
     """Folder of the flight recorder's files inside the run directory."""
-    save_traces_file_prefix: Text = bookkeeping("rank_", resume=True, not_built=FLIGHT_RECORDER)
+    save_traces_file_prefix: Text = bookkeeping("rank_", resume=True)
     """How the names of these files begin; the rank follows."""
-    mode: Literal["default", "fake_backend", "local_tensor"] = numerics("default", not_built="communication in simulation")
-    """default: real communication; the others simulate many ranks in one process: without results, or on local tensors."""
-
-
-class FaultToleranceConfig(Config):
-    """Replica groups that survive each other (torchft), and how they keep in step."""
-
-    enable: bool = bookkeeping(False, not_built=REPLICAS)
-    """Whether replica groups are used."""
-    process_group: Literal["gloo", "nccl"] = performance("gloo", not_built=REPLICAS)
-    """What connects the groups."""
-    process_group_timeout_ms: PositiveInt = bookkeeping(10000, unit="milliseconds", resume=True, not_built=REPLICAS)
-    """How long a collective between groups may take."""
-    replica_id: NonNegativeInt = bookkeeping(0, not_built=REPLICAS)
-    """Which of the groups this is, from 0."""
-    # 0 in torchtitan 0.2.2, which no run with replica groups can have
-    group_size: PositiveInt | None = numerics(None, unit="groups", not_built=REPLICAS)
-    """How many groups share the data; null only while they are not used."""
-    min_replica_size: PositiveInt = bookkeeping(1, unit="groups", not_built=REPLICAS)
-    """How many groups must be there for training to go on."""
-    semi_sync_method: Literal["local_sgd", "diloco"] | None = numerics(None, not_built=REPLICAS)
-    """How groups that do not meet at every step are averaged; null: they meet at every step."""
-    sync_steps: PositiveInt = numerics(5, unit="steps", not_built=REPLICAS)
-    """Steps between two meetings."""
-    should_quantize: bool = numerics(False, not_built=REPLICAS)
-    """Whether what the groups exchange is quantised."""
-    num_fragments: PositiveInt = numerics(1, not_built=REPLICAS)
-    """Parts of the model that are exchanged one after the other."""
-    module_fqns_per_model_fragment: tuple[tuple[Text, ...], ...] = numerics((), not_built=REPLICAS)
-    """The modules of each part by name; empty: split evenly."""
-    fragment_sync_delay: NonNegativeInt = numerics(0, unit="steps", not_built=REPLICAS)
-    """Steps between sending a part and using what came back."""
-    fragment_update_alpha: Fraction = numerics(0.0, not_built=REPLICAS)
-    """Weight of the group's own parameters where they are mixed with the exchanged ones."""
+    mode: Literal["default", "fake_backend", "local_tensor"] = numerics("default")
+    """default: real communication; fake_backend: one process is the first of many ranks whose messages go nowhere, for a look at memory and
+    speed; local_tensor: one process computes for many, which is not built yet."""
 
 
 class DebugConfig(Config):

@@ -42,6 +42,11 @@ def find_device(name: str, *, local_rank: int = 0) -> torch.device:
     return torch.device(kind.type, local_rank)
 
 
+def means_cpu(name: str) -> bool:
+    """Whether a recipe's `device` is the CPU on this machine."""
+    return name == "cpu" or (name == "auto" and not torch.accelerator.is_available())
+
+
 def is_accelerator(device: torch.device) -> bool:
     """Whether work on the device runs behind the host's back, so that reading a value waits for it."""
     return device.type != "cpu"

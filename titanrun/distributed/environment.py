@@ -1,11 +1,14 @@
 """The one place on the execution side that reads or writes environment variables."""
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from titanrun.config.problems import fail
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,18 +17,22 @@ class Place:
 
     Args:
         store_socket: a listening socket at which the ranks meet; given to the first rank by our own launcher.
-        store_port: the port of that socket.
+        store_host: where the first rank is reached.
+        store_port: the port of the store there.
         failure_file: where our own launcher looks for what went wrong here; it says so once for all ranks.
         is_quiet: whether the console shall hear of warnings and errors only.
+        stop_after: the step after which the run stops; None: after its last.
     """
 
     rank: int = 0
     local_rank: int = 0
     world_size: int = 1
     store_socket: int | None = None
+    store_host: str = "127.0.0.1"
     store_port: int = 0
     failure_file: Path | None = None
     is_quiet: bool = False
+    stop_after: int | None = None
 
     @property
     def is_first(self) -> bool:
@@ -40,10 +47,20 @@ def read_place(environ: Mapping[str, str] = os.environ) -> Place:
         local_rank=whole_number(environ, "LOCAL_RANK", 0),
         world_size=whole_number(environ, "WORLD_SIZE", 1),
         store_socket=whole_number(environ, "TITANRUN_STORE_SOCKET", 0) or None,
+        store_host=environ.get("MASTER_ADDR", "127.0.0.1"),
         store_port=whole_number(environ, "MASTER_PORT", 0),
-        failure_file=Path(file) if (file := environ.get("TITANRUN_FAILURE_FILE")) else None,
+        failure_file=failure_file(environ),
         is_quiet="TITANRUN_QUIET" in environ,
+        stop_after=whole_number(environ, "TITANRUN_STOP_AFTER", 0) or None,
     )
+
+
+def failure_file(environ: Mapping[str, str]) -> Path | None:
+    """Where our launcher looks for what went wrong here; of several machines each names a folder for its ranks."""
+    file, folder = environ.get("TITANRUN_FAILURE_FILE"), environ.get("TITANRUN_FAILURE_FOLDER")
+    if file or not folder:
+        return Path(file) if file else None
+    return Path(folder) / f"rank-{whole_number(environ, 'RANK', 0)}.json"
 
 
 def whole_number(environ: Mapping[str, str], name: str, default: int) -> int:
@@ -61,6 +78,19 @@ def whole_number(environ: Mapping[str, str], name: str, default: int) -> int:
 def variables() -> Mapping[str, str]:
     """The environment variables that the secrets of a recipe name."""
     return dict(os.environ)
+
+
+def enforce(name: str, value: str) -> None:
+    """Sets a variable that the recipe decides on, whatever the user has set it to; a warning says so."""
+    before = os.environ.get(name, value)
+    if before != value:
+        log.warning("the environment variable %s is %s, and the recipe makes it %s", name, before, value)
+    put(name, value)
+
+
+def put(name: str, value: str) -> None:
+    """Sets a variable that a library reads, whatever it was."""
+    os.environ[name] = value
 
 
 def set_default(name: str, value: str) -> None:

@@ -105,7 +105,7 @@ def styles_of(how: TensorParallel) -> dict[Role, ParallelStyle]:
     """What is done to a module of each role."""
     stream = Shard(1) if how.sequence else Replicate()
     return {
-        Role.EMBEDDING: RowwiseParallel(input_layouts=Replicate(), output_layouts=stream),
+        Role.EMBEDDING: AwaitedRows(input_layouts=Replicate(), output_layouts=stream),
         Role.STREAM_NORM: SequenceParallel() if how.sequence else Placed(Replicate()),
         Role.READS_STREAM: ReadsStream(stream),
         Role.COLUMNS: ColwiseParallel(),
@@ -120,6 +120,18 @@ def styles_of(how: TensorParallel) -> dict[Role, ParallelStyle]:
         Role.SUMMAND_ROWS: Placed(Shard(1)),
         Role.EXPERTS: SplitExperts(),
     }
+
+
+class AwaitedRows(RowwiseParallel):
+    """As torch's, but what it gives is there. The first layer needs it at once, and torch's compiler loses the gradient of a view of
+    what is still under way."""
+
+    @staticmethod
+    def _prepare_output_fn(
+        output_layouts: tuple[Placement, ...], use_local_output: bool, mod: nn.Module, outputs: DTensor, device_mesh: DeviceMesh
+    ) -> Tensor:
+        outputs = outputs.redistribute(placements=output_layouts)
+        return outputs.to_local() if use_local_output else outputs
 
 
 class ReadsStream(ParallelStyle):

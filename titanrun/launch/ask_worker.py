@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from titanrun.config.problems import fail
+from titanrun.launch.environment import threads_environment
 from titanrun.recipe.resolve import Resolved
 
 # importing torch on a slow disk takes most of it
@@ -30,6 +31,22 @@ def ask_worker(module: str, resolved: Resolved, *, ranks: int | None, what: str)
     if done.returncode != 0:
         raise fail("internal", f"{what} broke: {last_line(done.stderr)}", help="titanrun doctor says whether torch works")
     return json.loads(last_line(done.stdout))
+
+
+def machine_here(device: str, *, workers: int | None) -> dict[str, Any]:
+    """What torch tells about this machine. Raises ProblemsFound where it cannot say.
+
+    Args:
+        device: as in a recipe.
+        workers: how many of them our launcher starts and gives their share of the threads; None where a worker takes this process's place.
+    """
+    variables = None if workers is None else threads_environment(workers)
+    command = [sys.executable, "-m", "titanrun.worker.machine", device]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
+    if done.returncode != 0:
+        raise fail("internal", f"torch does not tell about this machine: {last_line(done.stderr)}", help="see titanrun doctor")
+    found: dict[str, Any] = json.loads(last_line(done.stdout))
+    return found
 
 
 def last_line(text: str) -> str:

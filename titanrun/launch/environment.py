@@ -28,15 +28,34 @@ def quieten_workers() -> None:
     os.environ["TITANRUN_QUIET"] = "1"
 
 
+def environment_until(step: int) -> dict[str, str]:
+    """The environment of a run that is to stop after a step, with the schedule of its whole length."""
+    return {**os.environ, "TITANRUN_STOP_AFTER": str(step)}
+
+
+def threads_environment(count: int) -> dict[str, str]:
+    """The environment of one of `count` workers as far as it decides how many threads compute."""
+    return {"OMP_NUM_THREADS": str(max(1, usable_cores() // count)), **os.environ}
+
+
 def worker_environment(rank: int, count: int, *, port: int, failure_file: Path) -> dict[str, str]:
     """What one of `count` workers on this machine finds in its environment: what torchrun would set, and where to tell of a failure."""
-    defaults = {"OMP_NUM_THREADS": str(max(1, usable_cores() // count))}
+    defaults = {}
     if sys.platform == "linux":
         # gloo would look the machine's name up, which fails on many laptops
         defaults["GLOO_SOCKET_IFNAME"] = "lo"
     places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
     told = {"MASTER_ADDR": "127.0.0.1", "TITANRUN_FAILURE_FILE": str(failure_file)}
-    return {**defaults, **os.environ, **{name: str(number) for name, number in places.items()}, **told}
+    return {**defaults, **threads_environment(count), **{name: str(number) for name, number in places.items()}, **told}
+
+
+def node_environment(failures: Path, count: int, *, is_loopback: bool) -> dict[str, str]:
+    """What the workers of one of several machines find in their environment, and torch.distributed.run adds to."""
+    # torch's C++ side would print its stacks where another machine has left
+    defaults = {"OMP_NUM_THREADS": str(max(1, usable_cores() // count)), "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    if is_loopback and sys.platform == "linux":
+        defaults["GLOO_SOCKET_IFNAME"] = "lo"
+    return {**defaults, **os.environ, "TITANRUN_FAILURE_FOLDER": str(failures)}
 
 
 def joined_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

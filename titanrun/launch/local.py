@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from titanrun.components.checkpoints.manifest import is_checkpoint
+from titanrun.config.counted import counted
 from titanrun.launch.config import LaunchConfig, LocalLaunchConfig
 from titanrun.launch.environment import environment
 from titanrun.launch.workers import HELD_BACK, SHELL_SIGNAL_BASE, WORKER, run_workers
@@ -36,7 +37,7 @@ def run_again(run: Callable[[], int], run_dir: Path, max_restarts: int) -> int:
         restarts, before = (restarts if saved == before else 0), saved
         if restarts >= max_restarts:
             if max_restarts:
-                note(f"{restarts} restarts brought no new checkpoint: giving up")
+                note(f"{counted(restarts, 'restart')} brought no new checkpoint: giving up")
             return code
         restarts += 1
         place = "the beginning" if saved is None else f"step {saved}"

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 
 from titanrun.launch.environment import worker_environment
-from titanrun.recipe.run_dir import STATUS, read_json, write_json
+from titanrun.recipe.run_dir import STATUS, read_json, starting_status, write_json
 
 WORKER = "titanrun.worker"
 # a new process dies of these until it listens for them: blocked, they wait, and the worker unblocks them then
@@ -55,6 +55,10 @@ class Worker:
     def has_failed(self) -> bool:
         """Whether it ended, and neither because it was done nor because it was asked to."""
         return not self.is_running and self.exit_code not in (0, EXIT_PREEMPTED)
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends it a signal."""
+        self.process.send_signal(number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +122,7 @@ class Watch:
     def send(self, number: signal.Signals) -> None:
         """Sends a signal to all that are left."""
         for worker in self.running:
-            worker.process.send_signal(number)
+            worker.send(number)
 
 
 def run_workers(resolved: Path, count: int, command: Sequence[str] = (sys.executable, "-m", WORKER)) -> int:
@@ -207,6 +211,7 @@ def failure_of(worker: Worker) -> Failure:
 
 def note_failure(run_dir: Path, exit_code: int) -> None:
     """Writes into status.json that the run failed and how, where its first rank did not live to do so, or only lost the one that did."""
-    status = read_json(run_dir / STATUS)
+    # a first rank that was killed before it could write: as what starts a run leaves it
+    status = read_json(run_dir / STATUS) or starting_status({})
     if status.get("state") in ("starting", "running", "failed"):
         write_json(run_dir / STATUS, {**status, "state": "failed", "exit_code": exit_code})

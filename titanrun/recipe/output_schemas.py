@@ -13,6 +13,7 @@ NON_FINITE = ("nan", "inf", "-inf")
 TEXT: Schema = {"type": "string"}
 COUNT: Schema = {"type": "integer", "minimum": 0}
 PLACE: Schema = {"type": "integer", "minimum": 1}
+DIGEST: Schema = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
 METRIC: Schema = {"anyOf": [{"type": "number"}, {"enum": list(NON_FINITE)}]}
 
 
@@ -78,23 +79,60 @@ def status_schema() -> Schema:
 
 def run_schema() -> Schema:
     """run.json of a run directory."""
-    file = record({"path": TEXT, "absolute": TEXT, "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"}}, optional=("sha256",))
     start = record(
         {
             "time": described({"type": "string", "format": "date-time"}, "When it was started, in local time with its offset."),
             "argv": {"type": "array", "items": TEXT},
             "cwd": TEXT,
-            "python": TEXT,
-            "inputs": described({"type": "array", "items": file}, "Every file and folder that the recipe names."),
+            "seed": COUNT,
+            "inputs": described({"type": "array", "items": input_schema()}, "Every file and folder that the recipe names."),
             "changes": described({"type": "array", "items": TEXT}, "What differs from the start before, in words."),
+            "environment": environment_schema(),
             "decided": described({"type": "object"}, "What only the machine could decide: device, ranks ..."),
+            "machine": described({"type": "object"}, "Device, driver, CUDA, threads ..., as torch and the system tell."),
         },
-        optional=("decided",),
+        optional=("decided", "machine"),
     )
     starts = described({"type": "array", "items": start}, "Every start of the run, the first one first.")
     sha256 = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
     parent = or_null(record({"checkpoint": TEXT, "step": COUNT, "recipe": sha256}), "The checkpoint that the first weights came from.")
     return titled("titanrun run.json", record({"format": {"const": 1}, "name": or_null(TEXT), "parent": parent, "starts": starts}))
+
+
+def input_schema() -> Schema:
+    """A file, or all files below a folder or that a pattern names, at the time of a start."""
+    found = {
+        "files": described(PLACE, "How many there are."),
+        "bytes": COUNT,
+        "modified": described({"type": "string", "format": "date-time"}, "The newest time of any of them."),
+        "xxh3_128": described(DIGEST, "Of names, sizes and bytes."),
+        "sampled": described({"type": "boolean"}, "Whether only blocks of large files were read, or only some of very many files."),
+        "each": described({"type": "object", "additionalProperties": DIGEST}, "The digest of each file, where there are few."),
+    }
+    return record({"path": TEXT, "absolute": TEXT, **found}, optional=tuple(found))
+
+
+def environment_schema() -> Schema:
+    """What was installed, and the state of the working directory."""
+    by_name = {"type": "object", "additionalProperties": TEXT}
+    files = described({"type": "object", "additionalProperties": DIGEST}, "The digest of each module.")
+    git = {
+        "commit": TEXT,
+        "branch": or_null(TEXT),
+        "dirty": {"type": "boolean"},
+        "diff": or_null(TEXT, "The file beside run.json that holds what differs from the commit, secrets masked."),
+        "untracked": described({"type": "array", "items": TEXT}, "Files that git neither knows nor ignores, the first hundred."),
+    }
+    properties = {
+        "python": TEXT,
+        "platform": TEXT,
+        "host": TEXT,
+        "packages": described(by_name, "Version of every installed package."),
+        "code": described(DIGEST, "Of titanrun's own modules."),
+        "plugins": {"type": "array", "items": record({"name": TEXT, "package": or_null(TEXT), "version": or_null(TEXT), "files": files})},
+        "git": or_null(record(git), "The repository around the working directory."),
+    }
+    return record(properties)
 
 
 def metrics_schema() -> Schema:

@@ -21,6 +21,7 @@ from titanrun.models.shared.config import ModelConfig
 from titanrun.models.shared.flavors import NO_SIZES, flavor_names
 from titanrun.recipe import menu
 from titanrun.recipe.decide import decide
+from titanrun.recipe.dump_folder import obstacles
 from titanrun.recipe.reading import Reading, load_listed_plugins, read_back, read_tree
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import apply_rules
@@ -48,9 +49,9 @@ class Case:
     def ranks_of(self, recipe: Recipe) -> int | None:
         """The ranks: as asked for, else as the recipe says, else as the machine decides; None where nothing does."""
         asked = recipe.launch.ranks if self.ranks is None else self.ranks
-        if asked is None and self.machine_ranks is not None and recipe.device == "cpu":
-            return 1
-        return self.machine_ranks if asked is None else asked
+        if asked is not None or self.machine_ranks is None:
+            return asked
+        return recipe.launch.nodes * (1 if recipe.device == "cpu" else self.machine_ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def resolve(
         raise ProblemsFound([*problems, *error.problems, *further_problems(tree, error.problems, set(), case)]) from None
     problems += found
     if check_inputs:
-        problems += [placed(problem, tree) for problem in unset_secrets(run, environment)]
+        problems += [placed(problem, tree) for problem in (*unset_secrets(run, environment), *obstacles(recipe.dump_folder))]
     if any(problem.severity == "error" for problem in problems):
         raise ProblemsFound(problems)
     return Resolved(recipe, run, tree, tuple(problems), case.ranks_of(recipe))

@@ -1,29 +1,34 @@
 """The run directory: who may write into it, and the files that say what ran."""
 
 import fcntl
-import hashlib
 import json
 import os
 import re
-import sys
+import socket
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from titanrun.components.checkpoints.addresses import Place, is_address
 from titanrun.components.checkpoints.manifest import is_checkpoint, step_folders
 from titanrun.config.base import dump, nested
+from titanrun.config.counted import counted
 from titanrun.config.diff import Change, compare
+from titanrun.config.masking import masked
 from titanrun.config.problems import Problem, ProblemsFound, Related, fail
 from titanrun.config.render import shorten
+from titanrun.config.secrets import values_to_hide
 from titanrun.config.tree import find, path_text
 from titanrun.recipe.drift import Drift, change_text, judge
 from titanrun.recipe.length import written_lengths
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import Resolved, read_resolved
+from titanrun.recipe.run_record import FORMAT, diff_name, start_record
 from titanrun.recipe.saved import RESOLVED as RESOLVED
-from titanrun.recipe.saved import parent_of
+from titanrun.recipe.saved import folder_in, parent_of, refuse_another_run
 from titanrun.recipe.sources import source_report, sources
 
 SOURCES = "resolved.sources.json"
@@ -48,6 +53,7 @@ class RunDirectory:
 def find_run_directory(resolved: Resolved, now: datetime) -> RunDirectory:
     """The directory of this run, nothing written yet. Raises ProblemsFound where another run lives there."""
     if resolved.recipe.dump_folder is None:
+        refuse_another_run(resolved.run)
         return RunDirectory(new_folder(Path(RUNS), str(resolved.run.name), now), "new")
     path = Path(resolved.recipe.dump_folder)
     place = find(resolved.tree, ("dump_folder",))
@@ -55,6 +61,7 @@ def find_run_directory(resolved: Resolved, now: datetime) -> RunDirectory:
     if path.exists() and not path.is_dir():
         raise fail("file", f"'{path}' is a file, not a folder", path=("dump_folder",), origin=origin)
     if not path.exists() or not any(path.iterdir()):
+        refuse_another_run(resolved.run)
         return RunDirectory(path, "new")
     refuse_links_outside(path, resolved.run)
     if not (path / RESOLVED).is_file():
@@ -67,7 +74,7 @@ def refuse_links_outside(path: Path, run: Recipe) -> None:
     """Raise where an output folder of the run is a link that leads out of the run directory."""
     for where, config in nested(run):
         folder = dict(config).get("folder")
-        if folder is not None and not (path / folder).resolve().is_relative_to(path.resolve()):
+        if folder is not None and not is_address(folder) and not (path / folder).resolve().is_relative_to(path.resolve()):
             raise fail("file", f"'{path / folder}' leads out of the run directory", path=(*where, "folder"), help="remove the link")
 
 
@@ -83,7 +90,7 @@ def existing_run(path: Path, resolved: Resolved) -> RunDirectory:
     """A folder with a run in it: the same recipe goes on, another one is a problem unless nothing was trained yet."""
     refuse_if_in_use(path, resolved)
     before = read_resolved(path / RESOLVED)
-    status, saved = read_json(path / STATUS), last_saved_step(path / before.checkpoint.folder)
+    status, saved = read_json(path / STATUS), last_saved_step(folder_in(path, before.checkpoint.folder))
     drift = judge(compare(dump(before), dump(resolved.run)), before, resolved.run)
     if drift.refused and saved is None and not (path / METRICS).exists():
         return RunDirectory(path, "new")
@@ -128,7 +135,7 @@ def refuse_if_in_use(path: Path, resolved: Resolved) -> None:
             ) from None
 
 
-def last_saved_step(folder: Path) -> int | None:
+def last_saved_step(folder: Place) -> int | None:
     """The newest checkpoint in a folder."""
     return max((step for step, path in step_folders(folder).items() if is_checkpoint(path)), default=None)
 
@@ -145,14 +152,14 @@ def fewer_steps_than_saved(path: Path, steps: int, saved: int, resolved: Resolve
     related = tuple(
         Related(node.origin, f"{path_text(path)} is {shorten(node.value)}", path) for path, node in written_lengths(resolved.tree)
     )
-    message = f"'{path}' has trained {saved} steps already, more than the {steps} asked for"
+    message = f"'{path}' has trained {counted(saved, 'step')} already, more than the {steps} asked for"
     return at_dump_folder("steps-already-done", message, resolved, help=f"ask for {saved} or more, or name another folder", related=related)
 
 
 def another_recipe(path: Path, changes: Sequence[Change], resolved: Resolved) -> Problem:
     """One problem that lists every change a resume does not allow."""
     listed = tuple(Related(origin_of(change, resolved), change_text(change), change.path) for change in changes)
-    message = f"'{path}' holds a run of another recipe: {len(changes)} value{'s differ' if len(changes) > 1 else ' differs'}"
+    message = f"'{path}' holds a run of another recipe: {counted(len(changes), 'value differs', 'values differ')}"
     help = "name another folder, undo the changes, or list in checkpoint.allow_change those that you mean"
     return at_dump_folder("another-run", message, resolved, help=help, related=listed)
 
@@ -163,60 +170,48 @@ def origin_of(change: Change, resolved: Resolved) -> Any:
     return node.origin if node is not None else None
 
 
-def write_run(directory: RunDirectory, resolved: Resolved, argv: list[str], now: datetime) -> None:
-    """Create the directory and write resolved.yaml, resolved.sources.json and run.json."""
+def write_run(directory: RunDirectory, resolved: Resolved, argv: Sequence[str], now: datetime, *, environment: Mapping[str, str]) -> None:
+    """Create the directory and write resolved.yaml, resolved.sources.json and run.json; values of secrets, which `environment` has, in
+    none of them."""
+    hidden = values_to_hide(environment, resolved.run)
+    said = [masked(word, hidden) for word in argv]
+    # before there are new files, which git would name
+    start, diff = start_record(resolved.run, said, now, changes=directory.drift.changes, hidden=hidden)
+    make_folder(directory.path, resolved)
+    # first: a run that dies before its worker stands must not look finished, nor as if it had never been started
+    write_json(directory.path / STATUS, starting_status(read_json(directory.path / STATUS)))
+    write_atomically(directory.path / RESOLVED, resolved.text)
+    write_json(directory.path / SOURCES, source_report(sources(resolved), resolved.tree, said))
+    if diff:
+        write_atomically(directory.path / diff_name(diff), diff)
+    first: dict[str, Any] = {"format": FORMAT, "name": resolved.run.name, "parent": parent_of(resolved.run), "starts": []}
+    record = read_json(directory.path / RUN_JSON) or first
+    write_json(directory.path / RUN_JSON, {**record, "starts": [*record["starts"], start]})
+
+
+def make_folder(path: Path, resolved: Resolved) -> None:
+    """Create the run directory where it is not there. Raises ProblemsFound where that cannot be."""
     try:
-        directory.path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         place = find(resolved.tree, ("dump_folder",))
-        message = f"cannot make the run directory '{directory.path}': {(error.strerror or str(error)).lower()}"
+        message = f"cannot make the run directory '{path}': {(error.strerror or str(error)).lower()}"
         origin = place.origin if place else None
         raise fail("file", message, path=("dump_folder",), origin=origin, help="name a folder that can be written") from None
-    status = read_json(directory.path / STATUS)
-    if status:
-        # first: a run that dies before its worker stands must not look finished
-        write_json(directory.path / STATUS, {**status, "state": "starting"})
-    write_atomically(directory.path / RESOLVED, resolved.text)
-    found = sources(resolved)
-    write_json(directory.path / SOURCES, source_report(found, resolved.tree, argv))
-    first: dict[str, Any] = {"format": 1, "name": resolved.run.name, "parent": parent_of(resolved.run), "starts": []}
-    record = read_json(directory.path / RUN_JSON) or first
-    start = {
-        "time": now.isoformat(timespec="seconds"),
-        "argv": argv,
-        "cwd": str(Path.cwd()),
-        "python": sys.version.split()[0],
-        "inputs": input_files(resolved.run),
-        "changes": [change_text(change) for change in directory.drift.changes],
-    }
-    record["starts"].append(start)
-    write_json(directory.path / RUN_JSON, record)
 
 
-def record_decisions(run_directory: Path, decisions: Mapping[str, object]) -> None:
-    """Add what only the machine could decide (device, ranks) to the last start in run.json."""
-    record = read_json(run_directory / RUN_JSON) or {"format": 1, "starts": [{}]}
-    record["starts"][-1]["decided"] = dict(decisions)
+def starting_status(before: Mapping[str, Any]) -> dict[str, Any]:
+    """status.json until a worker writes it; this process becomes that worker, or the launcher of several."""
+    step = before.get("step")
+    process = {"pid": os.getpid(), "host": socket.gethostname(), "boot_id": boot_id()}
+    return {"state": "starting", "step": step if isinstance(step, int) else 0, **process, "heartbeat": time.time(), "exit_code": None}
+
+
+def record_decisions(run_directory: Path, decisions: Mapping[str, object], machine: Mapping[str, object]) -> None:
+    """Add to the last start in run.json what only the machine could decide (device, ranks), and what it is."""
+    record = read_json(run_directory / RUN_JSON) or {"format": FORMAT, "starts": [{}]}
+    record["starts"][-1] |= {"decided": dict(decisions), "machine": dict(machine)}
     write_json(run_directory / RUN_JSON, record)
-
-
-def input_files(run: Recipe) -> list[dict[str, str]]:
-    """Every input that the recipe names, with its absolute path, and the hash where it is a file."""
-    written = {run.model.hf_assets_path, run.checkpoint.initial_load_path}
-    written |= {getattr(config, "path", None) for _, config in nested(run)}
-    found = []
-    for name in sorted(path for path in written if path is not None):
-        entry = {"path": name, "absolute": str(Path(name).resolve())}
-        if Path(name).is_file():
-            entry["sha256"] = file_hash(Path(name))
-        found.append(entry)
-    return found
-
-
-def file_hash(path: Path) -> str:
-    """sha256 of a file, read in pieces."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_json(path: Path) -> dict[str, Any]:

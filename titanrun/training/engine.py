@@ -36,10 +36,14 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What a pass over batches gives: the loss as a sum over the tokens of all ranks, and their number. Both stay on the device."""
+    """What a pass over batches gives: the loss as a sum over the tokens of all ranks, and their number. All stay on the device.
+
+    `own_loss_sum` is the sum over what this rank computed itself.
+    """
 
     loss_sum: Tensor
     valid_tokens: Tensor
+    own_loss_sum: Tensor
 
     @property
     def loss(self) -> Tensor:
@@ -109,7 +113,7 @@ class Engine:
         sums = []
         for part in parts:
             sums.append(self.passes.backward(part.to(self.device), divisor))
-        return StepOutput(self._of_all_ranks(self._of_all_stages(torch.stack(sums).sum())), valid_tokens)
+        return self._output(torch.stack(sums).sum(), valid_tokens)
 
     def optim_step(self, *, lr: float | None = None, accepts: Callable[[Tensor], bool] = lambda norm: True) -> OptimOutput:
         """Clips, updates the weights, drops the gradients and moves the schedule on.
@@ -142,8 +146,8 @@ class Engine:
     def eval_forward(self, batch: TokenBatch) -> StepOutput:
         """The loss of all ranks' batches, without gradients."""
         share = self._own_share(batch)
-        loss_sum = self._of_all_ranks(self._of_all_stages(self.passes.loss_sum(share.to(self.device))))
-        return StepOutput(loss_sum, self._of_all_ranks(share.valid_count().to(self.device, non_blocking=True)))
+        own = self.passes.loss_sum(share.to(self.device))
+        return self._output(own, self._of_all_ranks(share.valid_count().to(self.device, non_blocking=True)))
 
     def forward(self, batch: TokenBatch, *, outputs: Sequence[str] = ("logprobs",), temperature: float = 1.0) -> dict[str, Tensor]:
         """Per-token outputs of a batch, in evaluation mode and fp32, on the device; of whole rows on each rank that shares them.
@@ -205,6 +209,10 @@ class Engine:
         """What this rank computes of a batch that several ranks have read, with its documents numbered where attention asks for it."""
         marked = self.marking(batch)
         return marked if self.rows is None else marked.shared(self.rows.own_share)
+
+    def _output(self, own_loss_sum: Tensor, valid_tokens: Tensor) -> StepOutput:
+        """What this rank computed, added up over all of them."""
+        return StepOutput(self._of_all_ranks(self._of_all_stages(own_loss_sum.clone())), valid_tokens, own_loss_sum)
 
     def _of_all_ranks(self, value: Tensor) -> Tensor:
         """A sum over this rank's tokens, made one over all tokens."""

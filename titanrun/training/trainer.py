@@ -15,6 +15,7 @@ from titanrun.components.metrics.log import MetricLog
 from titanrun.components.metrics.recorder import Recorder
 from titanrun.components.metrics.throughput import Throughput
 from titanrun.components.validation.validator import Validator
+from titanrun.config.counted import counted
 from titanrun.config.problems import fail
 from titanrun.distributed.device import is_accelerator
 from titanrun.models.shared.moe_balance import moe_layers
@@ -25,9 +26,11 @@ from titanrun.training.evidence import Evidence, gather_evidence
 from titanrun.training.finite import FiniteGuard, NonFinite
 from titanrun.training.garbage import GarbageCollection
 from titanrun.training.recovery import Recovery
+from titanrun.training.replay import Replay
 from titanrun.training.save_times import SaveTimes
 from titanrun.training.signals import SignalRequests
 from titanrun.training.state import TrainState
+from titanrun.training.stragglers import StragglerWatch
 from titanrun.training.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -58,13 +61,20 @@ class Checkpoints(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The numbers that steer the loop. `rows_per_pass`: rows of one forward pass; `tokens_per_step`: of all ranks."""
+    """The numbers that steer the loop. `rows_per_pass`: rows of one forward pass; `tokens_per_step`: of all ranks; `stop_after`: the step
+    after which the run stops as if a signal asked for it, the schedule being that of the whole run."""
 
     steps: int
     rows_per_pass: int
     tokens_per_step: int
     vocab_size: int
     log_every: int
+    stop_after: int | None = None
+
+    @property
+    def until(self) -> int:
+        """The last step of this process."""
+        return self.steps if self.stop_after is None else min(self.steps, self.stop_after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +105,12 @@ class Trainer:
     checkpoints: Checkpoints | None = None
     on_step: Callable[[int], None] = lambda step: None
     on_first_step: Callable[[], None] = lambda: None
+    on_step_end: Callable[[int], None] = lambda step: None
     guard: FiniteGuard = field(default_factory=FiniteGuard)
     recovery: Recovery = field(default_factory=lambda: Recovery(GuardConfig()))
     watchdog: Watchdog = field(default_factory=lambda: Watchdog(GuardConfig()))
+    replay: Replay = field(default_factory=Replay)
+    stragglers: StragglerWatch = field(default_factory=StragglerWatch)
     on_bad_step: Callable[[Evidence], None] = lambda evidence: None
     has_trained: bool = False
     _lr: float = 0.0
@@ -108,18 +121,21 @@ class Trainer:
         step, end = self.state.step, self.plan.steps
         if step >= end:
             return Outcome("finished", step, f"nothing to do: step {step} of {end}")
+        self.watchdog.before_first_step()
         self.throughput.start()
         self.save_times.restart()
         self.signals.agree()
         with self.garbage:
-            while self.rows.has_next() and self.state.step < end and not self.signals.stop:
+            while self.rows.has_next() and self.state.step < self.plan.until and not self.signals.stop:
+                self.stragglers.begin_step()
                 with self.throughput.loading():
                     rows = self.rows.next_rows()
                 if self._train(rows):
                     self._follow_up(is_last=self.state.step == end or not self.rows.has_next())
+                    self.on_step_end(self.state.step)
         step = self.state.step
         if step == end:
-            return Outcome("finished", end, f"finished: {end} steps")
+            return Outcome("finished", end, f"finished: {counted(end, 'step')}")
         if not self.rows.has_next():
             return Outcome("finished", step, f"finished: the data ran out after step {step} of {end}")
         return self._stop()
@@ -128,8 +144,9 @@ class Trainer:
         """One optimizer step on this rank's rows of one global batch. Says whether it is done; a bad one may lead back instead."""
         check_token_ids(rows, self.plan.vocab_size)
         batches = TokenBatch.from_rows(rows).split(self.plan.rows_per_pass)
+        self.stragglers.begin_passes()
         with self.recorder.open():
-            output = self.engine.forward_backward(batches)
+            output = self.replay.forward_backward(self.engine, self.state.step + 1, batches)
             update = self.engine.optim_step(accepts=partial(self._accepts, batches, output))
         if update.is_skipped and not self._pass_over():
             return False
@@ -143,6 +160,7 @@ class Trainer:
         self.garbage.after_step(self.state.step)
         self.on_step(self.state.step)
         self.watchdog.after_step(self.state.step)
+        self.stragglers.after_step(self.state.step)
         self.signals.agree()
         return True
 
@@ -208,7 +226,7 @@ class Trainer:
         """Passes on the numbers of the current step, and what was recorded since the last time."""
         numbers = self.guard.read()
         values = {"loss": numbers.loss, "grad_norm": numbers.grad_norm, "lr": self._lr, "tokens_seen": self.state.tokens_seen}
-        values |= self.recovery.take() | self.guard.spikes.take()
+        values |= self.recovery.take() | self.guard.spikes.take() | self.stragglers.take()
         self.metrics.log(self.state.step, values | self.throughput.flush() | self.recorder.flush(self.engine.loss_group) | validation)
         self._logged_step = self.state.step
 
@@ -230,6 +248,7 @@ class Trainer:
         step = self.state.step
         try:
             with self.throughput.pause(), self.watchdog.saving():
+                self.replay.compare_copies(self.engine, step)
                 self.checkpoints.save(is_last=is_last, validation_loss=validation_loss)
             self.recovery.after_save(step)
         except NonFinite as error:
@@ -237,10 +256,11 @@ class Trainer:
         self.save_times.restart()
 
     def _stop(self) -> Outcome:
-        """A signal asked for the end: the run is saved where it stands. It has failed where steps are lost."""
+        """A signal asked for the end, or the plan did: the run is saved where it stands. It has failed where a signal loses steps."""
         step = self.state.step
-        stopped = f"stopped by {self.signals.stop_signal} after step {step} of {self.plan.steps}"
-        if self.has_trained and self.checkpoints is None:
+        by = f"by {self.signals.stop_signal}" if self.signals.stop else "as planned"
+        stopped = f"stopped {by} after step {step} of {self.plan.steps}"
+        if self.has_trained and self.checkpoints is None and self.signals.stop:
             return Outcome("failed", step, f"{stopped}, nothing saved: this run writes no checkpoints", self.signals.exit_code)
         if self.has_trained:
             self.guard.read()

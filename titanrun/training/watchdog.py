@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 from titanrun.training.config import GuardConfig
 
-Phase = Literal["first step", "step", "save"]
+Phase = Literal["build", "first step", "step", "save"]
 # how often it looks, at most: a share of the shortest time limit
 LOOKS_PER_LIMIT = 10
 LONGEST_PAUSE_SECONDS = 5.0
@@ -38,13 +38,14 @@ class Watchdog:
         self, config: GuardConfig, on_hang: Callable[[Hang], None] = lambda hang: None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.limits: dict[Phase, int | None] = {
+            "build": config.build_timeout_seconds,
             "first step": config.first_step_timeout_seconds,
             "step": config.step_timeout_seconds,
             "save": config.save_timeout_seconds,
         }
         self.on_hang = on_hang
         self.clock = clock
-        self.phase: Phase = "first step"
+        self.phase: Phase = "build"
         self._step = 0
         self._seen = clock()
         self._ended = threading.Event()
@@ -57,11 +58,20 @@ class Watchdog:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stops watching: what follows waits for others as long as it must."""
         self._ended.set()
 
     def beat(self) -> None:
         """A sign of life."""
         self._seen = self.clock()
+
+    def before_first_step(self) -> None:
+        """The run is built."""
+        self.phase = "first step"
+        self.beat()
 
     def after_step(self, step: int) -> None:
         """A step is done."""

@@ -13,6 +13,7 @@ from titanrun.components.data.loader import RowLoader
 from titanrun.components.metrics.recorder import Recorder
 from titanrun.components.validation.validator import Validator
 from titanrun.distributed.device import device_name, emulates_bfloat16, find_device
+from titanrun.distributed.liveness import heard_by, sign_of_life
 from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.precision import Precision, precision_named
 from titanrun.distributed.processes import first_alone, first_decides, set_timeout
@@ -24,19 +25,20 @@ from titanrun.recipe.run_dir import record_decisions
 from titanrun.training.agreed_signals import AgreedSignals
 from titanrun.training.engine import Engine
 from titanrun.training.garbage import GarbageCollection
-from titanrun.training.recovery import Recovery
 from titanrun.training.save_times import SaveTimes
 from titanrun.training.signals import SignalRequests
 from titanrun.training.state import TrainState
 from titanrun.training.trainer import Plan, Trainer
 from titanrun.worker.build_checkpoints import begin, build_checkpoints, writes
 from titanrun.worker.build_data import Share, build_loader, build_marking, build_tokenizer, build_validator
-from titanrun.worker.build_guard import build_evidence_writer, build_finite_guard, build_watchdog
+from titanrun.worker.build_guard import build_watchdog, guards
 from titanrun.worker.build_metrics import build_metric_log, build_throughput
 from titanrun.worker.build_model import build_engine, build_model, lay_out, lives_on_host, materialise, refuse_attention
+from titanrun.worker.build_profiling import profiled
 from titanrun.worker.company import company, decisions
 from titanrun.worker.job import Job
 from titanrun.worker.length import length_words, refuse_fewer_epochs, steps_of, with_length
+from titanrun.worker.machine import machine
 
 log = logging.getLogger(__name__)
 
@@ -54,10 +56,8 @@ def assembled(
         on_step: called with the number of each step done.
     """
     device = find_device(recipe.device, local_rank=job.place.local_rank)
-    with company(recipe, job, device) as meshes:
-        seed_everything(recipe.debug.seed)
-        if recipe.debug.deterministic:
-            use_deterministic_kernels(warn_only=recipe.debug.deterministic_warn_only)
+    with build_watchdog(recipe, job) as watchdog, heard_by(watchdog.beat), company(recipe, job, device) as meshes:
+        settle_chance(recipe)
         data = build_data(recipe, job, Share() if meshes is None else Share(meshes.batch_rank, meshes.degrees.batch))
         recipe = with_length(recipe, rows=data.rows.row_count)
         engine = build_whole_engine(recipe, device, meshes, data.marking)
@@ -70,13 +70,15 @@ def assembled(
             torch.autograd.set_detect_anomaly(recipe.debug.detect_anomaly),
             closing(checkpoints),
             closing(build_metric_log(recipe, job, first_step=state.step)) as metrics,
-            build_watchdog(recipe, job) as watchdog,
+            # ranks that are done wait for the first one's files
+            closing(watchdog),
+            profiled(recipe, job, device, first_step=state.step) as after_step,
         ):
             yield Trainer(
                 engine=engine,
                 rows=data.rows,
                 state=state,
-                plan=build_plan(recipe),
+                plan=build_plan(recipe, stop_after=job.place.stop_after),
                 metrics=metrics,
                 recorder=Recorder(device),
                 throughput=build_throughput(recipe, device, meshes),
@@ -86,12 +88,18 @@ def assembled(
                 validator=data.validator,
                 checkpoints=checkpoints if writes(recipe.checkpoint) else None,
                 on_step=on_step,
-                guard=build_finite_guard(recipe, device),
-                recovery=Recovery(recipe.guard),
                 watchdog=watchdog,
-                on_bad_step=build_evidence_writer(recipe, job, data.rows),
+                **guards(recipe, job, data.rows, engine),
                 on_first_step=partial(shorten_patience, recipe, meshes),
+                on_step_end=after_step,
             )
+
+
+def settle_chance(recipe: Recipe) -> None:
+    """What is drawn follows from the seed, and what is computed from what is drawn, where the recipe wants that."""
+    seed_everything(recipe.debug.seed)
+    if recipe.debug.deterministic:
+        use_deterministic_kernels(warn_only=recipe.debug.deterministic_warn_only)
 
 
 def build_whole_engine(recipe: Recipe, device: torch.device, meshes: Meshes | None, marking: Marking) -> Engine:
@@ -101,6 +109,7 @@ def build_whole_engine(recipe: Recipe, device: torch.device, meshes: Meshes | No
     model = build_model(recipe, precision)
     layout = lay_out(recipe, model, meshes=meshes, precision=precision)
     materialise(model, device=device, seed=recipe.debug.seed, offload=lives_on_host(recipe, meshes))
+    sign_of_life()
     return build_engine(recipe, model, layout, device=device, meshes=meshes, marking=marking)
 
 
@@ -118,7 +127,10 @@ def build_data(recipe: Recipe, job: Job, share: Share) -> Data:
     with first_alone(job.store, job.place, "data"):
         tokenizer = build_tokenizer(recipe)
         rows = build_loader(recipe, tokenizer, job.resolved.parent, share)
-        return Data(rows, build_validator(recipe, tokenizer, job.resolved.parent, share), build_marking(recipe, tokenizer))
+        validator = build_validator(recipe, tokenizer, job.resolved.parent, share)
+        marking = build_marking(recipe, tokenizer)
+    sign_of_life()
+    return Data(rows, validator, marking)
 
 
 def build_save_times(recipe: Recipe) -> SaveTimes:
@@ -127,7 +139,7 @@ def build_save_times(recipe: Recipe) -> SaveTimes:
     return SaveTimes(config.interval, after_first=config.enable_first_step_checkpoint, agreed=first_decides)
 
 
-def build_plan(recipe: Recipe) -> Plan:
+def build_plan(recipe: Recipe, *, stop_after: int | None) -> Plan:
     """The numbers that steer the loop."""
     training = recipe.training
     assert training.global_batch_size != "auto"
@@ -137,6 +149,7 @@ def build_plan(recipe: Recipe) -> Plan:
         tokens_per_step=training.global_batch_size * training.seq_len,
         vocab_size=decided(recipe.model.vocab_size),
         log_every=recipe.metrics.log_freq,
+        stop_after=stop_after,
     )
 
 
@@ -150,7 +163,7 @@ def announce(recipe: Recipe, job: Job, device: torch.device, meshes: Meshes | No
     """The first rank says what is about to train, and writes down what only this machine could decide."""
     if job.place.is_first:
         introduce(recipe, job, device, rows=rows)
-        record_decisions(job.resolved.parent, decisions(device, meshes) | {"steps": steps_of(recipe)})
+        record_decisions(job.resolved.parent, decisions(device, meshes) | {"steps": steps_of(recipe)}, machine(device))
 
 
 def introduce(recipe: Recipe, job: Job, device: torch.device, *, rows: int) -> None:

@@ -1,13 +1,19 @@
 """What saves a run, and what it starts from: its own checkpoint, another run's state, weights from elsewhere, or its first weights."""
 
-from titanrun.components.checkpoints.background import BackgroundSaves, Stage, WriterProcess
+import secrets
+from functools import partial
+
+from titanrun.components.checkpoints.background import BackgroundSaves, Stage
 from titanrun.components.checkpoints.config import CheckpointConfig
 from titanrun.components.checkpoints.retention import Retention
 from titanrun.components.checkpoints.store import CheckpointStore
+from titanrun.components.checkpoints.writer_process import WriterProcess
 from titanrun.components.data.loader import RowLoader
 from titanrun.config.base import dump
-from titanrun.distributed.agreement import ranks_beside
+from titanrun.distributed.agreement import Ranks, ranks_beside, ranks_met_again
+from titanrun.distributed.environment import Place
 from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.saved import folder_in
 from titanrun.training.engine import Engine
 from titanrun.training.run_checkpoints import RunCheckpoints
 from titanrun.training.state import TrainState
@@ -21,7 +27,7 @@ def build_checkpoints(recipe: Recipe, job: Job, *, engine: Engine, rows: RowLoad
     config = recipe.checkpoint
     in_background = config.async_mode != "disabled" and writes(config)
     store = CheckpointStore(
-        folder=job.resolved.parent / config.folder,
+        folder=folder_in(job.resolved.parent, config.folder),
         retention=Retention(config.keep_latest_k, config.keep_every, config.keep_best),
         ranks=ranks_beside(),
     )
@@ -33,17 +39,19 @@ def build_checkpoints(recipe: Recipe, job: Job, *, engine: Engine, rows: RowLoad
         state=state,
         resolved=job.text,
         parallelism=dump(recipe.parallelism),
-        background=build_background(config, store) if in_background else None,
+        background=build_background(config, store, job.place) if in_background else None,
     )
 
 
-def build_background(config: CheckpointConfig, store: CheckpointStore) -> BackgroundSaves:
+def build_background(config: CheckpointConfig, store: CheckpointStore, place: Place) -> BackgroundSaves:
     """A thread, or a process of its own, that writes."""
     if config.async_mode == "async":
         return BackgroundSaves(store.save, Stage())
-    assert store.ranks.count == 1, "a rule keeps the writer process to runs of one rank"
     stage = Stage(is_shared=True)
-    writer = WriterProcess(store.folder, store.retention, stage)
+    # a name that no earlier start of this run has used: the store of torchrun outlives a restart
+    name = store.ranks.from_first(lambda: f"checkpoint-writers-{secrets.token_hex(8)}")
+    meet = Ranks if store.ranks.count == 1 else partial(ranks_met_again, place, name)
+    writer = WriterProcess(store.folder, store.retention, stage, meet)
     return BackgroundSaves(writer.save, stage, writer.close)
 
 
@@ -58,6 +66,6 @@ def begin(recipe: Recipe, checkpoints: RunCheckpoints) -> None:
     if config.enable and checkpoints.resume(steps=steps_of(recipe)):
         return
     if config.initial_load_path is not None and not config.initial_load_model_only:
-        checkpoints.restore(named_checkpoint(config))
+        checkpoints.restore(named_checkpoint(config, checkpoints.ranks))
     else:
-        load_initial_weights(config, model_config=recipe.model, engine=checkpoints.engine)
+        load_initial_weights(config, model_config=recipe.model, engine=checkpoints.engine, ranks=checkpoints.ranks)

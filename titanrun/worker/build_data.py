@@ -9,10 +9,10 @@ from titanrun.components.data.loader import RowLoader
 from titanrun.components.data.rows import Rows
 from titanrun.components.tokenizers.tokenizer import Tokenizer
 from titanrun.components.validation.validator import Validator
+from titanrun.config.placed import placed
 from titanrun.config.problems import DataPath, fail
 from titanrun.models.shared.config import AttentionConfig, decided
 from titanrun.recipe.recipe import Recipe
-from titanrun.worker.placed import placed
 
 CACHE_FOLDER = "data"
 
@@ -61,6 +61,7 @@ def build_loader(recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path, sha
             global_batch_size=training.global_batch_size,
             dp_rank=share.index,
             dp_size=share.count,
+            place=path,
         )
 
 
@@ -73,7 +74,7 @@ def build_validator(recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path, 
     rows = build_rows(config.dataset, path, recipe, tokenizer=tokenizer, seq_len=config.seq_len, run_dir=run_dir)
     if len(rows) == 0:
         raise fail("data", "the held-out data has no rows", path=path, help="use more data or a smaller validation.seq_len")
-    return Validator(config, rows=rows, dp_rank=share.index, dp_size=share.count)
+    return Validator(config, rows=rows, dp_rank=share.index, dp_size=share.count, place=path)
 
 
 def build_rows(config: DatasetConfig, path: DataPath, recipe: Recipe, *, tokenizer: Tokenizer | None, seq_len: int, run_dir: Path) -> Rows:

@@ -9,16 +9,22 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
 from titanrun.components.data.loader import RowLoader
+from titanrun.distributed.agreement import current_ranks
+from titanrun.distributed.flight_recorder import write_collectives
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.run_dir import STATUS, read_json, write_json
+from titanrun.training.engine import Engine
 from titanrun.training.evidence import Evidence
 from titanrun.training.finite import FiniteGuard
+from titanrun.training.recovery import Recovery
+from titanrun.training.replay import Replay
 from titanrun.training.spikes import SpikeWatch
+from titanrun.training.stragglers import StragglerWatch
 from titanrun.training.watchdog import Hang, Watchdog
 from titanrun.worker.failures import EXIT_HANG
 from titanrun.worker.job import Job
@@ -30,15 +36,35 @@ LAST_WORDS_SECONDS = 3.0
 log = logging.getLogger(__name__)
 
 
+def guards(recipe: Recipe, job: Job, rows: RowLoader, engine: Engine) -> dict[str, Any]:
+    """The trainer's keywords for what judges its steps."""
+    return {
+        "replay": Replay(recipe.guard.replay_interval, current_ranks()),
+        "stragglers": build_straggler_watch(recipe, engine),
+        "guard": build_finite_guard(recipe, engine.device),
+        "recovery": Recovery(recipe.guard),
+        "on_bad_step": build_evidence_writer(recipe, job, rows),
+    }
+
+
 def build_finite_guard(recipe: Recipe, device: torch.device) -> FiniteGuard:
     """What judges each step's numbers."""
     section = recipe.guard
-    return FiniteGuard(section.non_finite, device, SpikeWatch(section.spike_sigmas, section.spike_window))
+    watch = SpikeWatch(section.spike_sigmas, section.spike_window)
+    return FiniteGuard(section.non_finite, device, watch, judges=recipe.comm.mode == "default")
 
 
 def build_watchdog(recipe: Recipe, job: Job) -> Watchdog:
     """What ends this rank when it hangs."""
     return Watchdog(recipe.guard, partial(end_hung_rank, job))
+
+
+def build_straggler_watch(recipe: Recipe, engine: Engine) -> StragglerWatch:
+    """What measures this rank's own work."""
+    stage = 0 if engine.meshes is None else engine.meshes.stage
+    watch = StragglerWatch(recipe.guard.straggler_ratio, ranks=current_ranks(), stage=stage, device=engine.device)
+    watch.attach(engine.model, engine.optimizer)
+    return watch
 
 
 def build_evidence_writer(recipe: Recipe, job: Job, rows: RowLoader) -> Callable[[Evidence], None]:
@@ -75,13 +101,20 @@ def write_evidence(job: Job, rows: RowLoader, policy: str, evidence: Evidence) -
 def end_hung_rank(job: Job, hang: Hang) -> NoReturn:
     """Writes down where every thread of this rank stands, and ends it: the thread that hangs cannot."""
     run_dir, place = job.resolved.parent, job.place
-    doing = {"first step": "the first step", "step": f"the step after step {hang.step}", "save": "saving a checkpoint"}
-    limit = {"first step": "guard.first_step_timeout_seconds", "step": "guard.step_timeout_seconds", "save": "guard.save_timeout_seconds"}
+    doing = {
+        "build": "building the run",
+        "first step": "the first step",
+        "step": f"the step after step {hang.step}",
+        "save": "saving a checkpoint",
+    }
+    limit = f"guard.{hang.phase.replace(' ', '_')}_timeout_seconds"
     stacks = dump_stacks(run_dir / "logs" / f"stacks-rank-{place.rank}.txt")
-    told = f"error[hang]: rank {place.rank} hangs: {doing[hang.phase]} takes longer than {limit[hang.phase]}; its stacks are in {stacks}"
+    told = f"error[hang]: rank {place.rank} hangs: {doing[hang.phase]} takes longer than {limit}; its stacks are in {stacks}"
+    if place.world_size > 1 and (collectives := write_collectives(place)) is not None:
+        told += f", its last collectives in {collectives}"
     logging.getLogger(FAILURES).error("%s", told)
     if place.failure_file is not None:
-        write_json(place.failure_file, {"time": time.time(), "is_of_another": False, "text": told})
+        write_json(place.failure_file, {"time": time.time(), "is_of_another": False, "text": told, "exit_code": EXIT_HANG})
     status = read_json(run_dir / STATUS)
     if place.is_first and status:
         write_json(run_dir / STATUS, {**status, "state": "failed", "exit_code": EXIT_HANG})

@@ -1,6 +1,8 @@
 """Where a run's numbers go: metrics.jsonl, the console, the log file, and the recipe's trackers."""
 
 import sys
+from collections.abc import Collection
+from itertools import chain, count
 
 import torch
 
@@ -19,19 +21,31 @@ from titanrun.worker.length import steps_of
 from titanrun.worker.talk import StepLines
 
 METRICS_FILE = "metrics.jsonl"
+# in it a folder for each rank but the first, where all write their metrics
+RANKS_FOLDER = "ranks"
 
 
 def build_metric_log(recipe: Recipe, job: Job, *, first_step: int) -> MetricLog:
-    """What every logged step is passed to: on the first rank all there is, on the others their log file. Close it at the end."""
+    """What every logged step is passed to: on the first rank all there is, on the others their log file
+    and what is the rank's own. Close it at the end."""
     trackers: dict[str, Tracker] = {"log file": StepLines()}
-    if not job.place.is_first:
-        return MetricLog(trackers=trackers)
-    run_dir = job.resolved.parent
+    rank, run_dir = job.place.rank, job.resolved.parent
+    if rank > 0:
+        if not recipe.metrics.save_for_all_ranks:
+            return MetricLog(trackers=trackers)
+        run_dir = run_dir / RANKS_FOLDER / f"rank-{rank}"
+        run_dir.mkdir(parents=True, exist_ok=True)
     for config in recipe.metrics.trackers:
-        trackers[config.name] = BackgroundTracker(config.builder()(config, run_dir=run_dir))
+        trackers[label(config.name, trackers)] = BackgroundTracker(config.builder()(config, run_dir=run_dir))
     colors = not recipe.metrics.disable_color_printing
-    console = None if job.place.is_quiet else ConsoleLog(steps_of(recipe), sys.stderr, first_step=first_step, colors=colors)
+    shows = rank == 0 and not job.place.is_quiet
+    console = ConsoleLog(steps_of(recipe), sys.stderr, first_step=first_step, colors=colors) if shows else None
     return MetricLog(MetricsFile(run_dir / METRICS_FILE), console, trackers)
+
+
+def label(name: str, taken: Collection[str]) -> str:
+    """What messages call a tracker: its name, numbered where it is not the first of that name."""
+    return next(text for text in chain([name], (f"{name} {number}" for number in count(2))) if text not in taken)
 
 
 def build_throughput(recipe: Recipe, device: torch.device, meshes: Meshes | None) -> Throughput:

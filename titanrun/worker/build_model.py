@@ -12,7 +12,7 @@ from titanrun.components.data.documents import Marking
 from titanrun.components.metrics.recorder import record
 from titanrun.config.problems import fail
 from titanrun.distributed.degrees import pieces_per_rank
-from titanrun.distributed.device import CPU, is_accelerator
+from titanrun.distributed.device import CPU, is_accelerator, means_cpu
 from titanrun.distributed.dtypes import default_dtype, dtype_named
 from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.meta_device import allocate, on_meta_device
@@ -64,7 +64,7 @@ def lay_out(recipe: Recipe, model: nn.Module, *, meshes: Meshes | None, precisio
     split_over_tensor_ranks(recipe, model, meshes)
     rows = share_over_context_ranks(recipe, model, meshes)
     recipe.activation_checkpoint.builder()(recipe.activation_checkpoint, model=model)
-    compile_model(recipe, model)
+    compile_model(recipe, model, meshes)
     if meshes is None:
         return Layout(precision)
     # by name: DTensor takes a second to import, which one process alone need not spend
@@ -130,11 +130,22 @@ def share_over_context_ranks(recipe: Recipe, model: nn.Module, meshes: Meshes | 
     return rows
 
 
-def compile_model(recipe: Recipe, model: nn.Module) -> None:
-    """Compiles the layers, if the recipe asks for it."""
-    if recipe.compile.enable and "model" in recipe.compile.components:
-        # by name: it imports torch's compiler, which takes seconds
-        compiled = import_module("titanrun.distributed.compiled")
+def compile_model(recipe: Recipe, model: nn.Module, meshes: Meshes | None = None) -> None:
+    """Compiles the layers, if the recipe asks for it. Raises ProblemsFound for what this machine cannot compile."""
+    if not recipe.compile.enable:
+        return
+    # by name: it imports torch's compiler, which takes seconds
+    compiled = import_module("titanrun.distributed.compiled")
+    if recipe.compile.backend == "inductor" and means_cpu(recipe.device):
+        compiled.refuse_missing_compiler()
+    group = None if meshes is None else meshes.group("tp")
+    if recipe.parallelism.enable_async_tensor_parallel and group is not None:
+        if means_cpu(recipe.device):
+            compiled.refuse_overlap()
+        compiled.overlap_tensor_parallelism(group)
+    if "model" in recipe.compile.components:
+        if recipe.parallelism.pipeline_parallel_degree > 1:
+            compiled.allow_second_backward()
         compiled.compile_layers(model, backend=recipe.compile.backend, experts=moe_layers(model))
 
 

@@ -8,21 +8,34 @@ import torch
 from titanrun.config.problems import fail
 from titanrun.distributed.degrees import Degrees, degrees_of
 from titanrun.distributed.device import device_name
+from titanrun.distributed.flight_recorder import record_collectives
 from titanrun.distributed.mesh import Meshes
-from titanrun.distributed.processes import process_group
+from titanrun.distributed.processes import fake_process_group, process_group
 from titanrun.recipe.recipe import Recipe
 from titanrun.worker.job import Job
+
+SIMULATED = "fake_backend"
 
 
 @contextmanager
 def company(recipe: Recipe, job: Job, device: torch.device) -> Iterator[Meshes | None]:
     """The meshes of this rank while the ranks work together; None for one rank alone. Raises ProblemsFound where degrees do not fit."""
-    degrees = degrees_for(recipe, job.place.world_size)
+    degrees = degrees_for(recipe, simulated_ranks(recipe) or job.place.world_size)
+    if recipe.comm.mode == SIMULATED:
+        with fake_process_group(0, degrees.ranks):
+            yield Meshes(degrees, device) if degrees.ranks > 1 else None
+        return
     if job.store is None:
         yield None
         return
+    record_collectives(recipe.comm, job.resolved.parent, device)
     with process_group(job.store, job.place, device=device, comm=recipe.comm):
         yield Meshes(degrees, device)
+
+
+def simulated_ranks(recipe: Recipe) -> int | None:
+    """How many ranks this process pretends to be among; None where all there are are real."""
+    return recipe.launch.ranks or 1 if recipe.comm.mode == SIMULATED else None
 
 
 def degrees_for(recipe: Recipe, ranks: int) -> Degrees:

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-import torch.distributed as dist
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from titanrun.distributed.mesh import Meshes
+from titanrun.distributed.processes import fake_process_group
 from titanrun.recipe.recipe import Recipe
 from titanrun.worker.company import degrees_for
 
@@ -22,8 +21,5 @@ def as_rank(recipe: Recipe, rank: int, *, world_size: int) -> Iterator[Meshes | 
     if world_size == 1:
         yield None
         return
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
-    try:
+    with fake_process_group(rank, world_size):
         yield Meshes(degrees, torch.device("cpu"))
-    finally:
-        dist.destroy_process_group()

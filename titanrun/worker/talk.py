@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from titanrun.components.metrics.readings import readings
-from titanrun.config.secrets import masked
+from titanrun.config.masking import masked
 from titanrun.distributed.environment import Place
 
 LINE = "%(asctime)s %(levelname)s %(message)s"

@@ -7,16 +7,19 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from titanrun.components.checkpoints.addresses import Place, is_address, place
 from titanrun.components.checkpoints.checkpoint import Checkpoint, Tolerance
 from titanrun.components.checkpoints.config import CheckpointConfig
+from titanrun.components.checkpoints.dequantize import expanded
 from titanrun.components.checkpoints.huggingface import read_folder, write_folder
 from titanrun.components.checkpoints.manifest import damage
 from titanrun.components.checkpoints.optimizer_state import PREFIX as OPTIMIZER_PREFIX
+from titanrun.components.checkpoints.quantization import agreed_quantization
 from titanrun.components.checkpoints.store import CheckpointStore
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.components.tokenizers.vocabulary import open_folder, special_token_ids
 from titanrun.config.problems import fail
-from titanrun.distributed.agreement import current_ranks
+from titanrun.distributed.agreement import Ranks
 from titanrun.distributed.dtypes import dtype_named
 from titanrun.distributed.shards import fill
 from titanrun.models.shared.config import ModelConfig
@@ -29,15 +32,25 @@ GENERATION_FILE = "generation_config.json"
 INITIAL_LOAD_PATH = ("checkpoint", "initial_load_path")
 
 
-def load_initial_weights(config: CheckpointConfig, *, model_config: ModelConfig, engine: Engine) -> None:
-    """Fills the model from `initial_load_path`, or from the model's Hugging Face folder; leaves it alone where neither is asked for."""
+def load_initial_weights(config: CheckpointConfig, *, model_config: ModelConfig, engine: Engine, ranks: Ranks) -> None:
+    """Fills the model from `initial_load_path`, or from the model's Hugging Face folder; leaves it alone where neither is asked for.
+
+    Args:
+        config: the checkpoint section.
+        model_config: the model section.
+        engine: whose model is filled.
+        ranks: who loads together, in a group that waits as long as a large load takes.
+    """
     if config.initial_load_in_hf:
-        load_huggingface(huggingface_folder(config, model_config), model_config=model_config, engine=engine)
+        folder = huggingface_folder(config, model_config)
+        quantized = config.initial_load_in_hf_quantized
+        # each rank reads for itself, and none goes on before the slowest: the waits of a step are too short for that
+        ranks.together(lambda: load_huggingface(folder, model_config=model_config, engine=engine, is_quantized=quantized))
     elif config.initial_load_path is not None:
-        load_checkpoint(named_checkpoint(config), engine, config)
+        load_checkpoint(named_checkpoint(config, ranks), engine, config, ranks)
 
 
-def huggingface_folder(config: CheckpointConfig, model_config: ModelConfig) -> Path:
+def huggingface_folder(config: CheckpointConfig, model_config: ModelConfig) -> Place:
     """The Hugging Face folder that the recipe names for the initial weights."""
     named = config.initial_load_path or model_config.hf_assets_path
     if named is None:
@@ -48,32 +61,43 @@ def huggingface_folder(config: CheckpointConfig, model_config: ModelConfig) -> P
             path=("checkpoint", "initial_load_in_hf"),
             help="set checkpoint.initial_load_path or model.hf_assets_path",
         )
-    return Path(named)
+    return place(named)
 
 
-def load_huggingface(folder: Path, *, model_config: ModelConfig, engine: Engine) -> None:
-    """Copies the weights of a Hugging Face folder into the model, in the model's dtype."""
-    own = family_module(type(model_config), "huggingface").from_huggingface(model_config, read_folder(folder))
+def load_huggingface(folder: Place, *, model_config: ModelConfig, engine: Engine, is_quantized: bool = False) -> None:
+    """Copies the weights of a Hugging Face folder into the model, in the model's dtype; quantised ones are expanded before."""
+    own = family_module(type(model_config), "huggingface").from_huggingface(model_config, read_plain(folder, is_quantized=is_quantized))
     copy_into(engine.tensors(with_optimizer=False), {MODEL_PREFIX + name: tensor for name, tensor in own.items()})
     log.info("took the initial weights from %s", folder)
 
 
-def named_checkpoint(config: CheckpointConfig) -> Checkpoint:
-    """The checkpoint at initial_load_path. Raises a problem where there is none, or it cannot be trusted."""
+def read_plain(folder: Place, *, is_quantized: bool) -> dict[str, Tensor]:
+    """The weights of a Hugging Face folder, expanded where they are quantised. Raises where the folder says otherwise than the recipe."""
+    weights = read_folder(folder)
+    quantization = agreed_quantization(folder, is_quantized=is_quantized)
+    return weights if quantization is None else expanded(weights, quantization)
+
+
+def named_checkpoint(config: CheckpointConfig, ranks: Ranks) -> Checkpoint:
+    """The checkpoint at initial_load_path, which the ranks verify together. Raises a problem where there is none, or it is damaged."""
     assert config.initial_load_path is not None
-    checkpoint = find_checkpoint(Path(config.initial_load_path), config.folder)
-    reasons = damage(checkpoint.folder, checkpoint.manifest(), config.verify)
+    named = place(config.initial_load_path)
+    checkpoint = ranks.from_first(lambda: find_checkpoint(named, config.folder))
+    manifest = ranks.from_first(checkpoint.manifest)
+    parts = ranks.together(lambda: damage(checkpoint.folder, manifest, config.verify, share=ranks.rank, shares=ranks.count))
+    reasons = [reason for part in parts for reason in part]
     if reasons:
         raise fail("checkpoint", f"{checkpoint.folder} cannot be used: {'; '.join(reasons)}", path=INITIAL_LOAD_PATH)
     return checkpoint
 
 
-def find_checkpoint(path: Path, folder: str) -> Checkpoint:
+def find_checkpoint(path: Place, folder: str) -> Checkpoint:
     """The checkpoint at `path`: a folder step-N, or the latest one of a run directory or of its checkpoint folder."""
     checkpoint = Checkpoint(path)
     if checkpoint.is_complete():
         return checkpoint
-    for candidate in (path, path / folder, path / CheckpointConfig().folder):
+    inside = {folder, CheckpointConfig().folder} - {name for name in (folder,) if is_address(name)}
+    for candidate in (path, *(path / name for name in sorted(inside))):
         store = CheckpointStore(folder=candidate)
         latest = store.latest()
         if latest is not None:
@@ -87,10 +111,10 @@ def find_checkpoint(path: Path, folder: str) -> Checkpoint:
     )
 
 
-def load_checkpoint(checkpoint: Checkpoint, engine: Engine, config: CheckpointConfig) -> None:
+def load_checkpoint(checkpoint: Checkpoint, engine: Engine, config: CheckpointConfig, ranks: Ranks) -> None:
     """Fills the model with the weights of a checkpoint, in the model's dtype; its optimizer state is left alone."""
     tolerance = Tolerance(extra=config.allow_extra, cast=True, ignore_prefix=OPTIMIZER_PREFIX, elsewhere=engine.names_elsewhere())
-    checkpoint.load_tensors(engine.tensors(with_optimizer=False), tolerance=tolerance, ranks=current_ranks())
+    checkpoint.load_tensors(engine.tensors(with_optimizer=False), tolerance=tolerance, ranks=ranks)
     log.info("took the initial weights from %s", checkpoint.folder)
 
 

@@ -346,7 +346,7 @@ def test_a_manifest_that_leads_out_of_its_folder_is_refused(tmp_path: Path) -> N
     del content["digest"]
     content["files"]["../../secret"] = {"size": 1, "xxh3_128": ""}
     digest = xxhash.xxh3_128(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-    path.write_text(json.dumps({**content, "digest": digest}))
+    path.write_text(json.dumps({**content, "digest": digest}, indent=1, ensure_ascii=False) + "\n")
     assert "leads out of the folder" in store.damage(1, "always")[0]
 
 

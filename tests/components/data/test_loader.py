@@ -28,6 +28,9 @@ class NumberedRows:
         assert 0 <= index < self.count
         return np.array([index, index])
 
+    def check(self) -> None:
+        """Numbers do not change."""
+
 
 def numbers(loader: RowLoader, batches: int) -> list[list[int]]:
     return [loader.next_rows()[:, 0].tolist() for _ in range(batches)]

@@ -1,18 +1,23 @@
 """A token stream cut into rows."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from titanrun.components.data.token_file import summarise
+from titanrun.components.data.watched_file import WatchedFile
 from titanrun.components.data.windows import Windows, cut_windows
 from titanrun.config.problems import ProblemsFound
+
+NO_FILE = WatchedFile(Path("ids"), state=None, digest="")
 
 
 def windows(ids: list[int], row_length: int) -> Windows:
     tokens = np.array(ids, dtype=np.uint16)
-    return cut_windows(tokens, row_length=row_length, summary=summarise(tokens, source="ids"), source="ids")
+    return cut_windows(tokens, row_length=row_length, summary=summarise(tokens, source="ids"), source="ids", file=NO_FILE)
 
 
 def test_two_documents_are_cut_as_in_the_worked_example() -> None:

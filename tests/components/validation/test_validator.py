@@ -25,6 +25,9 @@ class FakeRows:
         assert index < self.count
         return 100 * index + np.arange(4, dtype=np.int64)
 
+    def check(self) -> None:
+        """Numbers do not change."""
+
 
 @dataclass
 class Output:

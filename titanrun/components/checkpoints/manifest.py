@@ -9,8 +9,9 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+from titanrun.components.checkpoints.addresses import Address, Place, size_of
 from titanrun.components.checkpoints.digested_file import FileEntry, digest_of, text_digest
 from titanrun.config.problems import ProblemsFound, fail
 
@@ -21,6 +22,7 @@ FORMAT = 2
 # files up to this size are read whatever the policy is
 SMALL_BYTES = 1024**2
 
+AnyPlace = TypeVar("AnyPlace", Path, Address, Place)
 Holds = Literal["everything", "model"]
 Verify = Literal["always", "sampled", "off"]
 
@@ -61,24 +63,31 @@ class Manifest:
 def manifest_text(manifest: Manifest) -> str:
     """The content of manifest.json, with a digest of its own."""
     content = asdict(manifest)
-    return json.dumps({**content, "digest": text_digest(canonical(content))}, allow_nan=False, indent=1, ensure_ascii=False) + "\n"
+    return written({**content, "digest": text_digest(canonical(content))})
 
 
-def read_manifest(folder: Path) -> Manifest:
+def written(content: Mapping[str, Any]) -> str:
+    """The one way in which a manifest's content is written."""
+    return json.dumps(content, allow_nan=False, indent=1, ensure_ascii=False) + "\n"
+
+
+def read_manifest(folder: Place) -> Manifest:
     """The manifest of a checkpoint folder. Raises a problem `checkpoint` where there is none, or none that can be trusted."""
     path = folder / MANIFEST_FILE
     if not path.is_file():
         reason = f"it has no {MANIFEST_FILE}" if folder.is_dir() else "there is no such folder"
         raise fail("checkpoint", f"{folder} is no checkpoint: {reason}", help="name a folder step-N that titanrun saved")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text, parse_constant=_refuse_constant)
     except (OSError, ValueError, RecursionError) as error:
         raise damaged(path, str(error)) from error
     if not isinstance(content, dict):
         raise damaged(path, "it is no mapping")
     if content.get("format") != FORMAT and isinstance(content.get("format"), int):
         raise fail("checkpoint", f"{path} was written by another version of titanrun", help="use the version that saved it")
-    if content.pop("digest", None) != text_digest(canonical(content)):
+    # the digest knows nothing of the spaces between values; a byte that changed there came from a disk that is not to be trusted either
+    if written(content) != text or content.pop("digest", None) != text_digest(canonical(content)):
         raise damaged(path, "it is not what was written")
     try:
         return Manifest(**{**content, "files": {plain_name(name): FileEntry(**entry) for name, entry in content["files"].items()}})
@@ -98,7 +107,7 @@ def canonical(content: Mapping[str, Any]) -> str:
     return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
-def damage(folder: Path, manifest: Manifest, policy: Verify, *, share: int = 0, shares: int = 1) -> list[str]:
+def damage(folder: Place, manifest: Manifest, policy: Verify, *, share: int = 0, shares: int = 1) -> list[str]:
     """What is wrong with the files of a checkpoint, in words; empty where they are as they were saved.
 
     Args:
@@ -113,7 +122,7 @@ def damage(folder: Path, manifest: Manifest, policy: Verify, *, share: int = 0, 
     for name, entry in mine:
         path = folder / name
         try:
-            size = path.stat().st_size
+            size = size_of(path)
             if size != entry.size:
                 found.append(f"{name} has {size} bytes, {entry.size} were saved")
             elif name in read and digest_of(path) != entry.xxh3_128:
@@ -123,7 +132,7 @@ def damage(folder: Path, manifest: Manifest, policy: Verify, *, share: int = 0, 
     return found
 
 
-def step_folders(folder: Path) -> dict[int, Path]:
+def step_folders(folder: AnyPlace) -> dict[int, AnyPlace]:
     """The folders that are named as checkpoints, by step, ascending; whether they are whole is not looked at."""
     if not folder.is_dir():
         return {}
@@ -131,12 +140,12 @@ def step_folders(folder: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def is_checkpoint(folder: Path) -> bool:
+def is_checkpoint(folder: Place) -> bool:
     """Whether the folder has a manifest."""
     return (folder / MANIFEST_FILE).is_file()
 
 
-def damaged(path: Path, reason: str) -> ProblemsFound:
+def damaged(path: Place, reason: str) -> ProblemsFound:
     """The problem of a file that cannot be what was written."""
     return fail("checkpoint", f"{path} is damaged: {reason}")
 

@@ -17,8 +17,10 @@ from titanrun.components.data.parts import Part, parts
 from titanrun.components.data.source_files import SourceFile, describe, is_unchanged
 from titanrun.components.data.token_file import TokenSummary, map_tokens, summarise
 from titanrun.components.data.token_writer import TokenWriter, sync_folder
+from titanrun.components.data.watched_file import WatchedFile, state_of
 from titanrun.components.tokenizers.tokenizer import Tokenizer
 from titanrun.config.problems import fail
+from titanrun.distributed.liveness import sign_of_life
 
 log = logging.getLogger(__name__)
 
@@ -51,11 +53,16 @@ class TokenIndex:
 
     tokens: NDArray[np.integer]
     record: IndexRecord
+    path: Path
 
     @property
     def summary(self) -> TokenSummary:
         """What was seen of the ids when the index was built."""
         return TokenSummary(self.record.digest, self.record.max_token_id)
+
+    def watched(self) -> WatchedFile:
+        """The file of the ids, which shall stay as it is now."""
+        return WatchedFile(self.path, state=state_of(self.path), digest=self.record.digest)
 
 
 def open_index(files: Sequence[Path], *, source: str, column: str, tokenizer: Tokenizer, cache_folder: Path) -> TokenIndex:
@@ -71,14 +78,14 @@ def open_index(files: Sequence[Path], *, source: str, column: str, tokenizer: To
     if old is not None and is_current(old, described, cache_folder):
         if old.files != described:
             write_record(record_path, replace(old, files=described))
-        return TokenIndex(map_tokens(cache_folder / old.tokens_file), old)
+        return TokenIndex(map_tokens(cache_folder / old.tokens_file), old, cache_folder / old.tokens_file)
     tokens_path = cache_folder / f"{identity}-{contents_hash(described)}.npy"
     log.info("tokenising %d files of '%s' into %s", len(files), source, tokens_path)
     record = build(described, source=source, column=column, tokenizer=tokenizer, tokens_path=tokens_path)
     write_record(record_path, record)
     if old is not None and old.tokens_file != record.tokens_file:
         (cache_folder / old.tokens_file).unlink(missing_ok=True)
-    return TokenIndex(map_tokens(tokens_path), record)
+    return TokenIndex(map_tokens(tokens_path), record, tokens_path)
 
 
 def is_current(record: IndexRecord, described: Sequence[SourceFile], cache_folder: Path) -> bool:
@@ -136,6 +143,7 @@ def write_documents(documents: Iterable[Iterable[str]], tokenizer: Tokenizer, wr
         for part, ids in zip(batch, tokenizer.encode_batch([part.text for part in batch], bos=False, eos=False), strict=True):
             writer.write([*(before if part.is_first else ()), *ids, *(after if part.is_last else ())])
             count += part.is_last
+        sign_of_life()
     return count
 
 

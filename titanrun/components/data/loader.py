@@ -7,7 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from titanrun.components.data.rows import Rows
-from titanrun.config.problems import fail
+from titanrun.config.counted import counted
+from titanrun.config.placed import placed
+from titanrun.config.problems import DataPath, fail
 
 log = logging.getLogger(__name__)
 
@@ -21,17 +23,28 @@ class RowLoader:
 
     The stream of rows is epoch after epoch, each in its own order. Global batch s is rows s*G to (s+1)*G of the stream, for a
     global batch size G, and may span epochs; rank r takes the r-th of dp_size equal, consecutive shares. So the rows of a global
-    batch depend on the data, the seed and G, never on dp_size, and going to a position takes no time.
+    batch depend on the data, the seed and G, never on dp_size, and going to a position takes no time. `place`: of the dataset in the
+    recipe, for problems with it.
     """
 
     def __init__(
-        self, rows: Rows, *, seed: int, shuffle: bool, repeat: bool, global_batch_size: int, dp_rank: int = 0, dp_size: int = 1
+        self,
+        rows: Rows,
+        *,
+        seed: int,
+        shuffle: bool,
+        repeat: bool,
+        global_batch_size: int,
+        dp_rank: int = 0,
+        dp_size: int = 1,
+        place: DataPath = (),
     ) -> None:
         assert global_batch_size % dp_size == 0, f"{global_batch_size} rows cannot be dealt to {dp_size} ranks"
         assert 0 <= dp_rank < dp_size
         check_enough(len(rows), repeat=repeat, global_batch_size=global_batch_size)
         self.rows = rows
         self.global_batch_size = global_batch_size
+        self._place = place
         self._row_count = len(rows)
         self._repeats = repeat
         self._seed = seed if shuffle else None
@@ -43,12 +56,16 @@ class RowLoader:
     def next_rows(self) -> NDArray[np.int64]:
         """This rank's rows of the next global batch, [rows, seq_len + 1].
 
-        Raises DataExhausted where the data is read only once and has no full global batch left.
+        Raises DataExhausted where the data is read only once and has no full global batch left, and ProblemsFound where the file changed.
         """
         if not self.has_next():
             raise DataExhausted
         start = self._position + self._share_start
-        rows = np.stack([self.rows[index] for index in self._indices(start, start + self._share)])
+        with placed(self._place):
+            # before: a file that was cut short would end the process; after: nothing that changed meanwhile is trained on
+            self.rows.check()
+            rows = np.stack([self.rows[index] for index in self._indices(start, start + self._share)])
+            self.rows.check()
         self._position += self.global_batch_size
         return rows
 
@@ -79,7 +96,7 @@ class RowLoader:
             return
         message = f"the checkpoint was trained on other data: {state['rows']} rows then, {self._row_count} now"
         if state["rows"] == self._row_count:
-            message = f"the checkpoint was trained on other data: {self._row_count} rows as now, with other token ids"
+            message = f"the checkpoint was trained on other data: {counted(self._row_count, 'row')} as now, with other token ids"
         if not other_data_allowed:
             help = "give the run its data back, or name training.dataset in checkpoint.allow_change to begin with the new data"
             raise fail("data", message, path=(), help=help)
@@ -119,5 +136,5 @@ def check_enough(count: int, *, repeat: bool, global_batch_size: int) -> None:
     if count == 0:
         raise fail("data", "the data has no rows", help="use more data or a smaller seq_len")
     if not repeat and count < global_batch_size:
-        message = f"the data has {count} rows, one global batch takes {global_batch_size}, and repeat is off"
+        message = f"the data has {counted(count, 'row')}, one global batch takes {global_batch_size}, and repeat is off"
         raise fail("data", message, help="use more data, a smaller global batch, or repeat: true")

@@ -23,3 +23,7 @@ class Rows(Protocol):
     def __getitem__(self, index: int) -> NDArray[np.int64]:
         """The ids of row `index`, [seq_len + 1]."""
         ...
+
+    def check(self) -> None:
+        """Raises a data problem where what the rows are read from has changed since it was opened."""
+        ...

@@ -17,4 +17,4 @@ def text_rows(config: TextDatasetConfig, *, tokenizer: Tokenizer, row_length: in
     """
     files = find_files(config.path)
     index = open_index(files, source=config.path, column=config.column, tokenizer=tokenizer, cache_folder=cache_folder)
-    return cut_windows(index.tokens, row_length=row_length, summary=index.summary, source=config.path)
+    return cut_windows(index.tokens, row_length=row_length, summary=index.summary, source=config.path, file=index.watched())

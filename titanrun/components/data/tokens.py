@@ -8,16 +8,19 @@ from numpy.typing import NDArray
 from titanrun.components.data.config import TokensDatasetConfig
 from titanrun.components.data.rows import Rows
 from titanrun.components.data.token_file import TokenSummary, map_tokens, summarise
+from titanrun.components.data.watched_file import WatchedFile, state_of
 from titanrun.components.data.windows import cut_windows
 from titanrun.components.tokenizers.tokenizer import Tokenizer
+from titanrun.config.counted import counted
 from titanrun.config.problems import fail
 
 
 class GivenRows:
     """The rows of a 2-D array, as they are."""
 
-    def __init__(self, tokens: NDArray[np.integer], *, summary: TokenSummary) -> None:
+    def __init__(self, tokens: NDArray[np.integer], *, summary: TokenSummary, file: WatchedFile) -> None:
         self._tokens = tokens
+        self._file = file
         self.fingerprint = summary.fingerprint(tokens.shape[1])
         self.max_token_id = summary.max_token_id
 
@@ -28,6 +31,10 @@ class GivenRows:
         row: NDArray[np.integer] = self._tokens[index]
         return row.astype(np.int64)
 
+    def check(self) -> None:
+        """Raises a data problem where the file has changed since it was opened."""
+        self._file.check()
+
 
 def tokens_rows(
     config: TokensDatasetConfig, *, row_length: int, tokenizer: Tokenizer | None = None, cache_folder: Path | None = None
@@ -36,13 +43,16 @@ def tokens_rows(
 
     Raises a data problem, placed relative to the dataset's config, where the file does not fit. Tokenizer and cache stay unused.
     """
-    tokens = map_tokens(Path(config.path))
+    path = Path(config.path)
+    state = state_of(path)
+    tokens = map_tokens(path)
     if tokens.ndim == 2:
         check_width(tokens.shape[1], row_length, config.path)
     summary = summarise(tokens, source=config.path)
+    file = WatchedFile(path, state=state, digest=summary.digest)
     if tokens.ndim == 1:
-        return cut_windows(tokens, row_length=row_length, summary=summary, source=config.path)
-    return GivenRows(tokens, summary=summary)
+        return cut_windows(tokens, row_length=row_length, summary=summary, source=config.path, file=file)
+    return GivenRows(tokens, summary=summary, file=file)
 
 
 def check_width(width: int, row_length: int, source: str) -> None:
@@ -50,5 +60,5 @@ def check_width(width: int, row_length: int, source: str) -> None:
     if width == row_length:
         return
     help = f"set seq_len to {width - 1}" if width > 1 else "save rows of seq_len + 1 ids"
-    message = f"'{source}' has rows of {width} tokens, seq_len {row_length - 1} takes {row_length}"
+    message = f"'{source}' has rows of {counted(width, 'token')}, seq_len {row_length - 1} takes {row_length}"
     raise fail("data", message, path=("path",), help=help)

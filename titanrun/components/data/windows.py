@@ -4,6 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from titanrun.components.data.token_file import TokenSummary
+from titanrun.components.data.watched_file import WatchedFile
+from titanrun.config.counted import counted
 from titanrun.config.problems import fail
 
 
@@ -14,8 +16,9 @@ class Windows:
     attention runs across documents.
     """
 
-    def __init__(self, tokens: NDArray[np.integer], *, row_length: int, summary: TokenSummary) -> None:
+    def __init__(self, tokens: NDArray[np.integer], *, row_length: int, summary: TokenSummary, file: WatchedFile) -> None:
         self._tokens = tokens
+        self._file = file
         self._row_length = row_length
         self.fingerprint = summary.fingerprint(row_length)
         self.max_token_id = summary.max_token_id
@@ -28,10 +31,14 @@ class Windows:
         start = index * self._row_length
         return self._tokens[start : start + self._row_length].astype(np.int64)
 
+    def check(self) -> None:
+        """Raises a data problem where the file has changed since it was opened."""
+        self._file.check()
 
-def cut_windows(tokens: NDArray[np.integer], *, row_length: int, summary: TokenSummary, source: str) -> Windows:
+
+def cut_windows(tokens: NDArray[np.integer], *, row_length: int, summary: TokenSummary, source: str, file: WatchedFile) -> Windows:
     """Windows over a stream. Raises a data problem where it is too short for one."""
     if len(tokens) < row_length:
-        message = f"'{source}' has {len(tokens)} tokens, one row of seq_len {row_length - 1} takes {row_length}"
+        message = f"'{source}' has {counted(len(tokens), 'token')}, one row of seq_len {row_length - 1} takes {row_length}"
         raise fail("data", message, help="use more data or a smaller seq_len")
-    return Windows(tokens, row_length=row_length, summary=summary)
+    return Windows(tokens, row_length=row_length, summary=summary, file=file)

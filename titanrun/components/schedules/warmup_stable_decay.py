@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 
 from titanrun.components.schedules.config import WarmupStableDecayConfig
+from titanrun.components.schedules.warmup import Decaying
 
 # decay type -> what is left of the peak after a share p of the decay
 SHAPES: dict[str, Callable[[float], float]] = {
@@ -13,7 +14,7 @@ SHAPES: dict[str, Callable[[float], float]] = {
 }
 
 
-class WarmupStableDecay:
+class WarmupStableDecay(Decaying):
     """Warmup over W steps, a plateau, then decay over D steps of a horizon of T.
 
     The plateau has one virtual step more than the horizon leaves, T + 1 - W - D: so the first step already learns (1 / W) and
@@ -21,20 +22,14 @@ class WarmupStableDecay:
     """
 
     def __init__(self, config: WarmupStableDecayConfig) -> None:
-        assert isinstance(config.total_steps, int) and isinstance(config.warmup_steps, int), "steps are decided before"
-        horizon = config.total_steps
-        self.warmup_steps = min(config.warmup_steps, horizon)
-        rest = horizon - self.warmup_steps
-        self.decay_steps = rest if config.decay_ratio is None else min(round(horizon * config.decay_ratio), rest)
-        self.decay_start = horizon + 1 - self.decay_steps
+        super().__init__(config)
+        rest = self.horizon - self.warmup_steps
+        self.decay_steps = rest if config.decay_ratio is None else min(round(self.horizon * config.decay_ratio), rest)
+        self.decay_start = self.horizon + 1 - self.decay_steps
         self.shape = SHAPES[config.decay_type]
-        self.min_factor = config.min_lr_factor
 
-    def factor(self, step: int) -> float:
-        """Share of the peak learning rate that optimizer step `step` uses, counted from 0; the floor past the horizon."""
-        if step < self.warmup_steps:
-            return (step + 1) / self.warmup_steps
+    def later(self, step: int) -> float:
+        """What is left of the way from the peak to the floor after the warmup: 1 to 0."""
         if step < self.decay_start or self.decay_steps == 0:
             return 1.0
-        progress = min((step + 1 - self.decay_start) / self.decay_steps, 1.0)
-        return self.min_factor + (1 - self.min_factor) * self.shape(progress)
+        return self.shape(min((step + 1 - self.decay_start) / self.decay_steps, 1.0))

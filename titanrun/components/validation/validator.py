@@ -11,6 +11,8 @@ from torch import Tensor
 
 from titanrun.components.data.batch import TokenBatch
 from titanrun.components.validation.config import ValidationConfig
+from titanrun.config.placed import placed
+from titanrun.config.problems import DataPath
 
 
 class Rows(Protocol):
@@ -19,6 +21,8 @@ class Rows(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> NDArray[np.int64]: ...
+
+    def check(self) -> None: ...
 
 
 class Evaluation(Protocol):
@@ -35,12 +39,14 @@ class Validator:
     """Measures the loss over the first `steps` batches of the held-out rows, or over all of them once.
 
     Which rows those are does not depend on the ranks: they are dealt to them in equal, consecutive shares, the last of which are
-    filled up with rows that count nothing, so that all ranks make equally many passes of the same shape.
+    filled up with rows that count nothing, so that all ranks make equally many passes of the same shape. `place`: of the dataset in the
+    recipe, for problems with it.
     """
 
-    def __init__(self, config: ValidationConfig, *, rows: Rows, dp_rank: int = 0, dp_size: int = 1) -> None:
+    def __init__(self, config: ValidationConfig, *, rows: Rows, dp_rank: int = 0, dp_size: int = 1, place: DataPath = ()) -> None:
         assert config.local_batch_size != "auto"
         self.rows = rows
+        self._place = place
         self.rows_per_batch = config.local_batch_size
         self.every_steps = config.freq
         available = len(rows) if config.steps is None else config.steps * config.local_batch_size
@@ -70,6 +76,9 @@ class Validator:
         first = self._share_start + start
         wanted = range(first, first + self.rows_per_batch)
         end = min(self._share_start + self._share, self.row_count)
-        batch = TokenBatch.from_rows(np.stack([self.rows[min(index, self.row_count - 1)] for index in wanted]))
+        with placed(self._place):
+            self.rows.check()
+            batch = TokenBatch.from_rows(np.stack([self.rows[min(index, self.row_count - 1)] for index in wanted]))
+            self.rows.check()
         batch.loss_mask[max(0, end - first) :] = False
         return batch

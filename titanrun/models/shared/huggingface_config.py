@@ -9,7 +9,8 @@ from titanrun.config.problems import DataPath, Problem, ProblemsFound, fail
 FOLDER: DataPath = ("model", "hf_assets_path")
 NO_DEFAULT = object()
 
-# Keys of transformers 4 and 5 that the forward pass of a decoder in training does not depend on.
+# Keys of transformers 4 and 5 that the forward pass of a decoder in training does not depend on. How the weights are packed is
+# asked where they are read.
 HARMLESS_KEYS = """
     _name_or_path _commit_hash _attn_implementation _attn_implementation_autoset _flash_attn_2_enabled architectures
     transformers_version torch_dtype dtype torchscript use_bfloat16 tf_legacy_loss return_dict use_return_dict
@@ -20,7 +21,7 @@ HARMLESS_KEYS = """
     forced_bos_token_id forced_eos_token_id max_length min_length do_sample early_stopping num_beams num_beam_groups
     diversity_penalty temperature top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size
     encoder_no_repeat_ngram_size bad_words_ids num_return_sequences remove_invalid_values exponential_decay_length_penalty
-    suppress_tokens begin_suppress_tokens unsloth_fixed unsloth_version
+    suppress_tokens begin_suppress_tokens unsloth_fixed unsloth_version quantization_config
 """
 HARMLESS = frozenset(HARMLESS_KEYS.split())
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from titanrun.config.counted import counted
 from titanrun.models.shared.counting import active_parameter_count, flops_per_token, parameter_count
 from titanrun.recipe.plan.devices import Device
 from titanrun.recipe.plan.layout import Layout
@@ -96,11 +97,12 @@ def as_text(layout: Layout, device: Device) -> str:
     batch, length = data["batch"], data["length"]
     cut = f" in {batch['microbatches']} microbatches" if batch["microbatches"] > 1 else ""
     active = "" if data["active_parameters"] == data["parameters"] else f", {number(data['active_parameters'])} of them for one token"
+    rows = counted(batch["rows"], "row")
     slow, fast = data["seconds_per_step"][1], data["seconds_per_step"][0]
     lines = [
         f"{data['name']} on {data['ranks']:,} x {data['device']}",
         line("mesh", mesh),
-        line("batch", f"{batch['rows']:,} rows x {layout.run.training.seq_len:,} tokens = {number(batch['tokens'])} tokens a step"),
+        line("batch", f"{rows} x {counted(layout.run.training.seq_len, 'token')} = {number(batch['tokens'])} tokens a step"),
         line("", f"on each of {counted(batch['readers'], 'reader')} {passes_of(layout)}{cut}"),
         line("length", length_words(length)),
         line(
@@ -132,11 +134,6 @@ def passes_of(layout: Layout) -> str:
     return f"{counted(layout.passes, 'pass', 'passes')} of {counted(layout.run.training.local_batch_size, 'row')}"
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
-    """`1 row`, `8 rows`."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
 def line(name: str, text: str) -> str:
     """One line of the first section."""
     return f"  {name:<8} {text}"
@@ -145,8 +142,8 @@ def line(name: str, text: str) -> str:
 def length_words(length: dict[str, Any]) -> str:
     """Steps and tokens; epochs wait for the data."""
     if length["steps"] is None:
-        return f"{length['epochs']} epochs; the data says how many steps that is"
-    return f"{length['steps']:,} steps = {number(length['tokens'])} tokens"
+        return f"{counted(length['epochs'], 'epoch')}; the data says how many steps that is"
+    return f"{counted(length['steps'], 'step')} = {number(length['tokens'])} tokens"
 
 
 def checkpoint_lines(data: dict[str, Any]) -> list[str]:

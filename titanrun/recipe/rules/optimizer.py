@@ -11,14 +11,13 @@ from titanrun.recipe.rules.ranks import at
 @rule("early-step-stands-alone")
 def early_step_stands_alone(run: Recipe) -> Iterator[Finding]:
     """early_step_in_backward updates a parameter before the other gradients are there: their norm cannot be clipped, and pipeline
-    parallelism, expert parallelism and replica groups need the gradients for longer. Switch one of the two off."""
+    parallelism and expert parallelism need the gradients for longer. Switch one of the two off."""
     if not getattr(run.optimizer, "early_step_in_backward", False):
         return
     clashes: list[tuple[bool, DataPath, str, str]] = [
         (run.training.max_norm is not None, ("training", "max_norm"), "clipped", "set training.max_norm: null"),
         (run.parallelism.pipeline_parallel_degree > 1, at("pipeline_parallel_degree"), "summed over microbatches", "use no pipeline"),
         (run.parallelism.expert_parallel_degree > 1, at("expert_parallel_degree"), "summed over expert ranks", "use no expert ranks"),
-        (run.fault_tolerance.enable, ("fault_tolerance", "enable"), "shared by replica groups", "set fault_tolerance.enable: false"),
     ]
     for clash, path, use, help in clashes:
         if clash:

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from titanrun.components.schedules.config import WarmupStableDecayConfig
+from titanrun.components.schedules.config import DecayingConfig, WarmedConfig
+from titanrun.config.counted import counted
 from titanrun.config.suggest import listing
 from titanrun.config.tree import path_text
 from titanrun.recipe.length import FOLLOW_STEPS, LENGTHS
@@ -55,11 +56,11 @@ def warmup_within_run(run: Recipe) -> Iterator[Finding]:
     """A warmup longer than the run never reaches the peak learning rate. Shorten it, or leave it `auto`. Where epochs are the length,
     this is checked when the data is open."""
     schedule, steps = run.lr_scheduler, run.training.steps
-    if not isinstance(schedule, WarmupStableDecayConfig) or not isinstance(steps, int) or not isinstance(schedule.warmup_steps, int):
+    if not isinstance(schedule, WarmedConfig) or not isinstance(steps, int) or not isinstance(schedule.warmup_steps, int):
         return
     if schedule.warmup_steps > steps:
         yield Finding(
-            f"a warmup of {schedule.warmup_steps} steps is longer than the run of {steps}",
+            f"a warmup of {counted(schedule.warmup_steps, 'step')} is longer than the run of {steps}",
             (("lr_scheduler", "warmup_steps"), ("training", "steps")),
             help=f"use a warmup_steps of at most {steps}, or auto",
         )
@@ -69,9 +70,9 @@ def warmup_within_run(run: Recipe) -> Iterator[Finding]:
 def schedule_covers_run(run: Recipe) -> Iterator[Finding]:
     """Beyond lr_scheduler.total_steps the learning rate stays at its floor. Leave it `auto` to follow training.steps."""
     schedule, steps = run.lr_scheduler, run.training.steps
-    if not isinstance(schedule, WarmupStableDecayConfig) or not isinstance(steps, int) or not isinstance(schedule.total_steps, int):
+    if not isinstance(schedule, DecayingConfig) or not isinstance(steps, int) or not isinstance(schedule.total_steps, int):
         return
-    if schedule.total_steps < steps and schedule.decay_ratio != 0:
+    if schedule.total_steps < steps and not schedule.is_flat():
         yield Finding(
             f"the schedule ends at step {schedule.total_steps}, the run at {steps}: "
             f"the rest trains at {schedule.min_lr_factor} of the peak",

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from titanrun.components.data.config import DatasetConfig
-from titanrun.components.schedules.config import WarmupStableDecayConfig
+from titanrun.components.schedules.config import ConstantConfig, WarmedConfig, WarmupStableDecayConfig
 from titanrun.config.problems import DataPath
 from titanrun.config.tree import path_text
 from titanrun.recipe.recipe import Recipe
@@ -14,7 +14,8 @@ LOADING = ("folder", "load_only", "load_step", "exclude_from_loading")
 TRACES = ("save_traces_folder", "profiler_active", "profiler_warmup")
 COMPILING = ("components", "backend")
 RECORDING = ("save_traces_folder", "save_traces_file_prefix")
-FRAGMENTS = ("num_fragments", "module_fqns_per_model_fragment", "fragment_sync_delay", "fragment_update_alpha", "should_quantize")
+WARMUP = ("warmup_start_factor", "first_step")
+MEETING = ("rdzv_endpoint", "rdzv_id", "rdzv_timeout_seconds")
 DECAY = ("decay_type", "min_lr_factor")
 
 
@@ -70,6 +71,22 @@ def floor_needs_decay(run: Recipe) -> Iterator[Finding]:
     if isinstance(run.lr_scheduler, WarmupStableDecayConfig) and run.lr_scheduler.decay_ratio == 0:
         for name in DECAY:
             yield unread(("lr_scheduler", name), ("lr_scheduler", "decay_ratio"), "is 0", "set another decay_ratio, or remove it")
+
+
+@rule("floor-needs-a-decay")
+def floor_needs_a_decay(run: Recipe) -> Iterator[Finding]:
+    """The constant schedule stays at its peak: there is no floor that it comes down to. Remove it, or choose a schedule that decays."""
+    if isinstance(run.lr_scheduler, ConstantConfig):
+        path = ("lr_scheduler", "min_lr_factor")
+        yield unread(path, ("lr_scheduler", "name"), "is constant", "remove it, or choose a schedule that decays")
+
+
+@rule("start-needs-warmup")
+def start_needs_warmup(run: Recipe) -> Iterator[Finding]:
+    """With no step of warmup, where the warmup begins and what its first step counts as is not read."""
+    if isinstance(run.lr_scheduler, WarmedConfig) and run.lr_scheduler.warmup_steps == 0:
+        for name in WARMUP:
+            yield unread(("lr_scheduler", name), ("lr_scheduler", "warmup_steps"), "is 0", "set lr_scheduler.warmup_steps, or remove it")
 
 
 @rule("settings-need-saving")
@@ -130,25 +147,12 @@ def settings_need_loader_processes(run: Recipe) -> Iterator[Finding]:
                 yield unread((section, "dataloader", name), count, "is 0", "set num_workers above 0, or remove it")
 
 
-@rule("settings-need-replicas")
-def settings_need_replicas(run: Recipe) -> Iterator[Finding]:
-    """While fault_tolerance.enable is false there are no replica groups, and the rest of the section is not read. Switch it on, or
-    remove the rest."""
-    if not run.fault_tolerance.enable:
-        names: list[DataPath] = [("fault_tolerance", name) for name in type(run.fault_tolerance).model_fields if name != "enable"]
-        for path in [*names, ("checkpoint", "enable_ft_dataloader_checkpoints")]:
-            yield unread(path, ("fault_tolerance", "enable"), "is false", "set fault_tolerance.enable: true, or remove it")
-
-
-@rule("settings-need-semi-sync")
-def settings_need_semi_sync(run: Recipe) -> Iterator[Finding]:
-    """Replica groups that meet at every step have no sync_steps, and only diloco exchanges the model in fragments. Choose a
-    semi_sync_method, or remove the setting."""
-    method, switch = run.fault_tolerance.semi_sync_method, ("fault_tolerance", "semi_sync_method")
-    if not run.fault_tolerance.enable or method == "diloco":
-        return
-    for name in FRAGMENTS if method else ("sync_steps", *FRAGMENTS):
-        yield unread(("fault_tolerance", name), switch, f"is {method or 'null'}", "choose another semi_sync_method, or remove it")
+@rule("settings-need-nodes")
+def settings_need_nodes(run: Recipe) -> Iterator[Finding]:
+    """One machine meets nobody: where and how is read only with launch.nnodes above 1. Remove it, or set nnodes."""
+    if run.launch.nodes == 1:
+        for name in MEETING:
+            yield unread(("launch", name), ("launch", "nnodes"), "is 1", "set launch.nnodes above 1, or remove it")
 
 
 @rule("balance-needs-experts")
