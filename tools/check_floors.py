@@ -35,6 +35,7 @@ DESCRIPTION_BESIDE_EXECUTION = {
     "titanrun.components.checkpoints.retention",
     "titanrun.components.checkpoints.whole_folder",
     "titanrun.components.metrics.jsonl",
+    "titanrun.components.optimizers.claims",
     "titanrun.components.schedules.decays",
     "titanrun.components.schedules.one_cycle",
     "titanrun.components.schedules.warmup",
