@@ -63,10 +63,12 @@ def meant(pattern: str, names: Sequence[str]) -> str:
 def idle(recipe: Recipe, conversions: Sequence[Conversion]) -> Iterator[Problem]:
     """The converters that rewrote nothing, with the reasons."""
     for index, (converter, conversion) in enumerate(zip(recipe.converters, conversions, strict=True)):
-        # a plug-in's converter that names no module at all may have done something else
-        if conversion.left and not conversion.taken:
+        # what is no number format may have done something else than to take modules
+        if not conversion.taken and (conversion.left or converter.format is not None):
             message = f"{converter.name} converts none of the model's modules"
-            yield Problem("conflict", message, ("converters", index), help=conversion.summary.partition("; ")[2])
+            yield Problem(
+                "conflict", message, ("converters", index), help=conversion.summary.partition("; ")[2] or "the model has none of its kind"
+            )
 
 
 def refuse_missing_kernels(recipe: Recipe, device: torch.device) -> None:

@@ -8,10 +8,11 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from titanrun.distributed.shards import own_part
-from titanrun.models.shared.config import MoeConfig
+from titanrun.models.shared.config import DecoderInitConfig, MoeConfig
+from titanrun.models.shared.initialization import truncated_normal_
 
 # torch's grouped product reads rows in pieces of so many bytes
 GROUPED_ALIGNMENT = 16
@@ -44,15 +45,21 @@ class GroupedExperts(nn.Module):
         """Outputs [S, D] of slots sorted by expert, `counts_E` to each."""
         # this rank's parts, and under autocast the stream is narrower than the weights
         w1_EFD, w2_EDF, w3_EFD = (own_part(weight).to(x_SD.dtype) for weight in (self.w1, self.w2, self.w3))
-        multiply = self.product_for(x_SD, w1_EFD)
+        multiply = product_for(x_SD, w1_EFD, converted=self.product, grouped=self.use_grouped_mm)
         h_SF = F.silu(multiply(x_SD, w1_EFD, counts_E)) * multiply(x_SD, w3_EFD, counts_E)
         return multiply(h_SF, w2_EDF, counts_E)
 
-    def product_for(self, x_SI: Tensor, weight_EOI: Tensor) -> Product:
-        """How slots are multiplied by matrices of this shape."""
-        if self.product is not None and x_SI.size(0) > 0:
-            return self.product
-        return grouped_product if self.use_grouped_mm and can_group(x_SI, weight_EOI) else product_by_expert
+    def init_weights(self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None) -> None:
+        """Draw the weights; w2, which adds to the residual stream, and w3 at `into_stream_std`."""
+        for weight, std in ((self.w1, init.linear_std), (self.w2, into_stream_std), (self.w3, into_stream_std)):
+            truncated_normal_(weight, std=std, bound=init.truncation, generator=generator)
+
+
+def product_for(x_SI: Tensor, weight_EOI: Tensor, *, converted: Product | None, grouped: bool) -> Product:
+    """How slots are multiplied by the matrices: as a converter says, in one grouped product if that is wanted and possible, or in turn."""
+    if converted is not None and x_SI.size(0) > 0:
+        return converted
+    return grouped_product if grouped and can_group(x_SI, weight_EOI) else product_by_expert
 
 
 def can_group(x_SI: Tensor, weight_EOI: Tensor) -> bool:
