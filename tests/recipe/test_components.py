@@ -25,8 +25,8 @@ KEYWORDS = {
     "activation_checkpoint": {"model"},
     "trackers": {"run_dir"},
     "launch": {"resolved", "processes"},
-    "converters": {"model"},
-    "rope_scaling": {"frequencies"},
+    "converters": {"model", "shards"},
+    "rope_scaling": {"frequencies", "theta"},
 }
 
 
