@@ -26,6 +26,7 @@ ODD = "model.vocab_size=2049"
 COMPILED = ["compile={enable: true, backend: aot_eager}"]
 OPERATIONS = "activation_checkpoint={name: selective, selective_ac_option: op}"
 QWEN3 = "model={name: qwen3, flavor: debugmodel, n_layers: 2}"
+FOUR_LAYERS = [*EXPERTS, "model.n_layers=4"]
 LONGER_HELD_OUT = [*EXPERTS, "validation.seq_len=96"]
 QWEN3_MOE = (
     "model={name: qwen3, flavor: debugmodel_moe, n_layers: 2, moe: {num_experts: 8, top_k: 2, hidden_dim: 128, num_shared_experts: 1}}"
@@ -176,10 +177,11 @@ LAYOUTS = [
     case(
         "fsdp2_pp2_zbv_ep2",
         nproc=4,
-        base=[*EXPERTS, "model.n_layers=4"],
+        base=FOUR_LAYERS,
         overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES, EP2],
         slow=True,
     ),
+    case("fsdp2_pp2_dualpipev_ep2", nproc=4, base=FOUR_LAYERS, overrides=[*pipeline(2, "DualPipeV"), *FOUR_STAGES, EP2], slow=True),
     case("cp2_ep2", nproc=2, base=EXPERTS, overrides=[CP2, EP2], slow=True),
     case("fsdp2_cp2_ep4", nproc=4, base=EXPERTS, overrides=[CP2, EP4], slow=True),
     case("fsdp2_tp2_pp2_ep2_etp2", nproc=8, base=EXPERTS, overrides=[*pipeline(2), TP2, EP2, ETP2], slow=True),

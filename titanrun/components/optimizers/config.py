@@ -39,5 +39,5 @@ class AdamWConfig(OptimizerConfig):
     """Decoupled decay, on every parameter."""
     implementation: Literal["fused", "foreach", "for-loop"] = performance("fused")
     """Which of torch's kernels steps; they differ by rounding."""
-    early_step_in_backward: bool = performance(False, not_built="optimizer steps inside the backward pass")
+    early_step_in_backward: bool = performance(False)
     """Whether each parameter is updated as soon as its gradient is there, to free the gradient; rules out clipping."""
