@@ -25,6 +25,12 @@ UNTIED = "model.tie_word_embeddings=false"
 ODD = "model.vocab_size=2049"
 COMPILED = ["compile={enable: true, backend: aot_eager}"]
 OPERATIONS = "activation_checkpoint={name: selective, selective_ac_option: op}"
+OPTIMIZERS = {
+    "muon": "optimizer={name: muon, ns_dtype: float32, param_groups: [{match: ['layers.*.w1.weight'], lr: 1.0e-3}]}",
+    "schedule_free": "optimizer={name: schedule_free_adamw, no_decay: [norms]}",
+    "sgd": "optimizer={name: sgd, momentum: 0.9}",
+    "bf16_states": "optimizer={name: adamw, state_dtype: bfloat16}",
+}
 QWEN3 = "model={name: qwen3, flavor: debugmodel, n_layers: 2}"
 FOUR_LAYERS = [*EXPERTS, "model.n_layers=4"]
 LONGER_HELD_OUT = [*EXPERTS, "validation.seq_len=96"]
@@ -77,6 +83,13 @@ LAYOUTS = [
     case("fsdp3_uneven", nproc=3, base=["training.global_batch_size=6"], slow=True),
     case("fsdp2_tied", nproc=2, base=["model.tie_word_embeddings=true"], slow=True),
     case("fsdp2_unclipped", nproc=2, base=["training.max_norm=null"], slow=True),
+    *(
+        case(f"{layout}_{name}", nproc=2, overrides=given, base=[optimizer], slow=(layout, name) != ("fsdp2", "muon"))
+        for layout, given in {"fsdp2": [], "tp2": [TP2], "pp2": pipeline(2)}.items()
+        for name, optimizer in OPTIMIZERS.items()
+    ),
+    case("fsdp2_tp2_muon", nproc=4, overrides=[TP2], base=[OPTIMIZERS["muon"]], slow=True),
+    case("fsdp2_ep2_muon", nproc=2, overrides=[EP2], base=[OPTIMIZERS["muon"], QWEN3_MOE], slow=True),
     case("cp2", nproc=2, overrides=[CP2]),
     case("cp2_unbalanced", nproc=2, overrides=[CP2, UNBALANCED], slow=True),
     case("cp2_alltoall", nproc=2, overrides=[CP2, BY_HEADS]),

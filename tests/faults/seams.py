@@ -15,12 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import safetensors.torch
 import torch
 
 from titanrun.components.checkpoints.digested_file import DigestedFile
 from titanrun.components.data.loader import RowLoader
 from titanrun.components.metrics import background
 from titanrun.components.metrics.tensorboard import TensorBoardTracker
+from titanrun.distributed.shards import own_part
 from titanrun.training.engine import Engine
 from titanrun.training.trainer import Trainer
 from titanrun.worker.status import StatusFile
@@ -80,6 +82,16 @@ def kill_around_rename(step: int, after: bool) -> None:
         return moved
 
     Path.rename = renaming  # type: ignore[method-assign]
+
+
+def kill_amid_export() -> None:
+    """Dies when the weights of a Hugging Face folder are to be written, beside what is written already."""
+    safetensors.torch.save_file = lambda *_, **__: die()
+
+
+def kill_amid_gathering() -> None:
+    """Dies when the first weight of an export is gathered from all ranks."""
+    Engine.state_dict_stream = lambda *_, **__: die()  # type: ignore[method-assign, return-value, assignment]
 
 
 def kill_amid_purge() -> None:
@@ -295,6 +307,38 @@ def fails_at(calls: dict[str, int], kind: str, nth: int, number: int = errno.EIO
     calls[kind] = calls.get(kind, 0) + 1
     if calls[kind] == nth:
         raise OSError(number, os.strerror(number))
+
+
+def layers_take(seconds: float) -> None:
+    """The forward pass of the first layer takes so long."""
+    begin = Engine.__init__
+
+    def beginning(self: Engine, *arguments: Any, **options: Any) -> None:
+        begin(self, *arguments, **options)
+        layer = self.model.get_submodule("layers.0")
+        forward = layer.forward
+
+        def slow(*given: Any, **named: Any) -> Any:
+            time.sleep(seconds)
+            return forward(*given, **named)
+
+        layer.forward = slow  # type: ignore[method-assign]
+
+    Engine.__init__ = beginning  # type: ignore[method-assign]
+
+
+def bit_flips(name: str, after_passes: int) -> None:
+    """One bit of this rank's part of a weight flips when so many passes over a batch are done."""
+    forward_backward, calls = Engine.forward_backward, {"done": 0}
+
+    def computing(self: Engine, *batches: Any, **options: Any) -> Any:
+        output = forward_backward(self, *batches, **options)
+        calls["done"] += 1
+        if calls["done"] == after_passes:
+            own_part(self.model.get_parameter(name).detach()).view(torch.int32).view(-1)[0] ^= 1 << 20
+        return output
+
+    Engine.forward_backward = computing  # type: ignore[method-assign]
 
 
 def nothing() -> None:

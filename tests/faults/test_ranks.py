@@ -1,4 +1,4 @@
-"""Rows 17, 19, 21, 25, 27 and 44: two ranks of which one meets what the other does not, and other numbers of ranks than before."""
+"""Rows 17 to 25, 27, 44, 46, 47 and 54 as far as they need two ranks, of which one meets what the other does not."""
 
 import json
 import math
@@ -12,6 +12,7 @@ from tests.faults import seams
 from tests.faults.conftest import EVERY_3, Note, Run, said
 from tests.faults.processes import work, work_together
 from tests.worker.conftest import write_run
+from titanrun.components.checkpoints.store import CheckpointStore
 from titanrun.components.metrics.jsonl import read_metrics
 
 SHARDS = "parallelism.data_parallel_shard_degree=2"
@@ -128,3 +129,51 @@ def test_row_44_data_ends_for_all_ranks_at_once(run: Run) -> None:
     assert work_together(resolved, {}) == [0, 0]
     assert all("the data ran out after step 7 of 10" in log_of(resolved, rank) for rank in (0, 1))
     assert (resolved.parent / "checkpoint" / "step-7" / "manifest.json").exists()
+
+
+@pytest.mark.slow
+def test_row_46_a_slow_rank_is_named_within_20_steps(run: Run, note: Note) -> None:
+    resolved = run("run", SHARDS, "training.steps=20", "lr_scheduler.total_steps=20", "checkpoint.enable=false")
+    # the work of a step takes rank 1 half as long again as the other
+    assert work_together(resolved, {0: (seams.layers_take, 0.08), 1: (seams.layers_take, 0.12)}) == [0, 0]
+    assert said(resolved).count("is slow") == said(resolved).count("rank 1 is slow") == 1
+    found = {line["step"]: line["guard/slow_rank"] for line in read_metrics(resolved.parent / "metrics.jsonl") if "guard/slow_rank" in line}
+    assert set(found.values()) == {1}
+    outcome = f"named in the log and in metrics.jsonl at step {min(found)}"
+    note(46, injected="the forward pass of rank 1 of 2 takes 120 ms, that of the other 80 ms", outcome=outcome, lost="nothing")
+
+
+TWICE = ("debug.deterministic=true", "guard.replay_interval=4")
+COPIES = "parallelism.data_parallel_replicate_degree=2"
+
+
+@pytest.mark.slow
+def test_row_47_one_wrong_bit_is_found_and_its_rank_is_named(run: Run, uncut: Path, note: Note) -> None:
+    # four passes make four steps; the fifth would be the fourth step once more
+    split, copies = run("split", SHARDS, *TWICE), run("copies", COPIES, *TWICE)
+    assert work_together(split, {1: (seams.bit_flips, "norm.weight", 4)}) == [70, 70]
+    assert "error[corruption]: at step 4 model.norm.weight changed on rank 1 (" in said(split)
+    assert work_together(copies, {1: (seams.bit_flips, "norm.weight", 2)}) == [70, 70]
+    assert "error[corruption]: at step 3 copies of model.norm.weight" in said(copies)
+    assert not list((copies.parent / "checkpoint").glob("step-*"))
+    for resolved in (split, copies):
+        assert work_together(resolved, {}) == [0, 0]
+        assert losses(resolved) == pytest.approx(losses(uncut), rel=1e-5)
+    outcome = "exit 70 before anything is saved, tensor and rank (of copies: ranks) are named; goes on from the checkpoint before"
+    injected = "one bit of a weight of rank 1 of 2 flipped, with guard.replay_interval: 4: between two passes; between two steps, in a copy"
+    note(47, injected=injected, outcome=outcome, lost="one interval")
+
+
+@pytest.mark.slow
+def test_row_54_an_export_that_is_killed_is_not_there(run: Run, note: Note) -> None:
+    for ranks, fault in ((1, {0: (seams.kill_amid_export,)}), (2, {1: (seams.kill_amid_gathering,)})):
+        resolved = run(f"run-{ranks}", "checkpoint.last_save_in_hf=true", *([SHARDS] if ranks == 2 else []))
+        assert -signal.SIGKILL in work_together(resolved, fault, ranks)
+        assert not (resolved.parent / "hf").exists()
+        store = CheckpointStore(folder=resolved.parent / "checkpoint")
+        assert store.damage(10, "always") == []
+        assert work_together(resolved, {}, ranks) == [0] * ranks
+        assert (resolved.parent / "hf" / "model.safetensors").exists()
+        assert [entry.name for entry in resolved.parent.glob("hf*")] == ["hf"]
+    outcome = "no folder hf, the checkpoint verifies; the next start writes it whole, and nothing is left over"
+    note(54, injected="SIGKILL amid an export; of rank 1 of 2 while weights are gathered", outcome=outcome, lost="the export")

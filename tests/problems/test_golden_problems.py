@@ -19,7 +19,7 @@ from titanrun.recipe.resolve import check_tree, decided, resolve
 from titanrun.recipe.rules.book import RULES
 
 UNBUILT_CASES = (
-    *("expert-ranks-need-experts", "settings-need-semi-sync", "settings-of-no-parallelism", "settings-of-other-stages"),
+    *("expert-ranks-need-experts", "settings-of-no-parallelism", "settings-of-other-stages"),
     *("settings-that-nothing-reads", "settings-need-loader-processes"),
 )
 UNBUILT = [Path(__file__).parent / name for name in UNBUILT_CASES]

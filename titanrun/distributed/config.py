@@ -11,7 +11,6 @@ from titanrun.config.fields import bookkeeping, numerics, performance
 from titanrun.config.types import Fraction, NonNegativeInt, OrAuto, PositiveInt, RunPath, Text
 
 DEEPEP = "the exchange of tokens by DeepEP's kernels"
-REPLICAS = "torchft replica groups"
 BY_OPERATION = "op"
 
 
@@ -183,38 +182,6 @@ class CommConfig(Config):
     mode: Literal["default", "fake_backend", "local_tensor"] = numerics("default")
     """default: real communication; fake_backend: one process is the first of many ranks whose messages go nowhere, for a look at memory and
     speed; local_tensor: one process computes for many, which is not built yet."""
-
-
-class FaultToleranceConfig(Config):
-    """Replica groups that survive each other (torchft), and how they keep in step."""
-
-    enable: bool = bookkeeping(False, not_built=REPLICAS)
-    """Whether replica groups are used."""
-    process_group: Literal["gloo", "nccl"] = performance("gloo", not_built=REPLICAS)
-    """What connects the groups."""
-    process_group_timeout_ms: PositiveInt = bookkeeping(10000, unit="milliseconds", resume=True, not_built=REPLICAS)
-    """How long a collective between groups may take."""
-    replica_id: NonNegativeInt = bookkeeping(0, not_built=REPLICAS)
-    """Which of the groups this is, from 0."""
-    # 0 in torchtitan 0.2.2, which no run with replica groups can have
-    group_size: PositiveInt | None = numerics(None, unit="groups", not_built=REPLICAS)
-    """How many groups share the data; null only while they are not used."""
-    min_replica_size: PositiveInt = bookkeeping(1, unit="groups", not_built=REPLICAS)
-    """How many groups must be there for training to go on."""
-    semi_sync_method: Literal["local_sgd", "diloco"] | None = numerics(None, not_built=REPLICAS)
-    """How groups that do not meet at every step are averaged; null: they meet at every step."""
-    sync_steps: PositiveInt = numerics(5, unit="steps", not_built=REPLICAS)
-    """Steps between two meetings."""
-    should_quantize: bool = numerics(False, not_built=REPLICAS)
-    """Whether what the groups exchange is quantised."""
-    num_fragments: PositiveInt = numerics(1, not_built=REPLICAS)
-    """Parts of the model that are exchanged one after the other."""
-    module_fqns_per_model_fragment: tuple[tuple[Text, ...], ...] = numerics((), not_built=REPLICAS)
-    """The modules of each part by name; empty: split evenly."""
-    fragment_sync_delay: NonNegativeInt = numerics(0, unit="steps", not_built=REPLICAS)
-    """Steps between sending a part and using what came back."""
-    fragment_update_alpha: Fraction = numerics(0.0, not_built=REPLICAS)
-    """Weight of the group's own parameters where they are mixed with the exchanged ones."""
 
 
 class DebugConfig(Config):

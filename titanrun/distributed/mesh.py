@@ -76,6 +76,11 @@ class Meshes:
         degrees = self.degrees
         return self.rank // (degrees.context * degrees.tensor) % degrees.batch
 
+    @property
+    def stage(self) -> int:
+        """Which pipeline rank this is."""
+        return self.rank * self.degrees.pipeline // self.degrees.ranks
+
     def sum_(self, tensor: Tensor, *axes: str) -> Tensor:
         """Adds `tensor` up over the ranks along `axes`, in place."""
         return self._reduced(tensor, axes, dist.ReduceOp.SUM)

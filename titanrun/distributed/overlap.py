@@ -5,9 +5,10 @@ other stage of the rank. Each runs in a thread of its own.
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from threading import Condition, Thread
+from threading import Condition
 from typing import Any
 
 import torch
@@ -113,29 +114,24 @@ def run_pair(turns: Turns, action: _Action, context: _PipelineContext) -> None:
     loss = schedule._maybe_get_loss(backward, second.microbatch_index)
     schedule.backward_counter[second.stage_index] += 1
     is_last = schedule.backward_counter[second.stage_index] == schedule._n_microbatches
-    errors: list[BaseException] = []
 
     def go_backward() -> None:
+        # which accelerator is current is known to each thread by itself
+        if is_accelerator(backward.device):
+            torch.accelerator.set_device_index(backward.device.index)
         try:
-            # which accelerator is current is known to each thread by itself
-            if is_accelerator(backward.device):
-                torch.accelerator.set_device_index(backward.device.index)
             backward.backward_one_chunk(second.microbatch_index, loss=loss, full_backward=True, last_backward=is_last)
-        except BaseException as error:
-            errors.append(error)
         finally:
             turns.end()
 
     turns.begin()
-    thread = Thread(target=go_backward, name="backward", daemon=True)
-    thread.start()
-    try:
-        output = go_forward(forward, first, context)
-    finally:
-        turns.end()
-        thread.join()
-    if errors:
-        raise errors[0]
+    with ThreadPoolExecutor(max_workers=1) as other:
+        has_gone = other.submit(go_backward)
+        try:
+            output = go_forward(forward, first, context)
+        finally:
+            turns.end()
+    has_gone.result()
     hand_on(stages, first, second, output)
 
 

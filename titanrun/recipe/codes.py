@@ -169,6 +169,10 @@ RUN_MEANINGS: dict[str, Meaning] = {
         "the loss or the gradient norm became nan or infinite, and every later step would be lost",
         "lower optimizer.lr, warm up longer, or go on from an earlier checkpoint with other data",
     ),
+    "corruption": Meaning(
+        "bits differ that must be equal, of a batch computed twice or of copies on two ranks: a machine computes or keeps them wrong",
+        "start again, the run goes on from its last checkpoint; where the same machine is named twice, leave it out",
+    ),
     "memory": Meaning(
         "the device, or the machine, ran out of memory",
         "lower training.local_batch_size or training.seq_len, or set activation_checkpoint: full",

@@ -29,7 +29,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.schedule",
     "titanrun.recipe.rules.checkpoint",
     "titanrun.recipe.rules.optimizer",
-    "titanrun.recipe.rules.replicas",
+    "titanrun.recipe.rules.simulation",
     "titanrun.recipe.rules.guard",
     "titanrun.recipe.rules.profiling",
     "titanrun.recipe.rules.unread",

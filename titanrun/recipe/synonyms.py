@@ -126,7 +126,7 @@ def hinted(problem: Problem, data: Any) -> Problem:
     elif problem.code == "unknown-key":
         value = value_at(data, problem.path)
         hints = [found for path in leaves(value, problem.path) if (found := table.key_hint(path_text(path)))]
-        hint = "; ".join(hints[:MOST_HINTS])
+        hint = table.section_hint(path_text(problem.path)) or "; ".join(hints[:MOST_HINTS])
     else:
         return problem
     return replace(problem, help=hint, suggestion=None, fix=None) if hint else problem

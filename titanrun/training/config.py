@@ -1,12 +1,16 @@
 """The training section: batches, length, precision, memory."""
 
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
+
+from annotated_types import Gt
 
 from titanrun.components.data.config import DataLoaderConfig, DatasetConfig
 from titanrun.config.base import Config
 from titanrun.config.fields import bookkeeping, component, numerics, performance, section
 from titanrun.config.types import DtypeName, OrAuto, PositiveFloat, PositiveInt
 from titanrun.config.units import TokenCount
+
+MoreThanOne: TypeAlias = Annotated[float, Gt(1)]
 
 
 class TrainingConfig(Config):
@@ -58,6 +62,12 @@ class GuardConfig(Config):
     """How far above the median of recent steps a loss is reported as a spike, in standard deviations; null: never."""
     spike_window: PositiveInt = bookkeeping(128, unit="steps", resume=True)
     """How many steps are recent; the fewer, the sooner a new level of the loss counts as normal."""
+    replay_interval: PositiveInt | None = performance(None, unit="steps", resume=True, examples=[1000])
+    """Steps after which one is computed twice and compared bit by bit, and copies on several ranks with each other; a machine that
+    computes wrong without a word ends the run with exit code 70. Null: never."""
+    straggler_ratio: MoreThanOne | None = bookkeeping(1.3, resume=True)
+    """How many times as long as the other ranks' a rank's own work of a step takes, for some time, when it is reported as slow; null:
+    nobody is."""
     build_timeout_seconds: PositiveInt | None = bookkeeping(3600, unit="seconds", resume=True)
     """How long building the run may go on without a sign of life (each part that is ready, each batch of documents that is tokenised)
     before it counts as hung and ends with exit code 6; null: for ever."""

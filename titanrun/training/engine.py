@@ -3,7 +3,7 @@
 Shapes: B rows, T tokens of a row, V vocabulary.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -37,10 +37,14 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What a pass over batches gives: the loss as a sum over the tokens of all ranks, and their number. Both stay on the device."""
+    """What a pass over batches gives: the loss as a sum over the tokens of all ranks, and their number. All stay on the device.
+
+    `own_loss_sum` is the sum over what this rank computed itself.
+    """
 
     loss_sum: Tensor
     valid_tokens: Tensor
+    own_loss_sum: Tensor
 
     @property
     def loss(self) -> Tensor:
@@ -114,7 +118,7 @@ class Engine:
         sums = []
         for part in parts:
             sums.append(self.passes.backward(part.to(self.device), divisor))
-        return StepOutput(self._of_all_ranks(self._of_all_stages(torch.stack(sums).sum())), valid_tokens)
+        return self._output(torch.stack(sums).sum(), valid_tokens)
 
     def optim_step(self, *, lr: float | None = None, accepts: Callable[[Tensor], bool] = lambda norm: True) -> OptimOutput:
         """Clips, updates the weights, drops the gradients and moves the schedule on.
@@ -157,8 +161,8 @@ class Engine:
     def eval_forward(self, batch: TokenBatch) -> StepOutput:
         """The loss of all ranks' batches, without gradients."""
         share = self._own_share(batch)
-        loss_sum = self._of_all_ranks(self._of_all_stages(self.passes.loss_sum(share.to(self.device))))
-        return StepOutput(loss_sum, self._of_all_ranks(share.valid_count().to(self.device, non_blocking=True)))
+        own = self.passes.loss_sum(share.to(self.device))
+        return self._output(own, self._of_all_ranks(share.valid_count().to(self.device, non_blocking=True)))
 
     def forward(self, batch: TokenBatch, *, outputs: Sequence[str] = ("logprobs",), temperature: float = 1.0) -> dict[str, Tensor]:
         """Per-token outputs of a batch, in evaluation mode and fp32, on the device; of whole rows on each rank that shares them.
@@ -186,15 +190,21 @@ class Engine:
 
     def tensors(self, *, with_optimizer: bool = True) -> dict[str, Tensor]:
         """Weights and optimizer state by name, no copies: `model.<parameter>` and `optimizer.<parameter>.<state>`."""
-        weights = {MODEL_PREFIX + name: tensor.detach() for name, tensor in self.model.state_dict().items()}
-        return weights | flatten(self.model, self.optimizer) if with_optimizer else weights
+        # first, since it makes the state that an optimizer with averages keeps them beside
+        state = flatten(self.model, self.optimizer) if with_optimizer else {}
+        return {MODEL_PREFIX + name: tensor for name, tensor in self._weights().items()} | state
+
+    def loaded(self) -> None:
+        """To be called after `tensors` were written to: the model computes with what they hold."""
+        if hasattr(self.optimizer, "averages"):
+            self.optimizer.show_training_weights()
 
     def state_dict_stream(self, *, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """The whole weights by name, one at a time, cast to `dtype`: for who must not hold a second copy of the model.
 
         Ranks that hold parts must all read to the end.
         """
-        own, stages = {name: tensor.detach() for name, tensor in self.model.state_dict().items()}, self._group("pp")
+        own, stages = self._weights(), self._group("pp")
         whole = own.items() if stages is None else from_all_stages(own, stages, device=self.device)
         for name, tensor in whole:
             yield name, gathered(tensor if dtype is None else tensor.to(dtype))
@@ -221,6 +231,10 @@ class Engine:
         marked = self.marking(batch)
         return marked if self.rows is None else marked.shared(self.rows.own_share)
 
+    def _output(self, own_loss_sum: Tensor, valid_tokens: Tensor) -> StepOutput:
+        """What this rank computed, added up over all of them."""
+        return StepOutput(self._of_all_ranks(self._of_all_stages(own_loss_sum.clone())), valid_tokens, own_loss_sum)
+
     def _of_all_ranks(self, value: Tensor) -> Tensor:
         """A sum over this rank's tokens, made one over all tokens."""
         return value if self.meshes is None else self.meshes.sum_(value, "loss")
@@ -229,13 +243,23 @@ class Engine:
         """A loss that only the last pipeline stage computes, known to all stages."""
         return loss_sum if self.meshes is None else self.meshes.sum_(loss_sum, "pp")
 
+    def _weights(self) -> dict[str, Tensor]:
+        """The weights that the run is about, no copies: the average, where the optimizer trains others."""
+        averages: Mapping[Tensor, Tensor] = getattr(self.optimizer, "averages", {})
+        return {name: averages.get(tensor, tensor).detach() for name, tensor in self.model.state_dict(keep_vars=True).items()}
+
     @contextmanager
     def _mode(self, *, training: bool) -> Iterator[None]:
         before = self.model.training
+        averages = hasattr(self.optimizer, "averages") and before and not training
         self.model.train(training)
+        if averages:
+            self.optimizer.show_averages()
         try:
             yield
         finally:
+            if averages:
+                self.optimizer.show_training_weights()
             self.model.train(before)
 
     def _parameters(self) -> list[Tensor]:

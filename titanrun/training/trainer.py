@@ -26,9 +26,11 @@ from titanrun.training.evidence import Evidence, gather_evidence
 from titanrun.training.finite import FiniteGuard, NonFinite
 from titanrun.training.garbage import GarbageCollection
 from titanrun.training.recovery import Recovery
+from titanrun.training.replay import Replay
 from titanrun.training.save_times import SaveTimes
 from titanrun.training.signals import SignalRequests
 from titanrun.training.state import TrainState
+from titanrun.training.stragglers import StragglerWatch
 from titanrun.training.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -107,6 +109,8 @@ class Trainer:
     guard: FiniteGuard = field(default_factory=FiniteGuard)
     recovery: Recovery = field(default_factory=lambda: Recovery(GuardConfig()))
     watchdog: Watchdog = field(default_factory=lambda: Watchdog(GuardConfig()))
+    replay: Replay = field(default_factory=Replay)
+    stragglers: StragglerWatch = field(default_factory=StragglerWatch)
     on_bad_step: Callable[[Evidence], None] = lambda evidence: None
     has_trained: bool = False
     _lr: float = 0.0
@@ -123,6 +127,7 @@ class Trainer:
         self.signals.agree()
         with self.garbage:
             while self.rows.has_next() and self.state.step < self.plan.until and not self.signals.stop:
+                self.stragglers.begin_step()
                 with self.throughput.loading():
                     rows = self.rows.next_rows()
                 if self._train(rows):
@@ -139,8 +144,9 @@ class Trainer:
         """One optimizer step on this rank's rows of one global batch. Says whether it is done; a bad one may lead back instead."""
         check_token_ids(rows, self.plan.vocab_size)
         batches = TokenBatch.from_rows(rows).split(self.plan.rows_per_pass)
+        self.stragglers.begin_passes()
         with self.recorder.open():
-            output = self.engine.forward_backward(batches)
+            output = self.replay.forward_backward(self.engine, self.state.step + 1, batches)
             update = self.engine.optim_step(accepts=partial(self._accepts, batches, output))
         if update.is_skipped and not self._pass_over():
             return False
@@ -154,6 +160,7 @@ class Trainer:
         self.garbage.after_step(self.state.step)
         self.on_step(self.state.step)
         self.watchdog.after_step(self.state.step)
+        self.stragglers.after_step(self.state.step)
         self.signals.agree()
         return True
 
@@ -219,7 +226,7 @@ class Trainer:
         """Passes on the numbers of the current step, and what was recorded since the last time."""
         numbers = self.guard.read()
         values = {"loss": numbers.loss, "grad_norm": numbers.grad_norm, "lr": self._lr, "tokens_seen": self.state.tokens_seen}
-        values |= self.recovery.take() | self.guard.spikes.take()
+        values |= self.recovery.take() | self.guard.spikes.take() | self.stragglers.take()
         self.metrics.log(self.state.step, values | self.throughput.flush() | self.recorder.flush(self.engine.loss_group) | validation)
         self._logged_step = self.state.step
 
@@ -241,6 +248,7 @@ class Trainer:
         step = self.state.step
         try:
             with self.throughput.pause(), self.watchdog.saving():
+                self.replay.compare_copies(self.engine, step)
                 self.checkpoints.save(is_last=is_last, validation_loss=validation_loss)
             self.recovery.after_save(step)
         except NonFinite as error:

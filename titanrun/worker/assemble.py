@@ -89,7 +89,7 @@ def assembled(
                 checkpoints=checkpoints if writes(recipe.checkpoint) else None,
                 on_step=on_step,
                 watchdog=watchdog,
-                **guards(recipe, job, data.rows, device),
+                **guards(recipe, job, data.rows, engine),
                 on_first_step=partial(shorten_patience, recipe, meshes),
                 on_step_end=after_step,
             )

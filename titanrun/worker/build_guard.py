@@ -14,13 +14,17 @@ from typing import Any, NoReturn
 import torch
 
 from titanrun.components.data.loader import RowLoader
+from titanrun.distributed.agreement import current_ranks
 from titanrun.distributed.flight_recorder import write_collectives
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.run_dir import STATUS, read_json, write_json
+from titanrun.training.engine import Engine
 from titanrun.training.evidence import Evidence
 from titanrun.training.finite import FiniteGuard
 from titanrun.training.recovery import Recovery
+from titanrun.training.replay import Replay
 from titanrun.training.spikes import SpikeWatch
+from titanrun.training.stragglers import StragglerWatch
 from titanrun.training.watchdog import Hang, Watchdog
 from titanrun.worker.failures import EXIT_HANG
 from titanrun.worker.job import Job
@@ -32,10 +36,12 @@ LAST_WORDS_SECONDS = 3.0
 log = logging.getLogger(__name__)
 
 
-def guards(recipe: Recipe, job: Job, rows: RowLoader, device: torch.device) -> dict[str, Any]:
+def guards(recipe: Recipe, job: Job, rows: RowLoader, engine: Engine) -> dict[str, Any]:
     """The trainer's keywords for what judges its steps."""
     return {
-        "guard": build_finite_guard(recipe, device),
+        "replay": Replay(recipe.guard.replay_interval, current_ranks()),
+        "stragglers": build_straggler_watch(recipe, engine),
+        "guard": build_finite_guard(recipe, engine.device),
         "recovery": Recovery(recipe.guard),
         "on_bad_step": build_evidence_writer(recipe, job, rows),
     }
@@ -51,6 +57,14 @@ def build_finite_guard(recipe: Recipe, device: torch.device) -> FiniteGuard:
 def build_watchdog(recipe: Recipe, job: Job) -> Watchdog:
     """What ends this rank when it hangs."""
     return Watchdog(recipe.guard, partial(end_hung_rank, job))
+
+
+def build_straggler_watch(recipe: Recipe, engine: Engine) -> StragglerWatch:
+    """What measures this rank's own work."""
+    stage = 0 if engine.meshes is None else engine.meshes.stage
+    watch = StragglerWatch(recipe.guard.straggler_ratio, ranks=current_ranks(), stage=stage, device=engine.device)
+    watch.attach(engine.model, engine.optimizer)
+    return watch
 
 
 def build_evidence_writer(recipe: Recipe, job: Job, rows: RowLoader) -> Callable[[Evidence], None]:
@@ -100,7 +114,7 @@ def end_hung_rank(job: Job, hang: Hang) -> NoReturn:
         told += f", its last collectives in {collectives}"
     logging.getLogger(FAILURES).error("%s", told)
     if place.failure_file is not None:
-        write_json(place.failure_file, {"time": time.time(), "is_of_another": False, "text": told})
+        write_json(place.failure_file, {"time": time.time(), "is_of_another": False, "text": told, "exit_code": EXIT_HANG})
     status = read_json(run_dir / STATUS)
     if place.is_first and status:
         write_json(run_dir / STATUS, {**status, "state": "failed", "exit_code": EXIT_HANG})

@@ -9,6 +9,7 @@ from titanrun.config.problems import ProblemsFound
 from titanrun.config.render import render_text
 from titanrun.distributed.processes import is_of_another_rank
 from titanrun.training.finite import EXIT_NON_FINITE, NonFinite
+from titanrun.training.replay import Corruption
 
 EXIT_OUT_OF_SPACE = 7
 EXIT_HANG = 6
@@ -24,6 +25,7 @@ CPU_ALLOCATOR = "can't allocate memory"
 ANOMALY = "returned nan values in its"
 # a collective that nobody else joined
 TIMED_OUT = ("timed out", "timeout")
+HELP_CORRUPTION = "start again, it goes on from its last checkpoint; where it names the same machine twice, leave that one out"
 HELP_NON_FINITE = "lower optimizer.lr, or go on from an earlier checkpoint with other data"
 
 
@@ -50,6 +52,8 @@ def failure_of(error: BaseException) -> Failure:
         return Failure(error.exit_code, render_text(error.problems))
     if isinstance(error, NonFinite):
         return Failure(error.exit_code, f"error[non-finite]: {error}\n  = help: {HELP_NON_FINITE}")
+    if isinstance(error, Corruption):
+        return Failure(error.exit_code, f"error[corruption]: {error}\n  = help: {HELP_CORRUPTION}")
     if isinstance(error, RuntimeError) and ANOMALY in str(error):
         return Failure(
             EXIT_NON_FINITE, f"error[non-finite]: {error}\n  = help: the warning above says where it was called in the forward pass"

@@ -15,7 +15,7 @@ OLD_CONVERTERS = {"float8": "quantize.linear.float8", "mx": "quantize.linear.mx"
 DECAYING = Needs("lr_scheduler.decay_ratio", lambda value: value != 0, 0.5, "with a decay: lr_scheduler.decay_ratio is not 0")
 NEW_MODULES = {"lm_head": "output"}
 OWN_MODULES = ("torchtitan.models.", "torchtitan.experiments.")
-REPLICATED = "llama3 with the fault_tolerance section"
+REPLICATED = "llama3, without the replica groups of torchft"
 COMPILED = "the same model; parallelism comes from the parallelism section, not from compiler passes"
 FAMILIES: dict[str, tuple[str, str]] = {
     "llama3_ft": ("llama3", REPLICATED),

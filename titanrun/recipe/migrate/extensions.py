@@ -3,21 +3,21 @@
 from typing import Any
 
 from titanrun.recipe.migrate import conversions as to
-from titanrun.recipe.migrate.keys import Key, moved, on, refused, same, unread
+from titanrun.recipe.migrate.keys import Key, moved, on, refused, same, torchft, unread
 
-FLUX, REPLICAS = "flux", on("fault_tolerance.enable")
+FLUX = "flux"
 PASSES = "passes of torchtitan's compiler experiments; titanrun shards with FSDP2 and compiles with compile.enable"
 PLACEMENT = "a switch of the autoparallel experiment; in titanrun the parallelism section decides the placement"
 PICTURES = "a vision-language model is none of titanrun's families"
 SAMPLER = "torchtitan's sampling script reads it; a training run does not"
 
 EXTENSIONS: tuple[Key, ...] = (
-    same("fault_tolerance.sync_steps", 5, needs=(REPLICAS,), extension="llama3_ft"),
-    same("fault_tolerance.should_quantize", False, needs=(REPLICAS,), extension="llama3_ft"),
-    same("fault_tolerance.fragment_sync_delay", 0, needs=(REPLICAS,), extension="llama3_ft"),
-    same("fault_tolerance.fragment_update_alpha", 0.0, needs=(REPLICAS,), extension="llama3_ft"),
-    same("fault_tolerance.module_fqns_per_model_fragment", [], needs=(REPLICAS,), extension="llama3_ft"),
-    same("fault_tolerance.num_fragments", 1, needs=(REPLICAS,), extension="llama3_ft"),
+    torchft("fault_tolerance.sync_steps", 5, extension="llama3_ft"),
+    torchft("fault_tolerance.should_quantize", False, extension="llama3_ft"),
+    torchft("fault_tolerance.fragment_sync_delay", 0, extension="llama3_ft"),
+    torchft("fault_tolerance.fragment_update_alpha", 0.0, extension="llama3_ft"),
+    torchft("fault_tolerance.module_fqns_per_model_fragment", [], extension="llama3_ft"),
+    torchft("fault_tolerance.num_fragments", 1, extension="llama3_ft"),
     same("training.classifier_free_guidance_prob", 0.0, extension=FLUX),
     same("training.img_size", 256, extension=FLUX),
     same("training.test_mode", False, extension=FLUX),
@@ -73,7 +73,7 @@ EXPERIMENTS: dict[str, str] = {
     "simple_fsdp": "mapped to the family itself: titanrun shards with FSDP2; `compile.graph_passes` is refused",
     "compiler_toolkit": "mapped to the family itself; `compile.joint_passes` and `compile.passes` are refused",
     "autoparallel": "mapped to the family itself: the parallelism section says the placement that a solver finds there",
-    "llama3_ft (torchft)": "mapped to llama3 with the fault_tolerance section",
+    "llama3_ft (torchft)": "mapped to llama3; `fault_tolerance` is refused",
     "transformers_modeling_backend": "mapped to `model: {name: transformers, path: ...}`, available when that component is built",
     "flux": "mapped to the family flux, available when it is built; what only its sampling script reads is left out",
     "vlm": "refused: a vision-language model is none of titanrun's families",

@@ -4,6 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+TORCHFT = (
+    "torchft is not supported: a group that dies takes its rows out of the batch, and here a step has the same rows at every start; "
+    "launch.max_restarts starts workers that died again, from the last checkpoint"
+)
 Outcome = Literal["mapped", "changed", "unread", "refused"]
 Values = Mapping[str, Any]
 """Every key of torchtitan's configuration with its value, written or by default."""
@@ -77,6 +81,16 @@ def unread(path: str, default: Any, why: str, **options: Any) -> Key:
 def refused(path: str, default: Any, why: str, **options: Any) -> Key:
     """A key that titanrun has no place for."""
     return Key(path, default, None, "refused", why, **options)
+
+
+def torchft(path: str, default: Any, **options: Any) -> Key:
+    """A key of torchft's replica groups; its default, too, means nothing without them."""
+    return refused(path, default, TORCHFT, needs=(on("fault_tolerance.enable"),), convert=refused_unless_default, **options)
+
+
+def refused_unless_default(key: Key, value: Any, _: Values) -> Converted:
+    """The default is what nobody asked for."""
+    return Converted({}, how=f"left out: {key.how}") if value == key.default else Converted({}, refused=key.how)
 
 
 def on(path: str) -> Needs:

@@ -5,11 +5,11 @@ there in this version is not written here: it is looked up among the configs whe
 """
 
 from titanrun.recipe.migrate import conversions as to
-from titanrun.recipe.migrate.keys import Key, above_one, above_zero, listed, moved, on, one_of, refused, same, unread
+from titanrun.recipe.migrate.keys import TORCHFT, Key, above_one, above_zero, listed, moved, on, one_of, refused, same, torchft, unread
 
 PROFILING, SNAPSHOTS = on("profiling.enable_profiling"), on("profiling.enable_memory_snapshot")
 TENSORBOARD, CHECKPOINTS, COMPILE = on("metrics.enable_tensorboard"), on("checkpoint.enable"), on("compile.enable")
-VALIDATION, REPLICAS = on("validation.enable"), on("fault_tolerance.enable")
+VALIDATION = on("validation.enable")
 TENSOR, PIPELINE = above_one("parallelism.tensor_parallel_degree"), above_one("parallelism.pipeline_parallel_degree")
 CONTEXT, EXPERT = above_one("parallelism.context_parallel_degree"), above_one("parallelism.expert_parallel_degree")
 AC = "activation_checkpoint"
@@ -125,7 +125,7 @@ PARALLELISM = (
 )
 CHECKPOINT = (
     same("checkpoint.enable", False),
-    same("checkpoint.enable_ft_dataloader_checkpoints", True, needs=(CHECKPOINTS, REPLICAS)),
+    torchft("checkpoint.enable_ft_dataloader_checkpoints", True),
     same("checkpoint.folder", "checkpoint", needs=(CHECKPOINTS,)),
     same("checkpoint.interval", 500, needs=(CHECKPOINTS,)),
     same("checkpoint.initial_load_path", None, needs=(CHECKPOINTS,)),
@@ -217,13 +217,13 @@ MEMORY_ESTIMATION = (
     unread("memory_estimation.disable_fake_mode", False, ESTIMATION),
 )
 FAULT_TOLERANCE = (
-    same("fault_tolerance.enable", False),
-    same("fault_tolerance.process_group", "gloo", needs=(REPLICAS,)),
-    same("fault_tolerance.process_group_timeout_ms", 10000, needs=(REPLICAS,)),
-    same("fault_tolerance.replica_id", 0, needs=(REPLICAS,)),
-    same("fault_tolerance.group_size", 0, convert=to.empty_is_null, needs=(REPLICAS,)),
-    same("fault_tolerance.min_replica_size", 1, needs=(REPLICAS,)),
-    same("fault_tolerance.semi_sync_method", None, needs=(REPLICAS,)),
+    refused("fault_tolerance.enable", False, TORCHFT),
+    torchft("fault_tolerance.process_group", "gloo"),
+    torchft("fault_tolerance.process_group_timeout_ms", 10000),
+    torchft("fault_tolerance.replica_id", 0),
+    torchft("fault_tolerance.group_size", 0),
+    torchft("fault_tolerance.min_replica_size", 1),
+    torchft("fault_tolerance.semi_sync_method", None),
 )
 EXPERIMENTAL = (
     refused("experimental.custom_import", "", CODE, convert=to.empty_is_refused),

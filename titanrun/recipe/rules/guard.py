@@ -20,6 +20,18 @@ def rollback_needs_checkpoints(run: Recipe) -> Iterator[Finding]:
         yield Finding(message, (POLICY, ("checkpoint", name)), help=help)
 
 
+@rule("replay-needs-determinism")
+def replay_needs_determinism(run: Recipe) -> Iterator[Finding]:
+    """guard.replay_interval compares two passes bit by bit: only kernels that give the same bits twice say anything, so it needs
+    debug.deterministic, and debug.deterministic_warn_only off."""
+    if run.guard.replay_interval is None or (run.debug.deterministic and not run.debug.deterministic_warn_only):
+        return
+    name, needed = ("deterministic_warn_only", "false") if run.debug.deterministic else ("deterministic", "true")
+    message = f"two passes are compared bit by bit, and may differ without a fault while debug.{name} is not {needed}"
+    help = f"set debug.{name}: {needed}, or remove guard.replay_interval"
+    yield Finding(message, (("guard", "replay_interval"), ("debug", name)), help=help)
+
+
 @rule("guard-limits-need-policy")
 def guard_limits_need_policy(run: Recipe) -> Iterator[Finding]:
     """guard.max_skips counts skipped updates, guard.max_rollbacks the times the run went back, guard.spike_window looks for spikes:

@@ -19,7 +19,7 @@ def steps_early(run: Recipe) -> bool:
 @rule("early-step-stands-alone")
 def early_step_stands_alone(run: Recipe) -> Iterator[Finding]:
     """early_step_in_backward updates a parameter before the other gradients are there: their norm cannot be clipped, no update can be
-    skipped, and pipeline parallelism, expert parallelism and replica groups need the gradients for longer. Switch one of the two off."""
+    skipped, and pipeline parallelism and expert parallelism need the gradients for longer. Switch one of the two off."""
     if not steps_early(run):
         return
     clashes: list[tuple[bool, DataPath, str, str]] = [
@@ -27,7 +27,6 @@ def early_step_stands_alone(run: Recipe) -> Iterator[Finding]:
         (run.parallelism.pipeline_parallel_degree > 1, at("pipeline_parallel_degree"), "summed over microbatches", "use no pipeline"),
         (run.parallelism.expert_parallel_degree > 1, at("expert_parallel_degree"), "summed over expert ranks", "use no expert ranks"),
         (run.guard.non_finite == "skip", ("guard", "non_finite"), "left out", "set guard.non_finite: stop"),
-        (run.fault_tolerance.enable, ("fault_tolerance", "enable"), "shared by replica groups", "set fault_tolerance.enable: false"),
     ]
     for clash, path, use, help in clashes:
         if clash:

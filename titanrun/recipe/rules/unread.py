@@ -14,8 +14,8 @@ LOADING = ("folder", "load_only", "load_step", "exclude_from_loading")
 TRACES = ("save_traces_folder", "profiler_active", "profiler_warmup")
 COMPILING = ("components", "backend")
 RECORDING = ("save_traces_folder", "save_traces_file_prefix")
-FRAGMENTS = ("num_fragments", "module_fqns_per_model_fragment", "fragment_sync_delay", "fragment_update_alpha", "should_quantize")
 WARMUP = ("warmup_start_factor", "first_step")
+MEETING = ("rdzv_endpoint", "rdzv_id", "rdzv_timeout_seconds")
 DECAY = ("decay_type", "min_lr_factor")
 
 
@@ -147,25 +147,12 @@ def settings_need_loader_processes(run: Recipe) -> Iterator[Finding]:
                 yield unread((section, "dataloader", name), count, "is 0", "set num_workers above 0, or remove it")
 
 
-@rule("settings-need-replicas")
-def settings_need_replicas(run: Recipe) -> Iterator[Finding]:
-    """While fault_tolerance.enable is false there are no replica groups, and the rest of the section is not read. Switch it on, or
-    remove the rest."""
-    if not run.fault_tolerance.enable:
-        names: list[DataPath] = [("fault_tolerance", name) for name in type(run.fault_tolerance).model_fields if name != "enable"]
-        for path in [*names, ("checkpoint", "enable_ft_dataloader_checkpoints")]:
-            yield unread(path, ("fault_tolerance", "enable"), "is false", "set fault_tolerance.enable: true, or remove it")
-
-
-@rule("settings-need-semi-sync")
-def settings_need_semi_sync(run: Recipe) -> Iterator[Finding]:
-    """Replica groups that meet at every step have no sync_steps, and only diloco exchanges the model in fragments. Choose a
-    semi_sync_method, or remove the setting."""
-    method, switch = run.fault_tolerance.semi_sync_method, ("fault_tolerance", "semi_sync_method")
-    if not run.fault_tolerance.enable or method == "diloco":
-        return
-    for name in FRAGMENTS if method else ("sync_steps", *FRAGMENTS):
-        yield unread(("fault_tolerance", name), switch, f"is {method or 'null'}", "choose another semi_sync_method, or remove it")
+@rule("settings-need-nodes")
+def settings_need_nodes(run: Recipe) -> Iterator[Finding]:
+    """One machine meets nobody: where and how is read only with launch.nnodes above 1. Remove it, or set nnodes."""
+    if run.launch.nodes == 1:
+        for name in MEETING:
+            yield unread(("launch", name), ("launch", "nnodes"), "is 1", "set launch.nnodes above 1, or remove it")
 
 
 @rule("balance-needs-experts")
