@@ -89,8 +89,7 @@ class Engine:
         early: EarlySteps | None = None,
     ) -> None:
         self.model = model
-        self.optimizer = optimizer
-        self.schedule = schedule
+        self.optimizer, self.schedule = optimizer, schedule
         self.passes = WholeModel(model, loss, precision, device) if passes is None else passes
         self.device = device
         self.max_norm, self.early = max_norm, early
