@@ -234,8 +234,8 @@ LAYOUTS = [
     case("tp2_deepseek_v3_whole_queries", nproc=2, base=[*DEEPSEEK, "model.q_lora_rank=null"], overrides=[TP2], slow=True),
     case("cp2_deepseek_v3", nproc=2, base=DEEPSEEK, overrides=[CP2], slow=True),
     case("cp2_alltoall_deepseek_v3", nproc=2, base=DEEPSEEK, overrides=[CP2, BY_HEADS], slow=True),
-    case("fsdp2_deepseek_v3_compiled", nproc=2, base=DEEPSEEK, overrides=COMPILED, slow=True),
-    case("fsdp4_ep2_deepseek_v3", nproc=4, base=DEEPSEEK, overrides=[EP2], slow=True),
+    case("fsdp4_ep2_deepseek_v3_compiled", nproc=4, base=DEEPSEEK, overrides=[EP2, *COMPILED], slow=True),
+    case("pp4_deepseek_v3", nproc=4, base=DEEPSEEK, overrides=[*pipeline(4), *FOUR_STAGES], slow=True),
     case("pp2_dualpipev_ep2_deepseek_v3", nproc=4, base=DEEPSEEK, overrides=[*pipeline(2, "DualPipeV"), *FOUR_STAGES, EP2], slow=True),
     case(
         "fsdp2_tp2_pp2_looped_ep4_deepseek_v3",
