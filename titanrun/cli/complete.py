@@ -52,6 +52,19 @@ COMMAND_LINES: dict[str, Takes] = {
     "train": Takes((("files",), ("overrides",)), {"--nproc": None}),
     "resume": Takes((("files",), ("overrides",))),
     "fork": Takes((("files",), ("overrides",))),
+    "generate": Takes(
+        (("files",), ()),
+        {
+            "--prompt": None,
+            "--max-new-tokens": None,
+            "--temperature": None,
+            "--top-k": None,
+            "--top-p": None,
+            "--seed": None,
+            "--stop": None,
+            **flags("--ignore-eos", "--add-bos", "--chat", "--json"),
+        },
+    ),
     "reproduce": Takes((("files",), ()), {"--steps": None, "--out": "files", "--tolerance": None}),
     "checkpoint": Takes((("checkpoint_commands",), ("files",), ("files",), ("overrides",))),
     "plan": Takes(
