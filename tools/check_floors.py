@@ -27,12 +27,15 @@ FLOORS = [
 ]
 # torch-free modules beside their implementations that the description wing reads
 DESCRIPTION_BESIDE_EXECUTION = {
+    "titanrun.components.checkpoints.addresses",
+    "titanrun.components.checkpoints.commits",
     "titanrun.components.checkpoints.digested_file",
     "titanrun.components.checkpoints.manifest",
     "titanrun.components.checkpoints.quantization",
     "titanrun.components.checkpoints.retention",
     "titanrun.components.checkpoints.whole_folder",
     "titanrun.components.metrics.jsonl",
+    "titanrun.components.optimizers.claims",
     "titanrun.components.schedules.decays",
     "titanrun.components.schedules.one_cycle",
     "titanrun.components.schedules.warmup",
@@ -62,11 +65,13 @@ HEAVY = {"torch", "torchao", "datasets", "transformers", "tokenizers", "safetens
 # where a function may import: the registry finds components by name, the command line loads one command
 FUNCTION_IMPORTS_ALLOWED = ("titanrun.config.registry", "titanrun.cli")
 ENVIRONMENT_READERS = {"titanrun.launch.environment", "titanrun.distributed.environment"}
-# the rim of each wing; trackers, which are foreign code that must not stop a run; a library that raises nothing narrower; ranks that
+# the rim of each wing; stores, whose libraries share no exception;
+# trackers, which are foreign code that must not stop a run; a library that raises nothing narrower; ranks that
 # would wait for ever for one that failed
 MAY_CATCH_ALL = {
     "titanrun.worker.main",
     "titanrun.cli.guard",
+    "titanrun.components.checkpoints.addresses",
     "titanrun.components.metrics.background",
     "titanrun.components.metrics.log",
     "titanrun.components.tokenizers.huggingface",

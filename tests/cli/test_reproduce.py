@@ -157,3 +157,9 @@ def test_where_there_is_nothing_to_reproduce_nothing_is_written(tmp_path: Path) 
 def test_numbers_that_mean_nothing_are_refused(tmp_path: Path, words: list[str], said: str) -> None:
     done = titanrun(tmp_path, "reproduce", "run", *words)
     assert (done.returncode, done.stderr.startswith(f"error[usage]: {said}")) == (NOTHING_TO_REPRODUCE, True)
+
+
+def test_it_is_started_once_for_all_ranks(tmp_path: Path) -> None:
+    done = titanrun(tmp_path, "reproduce", "run", WORLD_SIZE="2", RANK="1")
+    assert done.returncode == NOTHING_TO_REPRODUCE
+    assert "this is one of 2 ranks that torchrun or srun started" in done.stderr

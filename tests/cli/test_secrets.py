@@ -142,7 +142,7 @@ def test_no_command_on_a_run_writes_or_says_a_secret(titanrun: Run, tmp_path: Pa
     assert titanrun("resume", "out", "training.steps=3", "metrics.trackers[0].breaks=false").returncode == 0
     again = titanrun("reproduce", "out/checkpoint/step-2", "--out", "again")
     assert (again.returncode, "equal: 2 logged steps" in again.stdout) == (0, True), again.stdout + again.stderr
-    for command in (["show", "again/resolved.yaml"], ["validate", "again/resolved.yaml", "--level", "build"]):
+    for command in (["show", "again/resolved.yaml"], ["validate", "again/resolved.yaml", "--level", "environment"]):
         assert titanrun(*command).returncode == 0
     for command in (["checkpoint", "show", "out"], ["checkpoint", "verify", "out"], ["diff-config", "out", "again"]):
         assert titanrun(*command).returncode in (0, 1)

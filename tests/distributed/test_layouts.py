@@ -25,11 +25,27 @@ UNTIED = "model.tie_word_embeddings=false"
 ODD = "model.vocab_size=2049"
 COMPILED = ["compile={enable: true, backend: aot_eager}"]
 OPERATIONS = "activation_checkpoint={name: selective, selective_ac_option: op}"
+OPTIMIZERS = {
+    "muon": "optimizer={name: muon, ns_dtype: float32, param_groups: [{match: ['layers.*.w1.weight'], lr: 1.0e-3}]}",
+    "schedule_free": "optimizer={name: schedule_free_adamw, no_decay: [norms]}",
+    "sgd": "optimizer={name: sgd, momentum: 0.9}",
+    "bf16_states": "optimizer={name: adamw, state_dtype: bfloat16}",
+}
 QWEN3 = "model={name: qwen3, flavor: debugmodel, n_layers: 2}"
 LONGER_HELD_OUT = [*EXPERTS, "validation.seq_len=96"]
 QWEN3_MOE = (
     "model={name: qwen3, flavor: debugmodel_moe, n_layers: 2, moe: {num_experts: 8, top_k: 2, hidden_dim: 128, num_shared_experts: 1}}"
 )
+# latent attention with compressed queries, a dense layer, experts in groups, YaRN
+LATENT = "q_lora_rank: 24, kv_lora_rank: 32, qk_nope_head_dim: 16, qk_rope_head_dim: 8, v_head_dim: 16"
+IN_GROUPS = "{num_experts: 8, top_k: 2, hidden_dim: 64, score_func: sigmoid, num_expert_groups: 4, num_limited_groups: 2}"
+STRETCHED = "{scaling: {name: yarn, original_max_position_embeddings: 32, mscale_all_dim: 1.0}}"
+DEEPSEEK_SIZES = f"dim: 64, n_layers: 4, n_heads: 4, {LATENT}, feed_forward: {{hidden_dim: 96}}, rope: {STRETCHED}, moe: {IN_GROUPS}"
+DEEPSEEK_MODEL = f"model={{name: deepseek_v3, flavor: debugmodel, {DEEPSEEK_SIZES}}}"
+# gradients that are nothing but rounding move weights by the learning rate, unless they are small beside it
+LARGE_EPS = "optimizer.eps=1.0e-5"
+DEEPSEEK = (DEEPSEEK_MODEL, LARGE_EPS)
+DEEPSEEK_FLEX = (DEEPSEEK_MODEL.replace("flavor: debugmodel", "flavor: debugmodel_flex_attn"), LARGE_EPS)
 
 
 # documents of the tiny corpus are about a hundred tokens long
@@ -76,6 +92,13 @@ LAYOUTS = [
     case("fsdp3_uneven", nproc=3, base=["training.global_batch_size=6"], slow=True),
     case("fsdp2_tied", nproc=2, base=["model.tie_word_embeddings=true"], slow=True),
     case("fsdp2_unclipped", nproc=2, base=["training.max_norm=null"], slow=True),
+    *(
+        case(f"{layout}_{name}", nproc=2, overrides=given, base=[optimizer], slow=(layout, name) != ("fsdp2", "muon"))
+        for layout, given in {"fsdp2": [], "tp2": [TP2], "pp2": pipeline(2)}.items()
+        for name, optimizer in OPTIMIZERS.items()
+    ),
+    case("fsdp2_tp2_muon", nproc=4, overrides=[TP2], base=[OPTIMIZERS["muon"]], slow=True),
+    case("fsdp2_ep2_muon", nproc=2, overrides=[EP2], base=[OPTIMIZERS["muon"], QWEN3_MOE], slow=True),
     case("cp2", nproc=2, overrides=[CP2]),
     case("cp2_unbalanced", nproc=2, overrides=[CP2, UNBALANCED], slow=True),
     case("cp2_alltoall", nproc=2, overrides=[CP2, BY_HEADS]),
@@ -160,6 +183,7 @@ LAYOUTS = [
     case("experts_fsdp2", nproc=2, base=EXPERTS, slow=True),
     case("fsdp2_ep2", nproc=2, base=EXPERTS, overrides=[EP2]),
     case("fsdp2_ep2_recomputed", nproc=2, base=EXPERTS, overrides=[EP2, "activation_checkpoint=full"], slow=True),
+    case("fsdp2_ep2_operations_recomputed", nproc=2, base=EXPERTS, overrides=[EP2, OPERATIONS], slow=True),
     case("fsdp2_ep2_offload", nproc=2, base=EXPERTS, overrides=[EP2, "training.enable_cpu_offload=true"], slow=True),
     case("fsdp2_ep2_one_pass", nproc=2, base=[*EXPERTS, "training.global_batch_size=4"], overrides=[EP2], slow=True),
     case("fsdp4_ep2", nproc=4, base=EXPERTS, overrides=[EP2], slow=True),
@@ -184,6 +208,30 @@ LAYOUTS = [
     case("fsdp2_cp2_ep4", nproc=4, base=EXPERTS, overrides=[CP2, EP4], slow=True),
     case("fsdp2_tp2_pp2_ep2_etp2", nproc=8, base=EXPERTS, overrides=[*pipeline(2), TP2, EP2, ETP2], slow=True),
     case("hsdp2x2_ep2", nproc=4, base=EXPERTS, overrides=[EP2, DDP2], slow=True),
+    case("fsdp2_deepseek_v3_recomputed", nproc=2, base=DEEPSEEK, overrides=["activation_checkpoint=full"], slow=True),
+    case("tp2_deepseek_v3", nproc=2, base=DEEPSEEK, overrides=[TP2], slow=True),
+    case("tp2_deepseek_v3_whole_stream", nproc=2, base=DEEPSEEK, overrides=[TP2, WHOLE_STREAM], slow=True),
+    case("tp2_deepseek_v3_whole_queries", nproc=2, base=[*DEEPSEEK, "model.q_lora_rank=null"], overrides=[TP2], slow=True),
+    case("cp2_deepseek_v3", nproc=2, base=DEEPSEEK, overrides=[CP2], slow=True),
+    case("cp2_alltoall_deepseek_v3", nproc=2, base=DEEPSEEK, overrides=[CP2, BY_HEADS], slow=True),
+    case("fsdp2_deepseek_v3_compiled", nproc=2, base=DEEPSEEK, overrides=COMPILED, slow=True),
+    case("fsdp4_ep2_deepseek_v3", nproc=4, base=DEEPSEEK, overrides=[EP2], slow=True),
+    case("pp2_dualpipev_ep2_deepseek_v3", nproc=4, base=DEEPSEEK, overrides=[*pipeline(2, "DualPipeV"), *FOUR_STAGES, EP2], slow=True),
+    case(
+        "fsdp2_tp2_pp2_looped_ep4_deepseek_v3",
+        nproc=8,
+        base=DEEPSEEK,
+        overrides=[*pipeline(2, "Interleaved1F1B"), *FOUR_STAGES, TP2, EP4],
+        slow=True,
+    ),
+    case(
+        "fsdp2_tp2_pp2_looped_ep2_etp2_deepseek_v3",
+        nproc=8,
+        base=DEEPSEEK,
+        overrides=[*pipeline(2, "Interleaved1F1B"), *FOUR_STAGES, TP2, EP2, ETP2],
+        slow=True,
+    ),
+    case("fsdp2_pp2_ep2_deepseek_v3_flex_recomputed", nproc=4, base=DEEPSEEK_FLEX, overrides=[*pipeline(2), EP2, OPERATIONS], slow=True),
 ]
 
 

@@ -11,6 +11,7 @@ import torch
 
 from tests.distributed.ranks import TEXT, train
 from titanrun.distributed.shards import own_part
+from titanrun.models.deepseek_v3.model import DeepseekV3
 from titanrun.models.llama3.model import Llama3
 from titanrun.models.qwen3.model import Qwen3
 from titanrun.recipe.plan.memory import ERROR_BAND
@@ -75,8 +76,10 @@ def test_a_rank_keeps_what_the_plan_says(nproc: int, overrides: list[str], tmp_p
         (Llama3, "{name: llama3, flavor: debugmodel}"),
         (Qwen3, "{name: qwen3, flavor: debugmodel}"),
         (Qwen3, "{name: qwen3, flavor: debugmodel_moe, moe: {num_experts: 8, top_k: 2}}"),
+        (DeepseekV3, "{name: deepseek_v3, flavor: debugmodel, n_dense_layers: 0, q_lora_rank: 128}"),
+        (DeepseekV3, "{name: deepseek_v3, flavor: debugmodel, n_dense_layers: 6}"),
     ],
-    ids=["llama3", "qwen3", "experts"],
+    ids=["llama3", "qwen3", "experts", "deepseek_v3", "latent attention"],
 )
 def test_layers_keep_what_the_formula_says(family: Any, model: str, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
@@ -95,6 +98,6 @@ def test_layers_keep_what_the_formula_says(family: Any, model: str, tmp_path: Pa
 
     stream = torch.randn(2, 64, run.model.stream_width(), requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        out = next(iter(built.layers.values()))(stream, built.rope_rows(64, None))
+        out = next(iter(built.layers.values()))(stream, built.rope_rows(64, None), None)
     assert out.requires_grad
     assert sum(held.values()) == pytest.approx(2 * 64 * 4 * sum(run.model.kept_widths()), rel=ERROR_BAND)

@@ -5,20 +5,33 @@ from typing import Any
 
 import pytest
 
+from titanrun.models.deepseek_v3.config import DeepseekV3Config
 from titanrun.models.llama3.config import Llama3Config
 from titanrun.models.qwen3.config import Qwen3Config
 from titanrun.models.shared.config import ModelConfig
-from titanrun.models.shared.flavors import spell_out
+from titanrun.models.shared.flavors import overlaid, spell_out
 
 TINY_LLAMA3 = {"vocab_size": 96, "dim": 64, "n_layers": 2, "n_heads": 4, "max_seq_len": 16384}
 TINY_QWEN3 = {**TINY_LLAMA3, "n_kv_heads": 2, "head_dim": 16, "feed_forward": {"hidden_dim": 128}}
+TINY_DEEPSEEK_V3 = {
+    **TINY_LLAMA3,
+    "n_layers": 3,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "feed_forward": {"hidden_dim": 96},
+    "rope": {"scaling": None},
+    "moe": {"num_experts": 8, "top_k": 3, "hidden_dim": 32},
+}
 
 
 def maker(family: type[ModelConfig], tiny: dict[str, Any]) -> Callable[..., Any]:
     """Makes resolved configs of a family; without a flavor a tiny one, with `fields` on top."""
 
     def make(flavor: str | None = None, **fields: Any) -> ModelConfig:
-        written = {"flavor": flavor, **fields} if flavor else {**tiny, **fields}
+        written = {"flavor": flavor, **fields} if flavor else overlaid(tiny, fields)
         return family.model_validate(spell_out(family.model_validate(written)))
 
     return make
@@ -32,3 +45,8 @@ def llama3() -> Callable[..., Llama3Config]:
 @pytest.fixture
 def qwen3() -> Callable[..., Qwen3Config]:
     return maker(Qwen3Config, TINY_QWEN3)
+
+
+@pytest.fixture
+def deepseek_v3() -> Callable[..., DeepseekV3Config]:
+    return maker(DeepseekV3Config, TINY_DEEPSEEK_V3)

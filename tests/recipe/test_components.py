@@ -26,7 +26,7 @@ KEYWORDS = {
     "trackers": {"run_dir"},
     "launch": {"resolved", "processes"},
     "converters": {"model"},
-    "rope_scaling": {"frequencies"},
+    "rope_scaling": {"frequencies", "theta"},
 }
 
 

@@ -42,16 +42,25 @@ def test_a_changed_line_and_the_lines_around_it_lose_their_secrets(repository: P
     (repository / "canary-7.txt").touch()
     found = state_of(repository, "canary-7")
     assert found.is_dirty
-    assert "+line ***" in found.diff
-    assert "+DB_PASSWORD=***" in found.diff
+    assert "+line ***" in str(found.diff)
+    assert "+DB_PASSWORD=***" in str(found.diff)
     assert found.untracked == ("***.txt",)
     assert "canary-7" not in repr(found)
+
+
+def test_a_git_that_does_not_answer_leaves_open_what_it_would_have_said(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = repository / "broken"
+    broken.write_text('#!/bin/sh\ncase "$*" in *diff*) exit 1;; esac\nexec git "$@"\n')
+    broken.chmod(0o755)
+    monkeypatch.setattr(module, "GIT", (str(broken),))
+    found = state_of(repository)
+    assert (found.diff, found.is_dirty, len(found.commit)) == (None, None, 40)
 
 
 def test_a_long_diff_is_cut_at_a_line(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_BYTES", 400)
     (repository / "notes.txt").write_text("".join(f"changed {number}\n" for number in range(100)))
-    *lines, cut = state_of(repository).diff.splitlines(keepends=True)
+    *lines, cut = str(state_of(repository).diff).splitlines(keepends=True)
     assert cut == CUT
     assert 100 < sum(map(len, lines)) <= 400
     assert lines[-1].endswith("\n")
@@ -62,5 +71,5 @@ def test_a_diff_starts_no_program_that_the_folder_names(repository: Path) -> Non
     with (repository / ".git" / "config").open("a") as config:
         config.write(f'[diff "mine"]\n\tcommand = touch {repository}/ran\n\ttextconv = touch {repository}/ran;\n')
     (repository / "notes.txt").write_text("other\n")
-    assert "+other" in state_of(repository).diff
+    assert "+other" in str(state_of(repository).diff)
     assert not (repository / "ran").exists()

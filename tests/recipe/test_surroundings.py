@@ -61,6 +61,7 @@ def test_another_commit_and_other_uncommitted_changes_have_a_line(start: dict[st
         f"git commit {'a' * 12} -> {'b' * 12}",
         "uncommitted changes: git-1.diff -> none",
     ]
+    assert said(start, git={**GIT, "dirty": None, "diff": None}) == ["uncommitted changes are not known: git did not say"]
     assert said(start, git=None) == ["the working directory was in a git repository"]
 
 

@@ -27,7 +27,7 @@ def test_attention_that_does_not_cross_documents_trains_alike_with_every_back_en
     assert others == [within, within]
 
 
-@pytest.mark.parametrize("family", ["llama3", "qwen3"])
+@pytest.mark.parametrize("family", ["llama3", "qwen3", "deepseek_v3"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_model_has_the_attention_that_the_recipe_names(backend, family, tmp_path):
     recipe = recipe_of(tmp_path, family, f"model.attention.backend={backend}", "model.attention.mask=block_causal")
@@ -50,7 +50,7 @@ def test_end_tokens_tell_documents_apart_where_the_data_has_no_positions(tmp_pat
     assert build_marking(causal, tokenizer)(batch).documents is None
 
 
-@pytest.mark.parametrize("family", ["llama3", "qwen3"])
+@pytest.mark.parametrize("family", ["llama3", "qwen3", "deepseek_v3"])
 @pytest.mark.parametrize("source", ["positions", "null"])
 def test_documents_that_nothing_tells_apart_are_refused(source, family, tmp_path):
     with pytest.raises(ProblemsFound) as found:

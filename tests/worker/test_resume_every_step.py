@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from titanrun.components.checkpoints.digested_file import FileEntry
 from titanrun.components.checkpoints.manifest import read_manifest
+from titanrun.components.metrics.jsonl import read_metrics
 from titanrun.distributed.environment import Place
 from titanrun.recipe.resolve import read_resolved
 from titanrun.training.signals import SignalRequests
@@ -64,9 +66,35 @@ def test_a_stop_after_any_of_20_steps_changes_no_bit(run: Run) -> None:
         assert content(resolved, step + 1) == content(uncut, step + 1), step
 
 
-def test_the_rest_of_the_run_follows_too(run: Run) -> None:
-    uncut, stopped = run("uncut", *SETTINGS), run("stopped", *SETTINGS)
+OPTIMIZERS = {
+    "adamw": "adamw",
+    "muon": "{name: muon, ns_dtype: float32, no_decay: [norms], param_groups: [{match: ['layers.0.*'], lr: 1.0e-3}]}",
+    "schedule_free": "schedule_free_adamw",
+    "sgd": "{name: sgd, momentum: 0.9}",
+    "bf16_states": "{name: adamw, state_dtype: bfloat16}",
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_rest_of_the_run_follows_too(run: Run, tokens: Path, name: str) -> None:
+    # held-out rows are evaluated on one side of the stop
+    held_out = ["validation.enable=true", "validation.freq=5", f"validation.dataset={{name: tokens, path: {tokens}}}"]
+    settings = [*SETTINGS, f"optimizer={OPTIMIZERS[name]}", *held_out]
+    uncut, stopped = run("uncut", *settings), run("stopped", *settings)
     rows = train(uncut)
     first, rest = train(stopped, until=7), train(stopped)
     assert np.array_equal(np.stack(first + rest), np.stack(rows))
     assert content(stopped, STEPS) == content(uncut, STEPS)
+
+
+def test_schedule_free_evaluates_and_saves_the_average(run: Run, tokens: Path) -> None:
+    held_out = ["validation.enable=true", f"validation.dataset={{name: tokens, path: {tokens}}}"]
+    averaged = run("averaged", "optimizer=schedule_free_adamw", "training.steps=6", "validation.freq=6", "checkpoint.interval=6", *held_out)
+    train(averaged)
+    start = f"checkpoint.initial_load_path={averaged.parent / 'checkpoint' / 'step-6'}"
+    # a rate too small to move any weight
+    settings = ["optimizer={name: sgd, lr: 1.0e-30}", "lr_scheduler=constant", start, "training.steps=1", "validation.freq=1"]
+    still = run("still", *settings, *held_out)
+    train(still)
+    losses = [read_metrics(resolved.parent / "metrics.jsonl")[-1] for resolved in (averaged, still)]
+    assert losses[0]["validation/loss"] == losses[1]["validation/loss"]

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from titanrun.cli import checkpoint_care, checkpoint_copies
 from titanrun.cli.arguments import Parser
+from titanrun.components.checkpoints.addresses import Place, place
 from titanrun.components.checkpoints.manifest import Manifest, damage, read_manifest
 from titanrun.config.problems import EXIT_OF_CODE, ProblemsFound, fail
 from titanrun.config.suggest import closest, listing
@@ -53,7 +53,7 @@ def list_checkpoints(arguments: list[str]) -> int:
     parser.add_argument("place", metavar="run", help="a run directory, or the folder of its checkpoints")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args(arguments)
-    found = checkpoints_at(Path(options.place))
+    found = checkpoints_at(place(options.place))
     if not found:
         raise fail("checkpoint", f"there are no checkpoints in '{options.place}'", help="name a run directory")
     for folder in found.values():
@@ -61,7 +61,7 @@ def list_checkpoints(arguments: list[str]) -> int:
     return 0
 
 
-def line(folder: Path, form: str) -> str:
+def line(folder: Place, form: str) -> str:
     """One checkpoint on a line."""
     try:
         manifest = read_manifest(folder)
@@ -82,7 +82,7 @@ def show(arguments: list[str]) -> int:
     parser.add_argument("--tensors", action="store_true", help="every tensor with type and shape")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args(arguments)
-    folder = checkpoint_at(Path(options.place))
+    folder = checkpoint_at(place(options.place))
     manifest = read_manifest(folder)
     if options.format == "json":
         print((folder / "manifest.json").read_text(encoding="utf-8"), end="")
@@ -94,7 +94,7 @@ def show(arguments: list[str]) -> int:
     return 0
 
 
-def about(folder: Path, manifest: Manifest) -> dict[str, object]:
+def about(folder: Place, manifest: Manifest) -> dict[str, object]:
     """The facts of a checkpoint, in words."""
     weights = [name for name in manifest.tensors if not name.startswith("optimizer.")]
     return {
@@ -125,8 +125,8 @@ def verify(arguments: list[str]) -> int:
     )
     parser.add_argument("place", metavar="run|checkpoint", help="a run directory, or one checkpoint")
     options = parser.parse_args(arguments)
-    place = Path(options.place)
-    folders = list(checkpoints_at(place).values()) or [checkpoint_at(place)]
+    named = place(options.place)
+    folders = list(checkpoints_at(named).values()) or [checkpoint_at(named)]
     bad = 0
     for folder in folders:
         reasons = reasons_against(folder)
@@ -135,7 +135,7 @@ def verify(arguments: list[str]) -> int:
     return EXIT_OF_CODE["checkpoint"] if bad else 0
 
 
-def reasons_against(folder: Path) -> list[str]:
+def reasons_against(folder: Place) -> list[str]:
     """What is wrong with a checkpoint."""
     try:
         manifest = read_manifest(folder)
@@ -151,7 +151,7 @@ def diff(arguments: list[str]) -> int:
     parser.add_argument("b", help="another one")
     parser.add_argument("--names", action="store_true", help="names, types and shapes only, from the manifests")
     options = parser.parse_args(arguments)
-    folders = [checkpoint_at(Path(named)) for named in (options.a, options.b)]
+    folders = [checkpoint_at(place(named)) for named in (options.a, options.b)]
     left, right = (read_manifest(folder).tensors for folder in folders)
     lines = [f"- {name}  {left[name]}" for name in left if name not in right]
     lines += [f"+ {name}  {right[name]}" for name in right if name not in left]

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from titanrun.cli.arguments import Parser
-from titanrun.components.checkpoints.manifest import Manifest, read_manifest, step_folders
+from titanrun.components.checkpoints.addresses import Place, place
+from titanrun.components.checkpoints.commits import commit_for
+from titanrun.components.checkpoints.manifest import Manifest, is_checkpoint, read_manifest
 from titanrun.components.checkpoints.retention import Retention
-from titanrun.components.checkpoints.whole_folder import remove_whole
 from titanrun.config.problems import ProblemsFound, fail
 from titanrun.recipe.run_dir import LOCK, STATUS, boot_id, read_json
 from titanrun.recipe.saved import checkpoint_folder, checkpoints_at
@@ -34,27 +35,27 @@ def prune(arguments: list[str]) -> int:
     parser.add_argument("--set-aside", action="store_true", help="delete what was set aside as damaged or superseded")
     parser.add_argument("--dry-run", action="store_true", help="say what would be deleted")
     options = parser.parse_args(arguments)
-    place = Path(options.run)
+    run = place(options.run)
     if options.keep < 0 or options.best < 0 or (options.every is not None and options.every < 1):
         raise fail("usage", "--keep, --best and --every count checkpoints and steps", help="give numbers above zero")
     if not options.keep and not options.set_aside:
         raise fail("usage", "nothing says what to delete", help="give --keep K, --set-aside or both")
-    if is_locked(place):
-        raise fail("conflict", f"a run is training in '{place}'", help="it prunes by itself: checkpoint.keep_latest_k")
+    if isinstance(run, Path) and is_locked(run):
+        raise fail("conflict", f"a run is training in '{run}'", help="it prunes by itself: checkpoint.keep_latest_k")
     retention = Retention(options.keep, options.every, options.best)
-    gone = [folder for step, folder in checkpoints_at(place).items() if step in retention.leaves_over(manifests(place))]
-    gone += set_aside(place) if options.set_aside else []
+    gone = [folder for step, folder in checkpoints_at(run).items() if step in retention.leaves_over(manifests(run))]
+    gone += set_aside(run) if options.set_aside else []
     for folder in gone:
         if not options.dry_run:
-            remove_whole(folder)
+            commit_for(folder).remove(folder)
         print(f"{'would delete' if options.dry_run else 'deleted'} {folder}")
     return 0
 
 
-def manifests(place: Path) -> dict[int, Manifest]:
+def manifests(run: Place) -> dict[int, Manifest]:
     """The manifests of all checkpoints that have a good one; the others are never deleted for their age."""
     found = {}
-    for step, folder in checkpoints_at(place).items():
+    for step, folder in checkpoints_at(run).items():
         try:
             found[step] = read_manifest(folder)
         except ProblemsFound:
@@ -62,10 +63,11 @@ def manifests(place: Path) -> dict[int, Manifest]:
     return found
 
 
-def set_aside(place: Path) -> list[Path]:
+def set_aside(run: Place) -> list[Place]:
     """Folders that a run set aside."""
-    folders = [folder for folder in (place, checkpoint_folder(place)) if folder.is_dir()]
-    return sorted({entry for folder in folders for entry in folder.iterdir() if SET_ASIDE.fullmatch(entry.name) and not entry.is_symlink()})
+    folders = [folder for folder in (run, checkpoint_folder(run)) if folder.is_dir()]
+    found = {entry for folder in folders for entry in folder.iterdir() if SET_ASIDE.fullmatch(entry.name)}
+    return sorted((entry for entry in found if not (isinstance(entry, Path) and entry.is_symlink())), key=str)
 
 
 def save(arguments: list[str]) -> int:
@@ -77,16 +79,22 @@ def save(arguments: list[str]) -> int:
     run = Path(options.run)
     status = read_json(run / STATUS)
     refuse_unless_training(run, status)
-    before = {path.stat().st_ino for path in checkpoints_at(run).values()}
+    before = saved_now(run)
     os.kill(status["pid"], signal.SIGUSR2)
     end = time.monotonic() + options.timeout
     while time.monotonic() < end and is_locked(run):
-        new = [path for path in step_folders(checkpoint_folder(run)).values() if path.stat().st_ino not in before]
+        new = saved_now(run) - before
         if new:
-            print(new[-1])
+            print(max(new)[1])
             return 0
         time.sleep(LOOK_EVERY_SECONDS)
     raise fail("checkpoint", f"no checkpoint was saved in '{run}' within {options.timeout:g} s", help=f"look into {run / 'logs'}")
+
+
+def saved_now(run: Path) -> set[tuple[str, str]]:
+    """When each checkpoint of a run was saved, and where it lies: one that takes the place of another is new."""
+    folders = checkpoints_at(run).values()
+    return {(read_manifest(folder).saved_at, str(folder)) for folder in folders if is_checkpoint(folder)}
 
 
 def refuse_unless_training(run: Path, status: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from titanrun.cli.arguments import Parser, split_overrides
+from titanrun.components.checkpoints.addresses import Place, is_address, place
 from titanrun.config.problems import fail
 from titanrun.launch.environment import environment
 from titanrun.recipe.resolve import resolve
@@ -36,8 +37,10 @@ def export(arguments: list[str]) -> int:
     parser.add_argument("--dtype", choices=DTYPES, help="type of the weights; default: as they are saved")
     parser.add_argument("--shard-bytes", type=int, default=SHARD_BYTES, metavar="N", help="largest file, for hf and safetensors (5 GB)")
     options = parser.parse_args(arguments)
-    refuse_existing(options.out)
-    checkpoint = checkpoint_at(Path(options.place))
+    if is_address(options.out):
+        raise fail("usage", f"'{options.out}' is an address, and exports are written on this machine", help="name a path, then copy it")
+    refuse_existing(Path(options.out))
+    checkpoint = checkpoint_at(place(options.place))
     asked = {"dtype": options.dtype, "shard_bytes": options.shard_bytes}
     return in_worker({"do": "export", "checkpoint": str(checkpoint), "out": options.out, "to": options.to, **asked})
 
@@ -52,17 +55,17 @@ def take_in(arguments: list[str]) -> int:
     parser.add_argument("--from", dest="origin", required=True, choices=("hf", "torchtitan", "titanrun"))
     parser.takes_overrides()
     options = parser.parse_args(others)
-    if not Path(options.source).is_dir():
+    if not place(options.source).is_dir():
         raise fail("file", f"there is no folder '{options.source}'", help="name the folder that holds the weights")
-    refuse_existing(str(Path(options.out) / "step-0"))
+    refuse_existing(place(options.out) / "step-0")
     resolved = resolve(options.recipe, overrides, environment=environment())
-    source = str(checkpoint_at(Path(options.source))) if options.origin == "titanrun" else options.source
+    source = str(checkpoint_at(place(options.source))) if options.origin == "titanrun" else options.source
     return in_worker({"do": "import", "from": options.origin, "source": source, "out": options.out, "resolved": resolved.text})
 
 
-def refuse_existing(out: str) -> None:
+def refuse_existing(out: Place) -> None:
     """Nothing is written over."""
-    if Path(out).exists():
+    if out.exists():
         raise fail("file", f"'{out}' exists and is never written over", help="name something new")
 
 

@@ -1,11 +1,10 @@
 """`titanrun fork`: a new run from the weights of a checkpoint, with its recipe and what is changed in it."""
 
-from pathlib import Path
-
 from titanrun.cli import train
 from titanrun.cli.arguments import Parser, split_overrides
 from titanrun.cli.resume import loudness, setting
-from titanrun.recipe.saved import RESOLVED, checkpoint_at
+from titanrun.components.checkpoints.addresses import place
+from titanrun.recipe.saved import absolute, checkpoint_at, resolved_file
 
 EXAMPLES = """  titanrun fork runs/first/checkpoint/step-40 optimizer.lr=1e-4
   titanrun fork runs/first training.dataset.path=more.npy dump_folder=runs/second      from the newest checkpoint of a run"""
@@ -20,7 +19,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("place", metavar="checkpoint", help="a checkpoint, or a run directory for its newest one")
     parser.takes_overrides()
     options = parser.parse_args(others)
-    checkpoint = checkpoint_at(Path(options.place)).resolve()
+    checkpoint = checkpoint_at(place(options.place))
     resets = [f"checkpoint.{name}!" for name in PARENTS_OWN]
-    weights = setting("checkpoint.initial_load_path", str(checkpoint))
-    return train.run([str(checkpoint / RESOLVED), *resets, weights, *overrides, *loudness(options)])
+    weights = setting("checkpoint.initial_load_path", absolute(checkpoint))
+    return train.run([resolved_file(checkpoint), *resets, weights, *overrides, *loudness(options)])

@@ -13,11 +13,10 @@ from titanrun.components.metrics.jsonl import read_metrics
 from titanrun.config.counted import counted
 from titanrun.config.problems import fail
 from titanrun.config.secrets import values_to_hide
-from titanrun.config.types import AUTO
 from titanrun.launch.again import train_until
 from titanrun.launch.ask_worker import machine_here
 from titanrun.launch.config import LocalLaunchConfig
-from titanrun.launch.environment import environment
+from titanrun.launch.environment import environment, joined_environment, ranks_around
 from titanrun.recipe.recorded import Recorded, recorded
 from titanrun.recipe.reproduced import GRAD_NORM_FACTOR, TOLERANCE, against_bits, first_difference
 from titanrun.recipe.run_dir import METRICS, RUN_JSON, new_folder, read_json
@@ -49,6 +48,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--tolerance", type=float, metavar="R", help="accept a relative difference of R; 0: none")
     options = parser.parse_args(arguments)
     refuse_senseless(parser, options)
+    refuse_among_ranks()
     before = recorded(Path(options.place), options.steps)
     out = new_run_directory(before, options.out)
     note(options, f"reproducing {before.folder} up to step {before.last_step}, in {out}")
@@ -64,6 +64,14 @@ def refuse_senseless(parser: Parser, options: Namespace) -> None:
         parser.error(f"--steps counts steps, and {options.steps} is none")
     if options.tolerance is not None and not 0 <= options.tolerance < 1:
         parser.error(f"--tolerance is a share from 0 to 1, not {options.tolerance:g}")
+
+
+def refuse_among_ranks() -> None:
+    """Stop where torchrun or srun started several of this: what is trained here would join them."""
+    _, ranks = ranks_around(joined_environment())
+    if ranks > 1:
+        message = f"this is one of {ranks} ranks that torchrun or srun started, and reproduce starts the ranks itself"
+        raise fail("usage", message, help="start it once, without them")
 
 
 def new_run_directory(before: Recorded, asked: str | None) -> Path:
@@ -100,9 +108,9 @@ def working_directory(before: Recorded) -> Path:
 def again(before: Recorded, out: Path) -> list[str]:
     """What `train` is told: the same from the beginning, every step logged, and nobody else told of it."""
     quietly = ["metrics.log_freq=1", "metrics.trackers=[]", "checkpoint.load_step!", "checkpoint.create_seed_checkpoint=false"]
-    ranks, launch = ranks_of(before), before.run.launch
-    left_open = isinstance(launch, LocalLaunchConfig) and launch.nproc_per_node == AUTO and ranks is not None
-    as_many = [f"launch.nproc_per_node={ranks}"] if left_open else []
+    ranks = ranks_of(before)
+    on_this_machine = [] if isinstance(before.run.launch, LocalLaunchConfig) else ["launch=local"]
+    as_many = [*on_this_machine, *([] if ranks is None else [f"launch.nproc_per_node={ranks}"])]
     return [str(before.resolved.resolve()), setting("dump_folder", str(out)), *quietly, *as_many]
 
 

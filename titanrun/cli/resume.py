@@ -1,19 +1,23 @@
 """`titanrun resume`: goes on from what lies there; the recipe that began the run is not needed."""
 
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 
 from titanrun.cli import train
 from titanrun.cli.arguments import Parser, split_overrides
+from titanrun.components.checkpoints.addresses import Place, is_address, place
 from titanrun.config.emit import flow
 from titanrun.config.interpolate import escaped
 from titanrun.config.problems import fail
-from titanrun.recipe.saved import RESOLVED, checkpoint_at, checkpoints_at, run_around
+from titanrun.recipe.resolve import read_resolved
+from titanrun.recipe.saved import RESOLVED, absolute, checkpoint_at, checkpoints_at, resolved_file, run_around
 
 EXAMPLES = """  titanrun resume runs/first                              goes on where it stopped
   titanrun resume runs/first training.steps=500           a finished run goes on with more steps
   titanrun resume runs/first/checkpoint/step-40           goes on from there; later checkpoints are kept under another name
-  titanrun resume /backup/step-40                         outside of its run: a new run with everything it holds"""
+  titanrun resume /backup/step-40                         outside of its run: a new run with everything it holds
+  titanrun resume s3://bucket/runs/first                  a new run directory that goes on there, and saves there"""
 
 
 def run(arguments: list[str]) -> int:
@@ -23,28 +27,40 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("place", metavar="run|checkpoint", help="a run directory, or a checkpoint")
     parser.takes_overrides()
     options = parser.parse_args(others)
-    return train.run([*resumed(Path(options.place)), *overrides, *loudness(options)])
+    return train.run([*resumed(place(options.place)), *overrides, *loudness(options)])
 
 
-def resumed(place: Path) -> list[str]:
+def resumed(named: Place) -> list[str]:
     """What `train` is told: which recipe, and where to go on."""
-    if not place.is_dir():
-        raise fail("file", f"there is no folder '{place}'", help="name a run directory, or a checkpoint")
-    if (place / RESOLVED).is_file() and not is_step(place):
-        return [str(place / RESOLVED), setting("dump_folder", str(place))]
-    checkpoint = checkpoint_at(place)
+    if not named.is_dir():
+        raise fail("file", f"there is no folder '{named}'", help="name a run directory, or a checkpoint")
+    if isinstance(named, Path) and (named / RESOLVED).is_file() and not is_step(named):
+        return [str(named / RESOLVED), setting("dump_folder", str(named))]
+    checkpoint = checkpoint_at(named)
     run = run_around(checkpoint)
+    if run is None and is_where_it_saves(checkpoint):
+        return [resolved_file(checkpoint), *older(checkpoint, checkpoints_at(checkpoint.parent))]
     if run is None:
-        state = [setting("checkpoint.initial_load_path", str(checkpoint.resolve())), "checkpoint.initial_load_model_only=false"]
-        return [str(checkpoint / RESOLVED), *state, "checkpoint.load_step!", "checkpoint.exclude_from_loading!"]
-    newest = list(checkpoints_at(run).values())[-1]
-    older = [] if newest.samefile(checkpoint) else [setting("checkpoint.load_step", int(checkpoint.name.partition("-")[2]))]
-    return [str(run / RESOLVED), setting("dump_folder", str(run)), *older]
+        state = [setting("checkpoint.initial_load_path", absolute(checkpoint)), "checkpoint.initial_load_model_only=false"]
+        return [resolved_file(checkpoint), *state, "checkpoint.load_step!", "checkpoint.exclude_from_loading!"]
+    return [str(run / RESOLVED), setting("dump_folder", str(run)), *older(checkpoint, checkpoints_at(run))]
 
 
-def is_step(place: Path) -> bool:
+def is_where_it_saves(checkpoint: Place) -> bool:
+    """Whether a checkpoint lies in the address that its own recipe saves to: a new run directory goes on from it there."""
+    folder = read_resolved(Path(resolved_file(checkpoint))).checkpoint.folder
+    return is_address(folder) and absolute(checkpoint.parent) == absolute(place(folder))
+
+
+def older(checkpoint: Place, found: Mapping[int, Place]) -> list[str]:
+    """How a run is told to go on from a checkpoint that is not its newest one."""
+    is_newest = absolute(list(found.values())[-1]) == absolute(checkpoint)
+    return [] if is_newest else [setting("checkpoint.load_step", int(checkpoint.name.partition("-")[2]))]
+
+
+def is_step(named: Path) -> bool:
     """Whether a folder is a checkpoint, which holds a resolved recipe too."""
-    return any(path.samefile(place) for path in checkpoints_at(place.resolve().parent).values())
+    return any(absolute(path) == absolute(named) for path in checkpoints_at(named.resolve().parent).values())
 
 
 def setting(path: str, value: object) -> str:

@@ -1,15 +1,20 @@
 """`titanrun train`: resolve a recipe, open its run directory, hand over to the worker."""
 
 from argparse import Namespace
+from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path
 
 from titanrun.cli.arguments import Parser, split_overrides
 from titanrun.cli.guard import print_problems
 from titanrun.cli.voice import detail_files, note
 from titanrun.config.counted import counted
+from titanrun.config.problems import ProblemsFound, fail
+from titanrun.launch.config import LocalLaunchConfig
 from titanrun.launch.environment import environment, joined_environment, quieten_workers, ranks_around
 from titanrun.launch.local import become_worker
 from titanrun.launch.machine import accelerators
+from titanrun.launch.nodes import start_with_others
 from titanrun.recipe.drift import change_text
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import Resolved, resolve
@@ -38,15 +43,30 @@ def run(arguments: list[str]) -> int:
     if rank > 0:
         # the first of the ranks that torchrun or srun started resolves and writes for all
         become_worker(["--join"], around)
-    machine_ranks = max(1, accelerators(around))
+    try:
+        return trained(options, changes, arguments, around)
+    except ProblemsFound as found:
+        if ranks == 1:
+            raise
+        # the other ranks wait for this one
+        print_problems(found.problems)
+        become_worker(["--leave", str(found.exit_code)], around)
+
+
+def trained(options: Namespace, changes: list[str], arguments: list[str], around: Mapping[str, str]) -> int:
+    """Starts what trains, or becomes it; `around` is the environment, with the ranks that torchrun or srun started."""
+    ranks = ranks_around(around)[1]
     resolved = resolve(
         options.recipe,
         changes,
         environment=environment(),
         check_inputs=True,
         ranks=ranks if ranks > 1 else None,
-        machine_ranks=machine_ranks,
+        machine_ranks=max(1, accelerators(around)),
     )
+    launch = resolved.run.launch
+    if ranks == 1 and launch.nodes > 1 and resolved.run.comm.mode == "default":
+        return with_other_nodes(resolved, arguments)
     detail_files(options, resolved.tree)
     if resolved.warnings and not options.quiet:
         print_problems(resolved.warnings)
@@ -58,8 +78,17 @@ def run(arguments: list[str]) -> int:
     assert resolved.ranks is not None
     # simulated ranks are all in one process
     processes = resolved.ranks if resolved.run.comm.mode == "default" else 1
-    code: int = resolved.run.launch.builder()(resolved.run.launch, resolved=directory.path / RESOLVED, processes=processes)
+    code: int = launch.builder()(launch, resolved=directory.path / RESOLVED, processes=processes)
     return code
+
+
+def with_other_nodes(resolved: Resolved, arguments: list[str]) -> int:
+    """Trains on this machine together with others, on which the same command is started; the first of all ranks opens the run."""
+    launch, folder = resolved.run.launch, resolved.recipe.dump_folder
+    if not isinstance(launch, LocalLaunchConfig) or resolved.ranks is None:
+        raise fail("usage", "this launcher starts nothing on several machines", path=("launch",))
+    here = resolved.ranks // launch.nnodes
+    return start_with_others(launch, arguments, processes=here, run_dir=Path(folder) if folder else None)
 
 
 def opened(resolved: Resolved, arguments: list[str], options: Namespace) -> RunDirectory:

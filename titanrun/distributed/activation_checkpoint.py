@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Size, Tensor, nn
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import SAC_IGNORED_OPS, CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from titanrun.distributed.config import (
     FullActivationCheckpointConfig,
@@ -91,6 +91,10 @@ def product_shapes(layer: nn.Module, name: str, wanted: Iterable[str]) -> frozen
 
 def choosing_contexts(shapes: frozenset[Size]) -> Any:
     """What the first and the second pass of one call of a layer run in."""
+    # FSDP marks for the profiler what it does for the experts within a layer, and does more of it in the second pass
+    SAC_IGNORED_OPS.update(
+        (torch.ops.profiler._record_function_enter_new.default, torch.ops.profiler._record_function_exit._RecordFunction)
+    )
     return create_selective_checkpoint_contexts(Choice(shapes))
 
 

@@ -49,10 +49,18 @@ def read_place(environ: Mapping[str, str] = os.environ) -> Place:
         store_socket=whole_number(environ, "TITANRUN_STORE_SOCKET", 0) or None,
         store_host=environ.get("MASTER_ADDR", "127.0.0.1"),
         store_port=whole_number(environ, "MASTER_PORT", 0),
-        failure_file=Path(file) if (file := environ.get("TITANRUN_FAILURE_FILE")) else None,
+        failure_file=failure_file(environ),
         is_quiet="TITANRUN_QUIET" in environ,
         stop_after=whole_number(environ, "TITANRUN_STOP_AFTER", 0) or None,
     )
+
+
+def failure_file(environ: Mapping[str, str]) -> Path | None:
+    """Where our launcher looks for what went wrong here; of several machines each names a folder for its ranks."""
+    file, folder = environ.get("TITANRUN_FAILURE_FILE"), environ.get("TITANRUN_FAILURE_FOLDER")
+    if file or not folder:
+        return Path(file) if file else None
+    return Path(folder) / f"rank-{whole_number(environ, 'RANK', 0)}.json"
 
 
 def whole_number(environ: Mapping[str, str], name: str, default: int) -> int:
@@ -77,6 +85,11 @@ def enforce(name: str, value: str) -> None:
     before = os.environ.get(name, value)
     if before != value:
         log.warning("the environment variable %s is %s, and the recipe makes it %s", name, before, value)
+    put(name, value)
+
+
+def put(name: str, value: str) -> None:
+    """Sets a variable that a library reads, whatever it was."""
     os.environ[name] = value
 
 

@@ -15,7 +15,7 @@ from torch._C import _distributed_c10d as c10d
 
 from titanrun.distributed.config import CommConfig
 from titanrun.distributed.device import is_accelerator
-from titanrun.distributed.environment import Place, enforce, variables
+from titanrun.distributed.environment import Place, enforce, put, variables
 
 SIZE, FILE = "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"
 # a rank whose collective timed out ends, without closing what may hang for good
@@ -26,7 +26,9 @@ log = logging.getLogger(__name__)
 
 def record_collectives(comm: CommConfig, run_dir: Path, device: torch.device) -> None:
     """Has collectives of this process recorded; before its first process group."""
-    settings = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": SKIP_CLEANUP, SIZE: str(comm.trace_buf_size)}
+    # torchrun sets the first one too
+    put("TORCH_NCCL_ASYNC_ERROR_HANDLING", SKIP_CLEANUP)
+    settings = {SIZE: str(comm.trace_buf_size)}
     if comm.trace_buf_size:
         folder = run_dir.absolute() / comm.save_traces_folder
         settings |= {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", FILE: str(folder / comm.save_traces_file_prefix)}

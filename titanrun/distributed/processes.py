@@ -4,12 +4,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from importlib import import_module
 from typing import cast
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from titanrun.config.problems import fail
 from titanrun.distributed.config import CommConfig
@@ -18,11 +18,15 @@ from titanrun.distributed.environment import Place
 from titanrun.distributed.liveness import sign_of_life
 
 LOOK_SECONDS = 0.02
+# under which the first rank leaves its exit code where it ends before the run begins
+LEFT = "left"
 # how long ranks wait for one that writes files; whether it still gets anywhere, others watch
 PATIENCE = timedelta(days=1)
 PATIENT = "titanrun: patient"
 # the back end of ranks that are not there
 FAKE = "fake"
+# imported by name, where it is wanted: once it is there, torch warns about every real group
+FAKE_GROUPS = "torch.testing._internal.distributed.fake_pg"
 # gloo says nothing else by which its errors could be told from others
 GLOO = ("gloo", "Connection closed by peer")
 
@@ -54,14 +58,25 @@ def meet(place: Place, *, timeout_seconds: int) -> dist.Store:
 
 def from_first(store: dist.Store, place: Place, key: str, tell: Callable[[], str], *, until: Callable[[], bool]) -> str | None:
     """What `tell` gives on the first rank, on every rank; None where `until` ended the wait for it."""
-    if place.is_first:
-        store.set(key, tell())
-    # looking again and again instead of waiting: a signal is heard only between two calls
-    while not store.check([key]):
-        if until():
-            return None
-        time.sleep(LOOK_SECONDS)
-    return store.get(key).decode()
+    try:
+        if place.is_first:
+            store.set(key, tell())
+        # looking again and again instead of waiting: a signal is heard only between two calls
+        while not store.check([key]):
+            if store.check([LEFT]):
+                raise SystemExit(int(store.get(LEFT)))
+            if until():
+                return None
+            time.sleep(LOOK_SECONDS)
+        return store.get(key).decode()
+    except dist.DistError as error:
+        message = f"rank {place.rank} of {place.world_size} lost the first rank before the run began"
+        raise fail("internal", message, help="what that one says is the reason") from error
+
+
+def leave(store: dist.Store, exit_code: int) -> None:
+    """On the first rank: tells all that wait for it that there will be no run; they end with its exit code."""
+    store.set(LEFT, str(exit_code))
 
 
 @contextmanager
@@ -111,7 +126,8 @@ def process_group(store: dist.Store, place: Place, *, device: torch.device, comm
 @contextmanager
 def fake_process_group(rank: int, world_size: int) -> Iterator[None]:
     """Within the block this process is `rank` of so many, whose collectives give back what they were given."""
-    dist.init_process_group(FAKE, store=FakeStore(), rank=rank, world_size=world_size)
+    store = import_module(FAKE_GROUPS).FakeStore()
+    dist.init_process_group(FAKE, store=store, rank=rank, world_size=world_size)
     try:
         yield
     finally:

@@ -40,9 +40,10 @@ class Role(Enum):
     EXPERTS_LAYER = auto()
     """Mixture of experts: from stream to stream. Within it each rank computes a summand, of values as well as of gradients."""
     SUMMAND_WHOLE = auto()
-    """Linear within a mixture of experts with whole weights: the router."""
+    """Whole weights; its inputs and outputs are whole, and their gradients on each rank a summand: a router, and what makes or normalises
+    a vector that attention heads share."""
     SUMMAND_COLUMNS = auto()
-    """Linear within a mixture of experts, split over its outputs."""
+    """Linear, split over its outputs, where the gradients of whole inputs are summands."""
     SUMMAND_ROWS = auto()
     """Linear within a mixture of experts, split over its inputs."""
     EXPERTS = auto()
@@ -169,7 +170,7 @@ class SumsUp(ParallelStyle):
 
 
 class Placed(ParallelStyle):
-    """A module whose weights are split along one dimension or whole, from plain tensors to plain tensors.
+    """A module whose weights are split along one dimension or whole, from plain tensors, or the gathered stream, to plain tensors.
 
     Args:
         weight: how the weights are placed.
@@ -185,6 +186,8 @@ class Placed(ParallelStyle):
         reads_parts = self.weight.is_shard(1)
 
         def wrap(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+            if isinstance(arguments[0], DTensor):  # what reads the stream is placed already
+                return arguments
             placed = Shard(arguments[0].ndim - 1) if reads_parts else Replicate()
             grads = [placed if reads_parts else self.gradients]
             return DTensor.from_local(arguments[0], device_mesh, [placed], run_check=False, grad_placements=grads), *arguments[1:]

@@ -49,6 +49,15 @@ def worker_environment(rank: int, count: int, *, port: int, failure_file: Path) 
     return {**defaults, **threads_environment(count), **{name: str(number) for name, number in places.items()}, **told}
 
 
+def node_environment(failures: Path, count: int, *, is_loopback: bool) -> dict[str, str]:
+    """What the workers of one of several machines find in their environment, and torch.distributed.run adds to."""
+    # torch's C++ side would print its stacks where another machine has left
+    defaults = {"OMP_NUM_THREADS": str(max(1, usable_cores() // count)), "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    if is_loopback and sys.platform == "linux":
+        defaults["GLOO_SOCKET_IFNAME"] = "lo"
+    return {**defaults, **os.environ, "TITANRUN_FAILURE_FOLDER": str(failures)}
+
+
 def joined_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment with what torchrun sets, also where srun started the ranks.
 

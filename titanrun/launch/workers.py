@@ -56,6 +56,10 @@ class Worker:
         """Whether it ended, and neither because it was done nor because it was asked to."""
         return not self.is_running and self.exit_code not in (0, EXIT_PREEMPTED)
 
+    def send(self, number: signal.Signals) -> None:
+        """Sends it a signal."""
+        self.process.send_signal(number)
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -118,7 +122,7 @@ class Watch:
     def send(self, number: signal.Signals) -> None:
         """Sends a signal to all that are left."""
         for worker in self.running:
-            worker.process.send_signal(number)
+            worker.send(number)
 
 
 def run_workers(resolved: Path, count: int, command: Sequence[str] = (sys.executable, "-m", WORKER)) -> int:

@@ -23,7 +23,7 @@ def decide(recipe: Recipe, *, file: str, ranks: int | None = None) -> dict[str, 
     data = dump(recipe)
     data["name"] = recipe.name or PurePath(file).stem
     data["dump_folder"] = None
-    data["model"] = spell_out(recipe.model)
+    data["model"] = spell_out(recipe.model, row_length=recipe.training.seq_len)
     decide_documents(recipe, data["model"])
     data["tokenizer"] = decided_tokenizer(recipe, data["tokenizer"])
     data["training"] |= decided_batch(recipe, ranks)

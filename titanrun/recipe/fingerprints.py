@@ -13,6 +13,7 @@ from typing import Any
 
 import xxhash
 
+from titanrun.components.checkpoints.addresses import is_address
 from titanrun.config.base import nested
 from titanrun.recipe.recipe import Recipe
 
@@ -34,6 +35,8 @@ def input_files(run: Recipe) -> list[dict[str, Any]]:
 
 def fingerprint(name: str, place: Path) -> dict[str, Any]:
     """What is at `place`: count, bytes, newest time and digest of its files; only the paths where there is none."""
+    if is_address(name):
+        return {"path": name, "absolute": name}
     entry: dict[str, Any] = {"path": name, "absolute": str(place.resolve())}
     files = list(files_at(place))
     if not files:

@@ -18,17 +18,17 @@ CUT = "... cut here: more of the diff is not kept\n"
 
 @dataclass(frozen=True, slots=True)
 class GitState:
-    """A folder in a git repository. `diff` is empty where nothing tracked differs from the commit."""
+    """A folder in a git repository. `diff` is empty where nothing tracked differs from the commit, None where git did not say."""
 
     commit: str
     branch: str | None
-    diff: str
+    diff: str | None
     untracked: tuple[str, ...]
 
     @property
-    def is_dirty(self) -> bool:
-        """Whether there is anything that the commit does not have."""
-        return bool(self.diff or self.untracked)
+    def is_dirty(self) -> bool | None:
+        """Whether there is anything that the commit does not have; None where that is not known."""
+        return None if self.diff is None else bool(self.diff or self.untracked)
 
 
 def git_state(folder: Path, hidden: Collection[str]) -> GitState | None:
@@ -41,14 +41,15 @@ def git_state(folder: Path, hidden: Collection[str]) -> GitState | None:
     commit = git(folder, "rev-parse", "--verify", "HEAD")
     if not commit:
         return None
-    branch = git(folder, "symbolic-ref", "--short", "HEAD").strip()
-    diff = without_tokens(masked(git(folder, *DIFF), hidden))
-    names = masked(git(folder, "ls-files", "--others", "--exclude-standard"), hidden).splitlines()
-    return GitState(commit.strip(), branch or None, diff, tuple(names[:MOST_UNTRACKED]))
+    branch = (git(folder, "symbolic-ref", "--short", "HEAD") or "").strip()
+    diff = git(folder, *DIFF)
+    cleaned = None if diff is None else without_tokens(masked(diff, hidden))
+    names = masked(git(folder, "ls-files", "--others", "--exclude-standard") or "", hidden).splitlines()
+    return GitState(commit.strip(), branch or None, cleaned, tuple(names[:MOST_UNTRACKED]))
 
 
-def git(folder: Path, *arguments: str) -> str:
-    """What git says, up to MOST_BYTES of whole lines; empty where it fails, is not there, or takes too long."""
+def git(folder: Path, *arguments: str) -> str | None:
+    """What git says, up to MOST_BYTES of whole lines; None where it fails, is not there, or takes too long."""
     with TemporaryFile() as output:
         try:
             command = [*GIT, *arguments]
@@ -56,7 +57,7 @@ def git(folder: Path, *arguments: str) -> str:
                 command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.DEVNULL, timeout=TIMEOUT_SECONDS, check=True
             )
         except (OSError, subprocess.SubprocessError):
-            return ""
+            return None
         output.seek(0)
         said = output.read(MOST_BYTES + 1)
     if len(said) <= MOST_BYTES:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 PACKAGE = Path(__file__).parents[1]
+# code, flavors, the tiny corpus and its tokenizer; the recipes and schemas that a wheel carries train nothing by themselves
+RUNS = {".py", ".yaml", ".json", ".jsonl", ".npy"}
+SHIPPED = "shipped"
 # what a package's folder of metadata is called
 METADATA = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(-py[\d.]+)?\.(dist|egg)-info")
 
@@ -31,9 +34,9 @@ def packages() -> dict[str, str]:
 
 
 def code_digest() -> str:
-    """Of titanrun's own modules: in a clone the version alone does not say what runs."""
+    """Of titanrun's own modules, flavors and data: in a clone the version alone does not say what runs."""
     found = xxhash.xxh3_128()
-    for file in sorted(PACKAGE.rglob("*.py")):
+    for file in sorted(path for path in PACKAGE.rglob("*") if path.suffix in RUNS and SHIPPED not in path.parts):
         found.update(file.relative_to(PACKAGE).as_posix().encode())
         found.update(file.read_bytes())
     return found.hexdigest()

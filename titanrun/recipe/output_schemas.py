@@ -119,7 +119,7 @@ def environment_schema() -> Schema:
     git = {
         "commit": TEXT,
         "branch": or_null(TEXT),
-        "dirty": {"type": "boolean"},
+        "dirty": or_null({"type": "boolean"}, "Null where git does not say."),
         "diff": or_null(TEXT, "The file beside run.json that holds what differs from the commit, secrets masked."),
         "untracked": described({"type": "array", "items": TEXT}, "Files that git neither knows nor ignores, the first hundred."),
     }
@@ -128,7 +128,7 @@ def environment_schema() -> Schema:
         "platform": TEXT,
         "host": TEXT,
         "packages": described(by_name, "Version of every installed package."),
-        "code": described(DIGEST, "Of titanrun's own modules."),
+        "code": described(DIGEST, "Of titanrun's own modules, flavors, tiny corpus and tokenizer."),
         "plugins": {"type": "array", "items": record({"name": TEXT, "package": or_null(TEXT), "version": or_null(TEXT), "files": files})},
         "git": or_null(record(git), "The repository around the working directory."),
     }

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from titanrun.components.checkpoints.addresses import LocalPath
 from titanrun.components.checkpoints.config import CheckpointConfig
 from titanrun.components.converters.config import ConverterConfig
 from titanrun.components.losses.config import LossConfig
@@ -35,7 +36,7 @@ class Recipe(Config):
     """Name of the run; null is the file's stem."""
     description: str = bookkeeping("", examples=["first run on new data"])
     """Free text."""
-    dump_folder: Text | None = bookkeeping(None, examples=["runs/first"])
+    dump_folder: LocalPath | None = bookkeeping(None, examples=["runs/first"])
     """The run directory; null: runs/<name>-<time>. A run that was stopped goes on in it."""
     plugins: tuple[Text, ...] = bookkeeping((), examples=[["my_plugin"]])
     """Installed plug-ins whose components this recipe names."""

@@ -49,9 +49,9 @@ class Case:
     def ranks_of(self, recipe: Recipe) -> int | None:
         """The ranks: as asked for, else as the recipe says, else as the machine decides; None where nothing does."""
         asked = recipe.launch.ranks if self.ranks is None else self.ranks
-        if asked is None and self.machine_ranks is not None and recipe.device == "cpu":
-            return 1
-        return self.machine_ranks if asked is None else asked
+        if asked is not None or self.machine_ranks is None:
+            return asked
+        return recipe.launch.nodes * (1 if recipe.device == "cpu" else self.machine_ranks)
 
 
 @dataclass(frozen=True, slots=True)

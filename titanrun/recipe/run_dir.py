@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from titanrun.components.checkpoints.addresses import Place, is_address
 from titanrun.components.checkpoints.manifest import is_checkpoint, step_folders
 from titanrun.config.base import dump, nested
 from titanrun.config.counted import counted
@@ -27,7 +28,7 @@ from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import Resolved, read_resolved
 from titanrun.recipe.run_record import FORMAT, diff_name, start_record
 from titanrun.recipe.saved import RESOLVED as RESOLVED
-from titanrun.recipe.saved import parent_of
+from titanrun.recipe.saved import folder_in, parent_of, refuse_another_run
 from titanrun.recipe.sources import source_report, sources
 
 SOURCES = "resolved.sources.json"
@@ -52,6 +53,7 @@ class RunDirectory:
 def find_run_directory(resolved: Resolved, now: datetime) -> RunDirectory:
     """The directory of this run, nothing written yet. Raises ProblemsFound where another run lives there."""
     if resolved.recipe.dump_folder is None:
+        refuse_another_run(resolved.run)
         return RunDirectory(new_folder(Path(RUNS), str(resolved.run.name), now), "new")
     path = Path(resolved.recipe.dump_folder)
     place = find(resolved.tree, ("dump_folder",))
@@ -59,6 +61,7 @@ def find_run_directory(resolved: Resolved, now: datetime) -> RunDirectory:
     if path.exists() and not path.is_dir():
         raise fail("file", f"'{path}' is a file, not a folder", path=("dump_folder",), origin=origin)
     if not path.exists() or not any(path.iterdir()):
+        refuse_another_run(resolved.run)
         return RunDirectory(path, "new")
     refuse_links_outside(path, resolved.run)
     if not (path / RESOLVED).is_file():
@@ -71,7 +74,7 @@ def refuse_links_outside(path: Path, run: Recipe) -> None:
     """Raise where an output folder of the run is a link that leads out of the run directory."""
     for where, config in nested(run):
         folder = dict(config).get("folder")
-        if folder is not None and not (path / folder).resolve().is_relative_to(path.resolve()):
+        if folder is not None and not is_address(folder) and not (path / folder).resolve().is_relative_to(path.resolve()):
             raise fail("file", f"'{path / folder}' leads out of the run directory", path=(*where, "folder"), help="remove the link")
 
 
@@ -87,7 +90,7 @@ def existing_run(path: Path, resolved: Resolved) -> RunDirectory:
     """A folder with a run in it: the same recipe goes on, another one is a problem unless nothing was trained yet."""
     refuse_if_in_use(path, resolved)
     before = read_resolved(path / RESOLVED)
-    status, saved = read_json(path / STATUS), last_saved_step(path / before.checkpoint.folder)
+    status, saved = read_json(path / STATUS), last_saved_step(folder_in(path, before.checkpoint.folder))
     drift = judge(compare(dump(before), dump(resolved.run)), before, resolved.run)
     if drift.refused and saved is None and not (path / METRICS).exists():
         return RunDirectory(path, "new")
@@ -132,7 +135,7 @@ def refuse_if_in_use(path: Path, resolved: Resolved) -> None:
             ) from None
 
 
-def last_saved_step(folder: Path) -> int | None:
+def last_saved_step(folder: Place) -> int | None:
     """The newest checkpoint in a folder."""
     return max((step for step, path in step_folders(folder).items() if is_checkpoint(path)), default=None)
 

@@ -50,7 +50,7 @@ def environment_record(run: Recipe, folder: Path, hidden: Collection[str]) -> tu
         "plugins": plugins(run),
         "git": None if git is None else as_data(git),
     }
-    return record, "" if git is None else git.diff
+    return record, "" if git is None else git.diff or ""
 
 
 def as_data(git: GitState) -> dict[str, Any]:

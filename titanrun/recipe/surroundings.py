@@ -90,7 +90,9 @@ def of_git(there: Data | None, here: Data | None) -> Iterator[str]:
         return
     if there["commit"] != here["commit"]:
         yield f"git commit {there['commit'][:12]} -> {here['commit'][:12]}"
-    if there["diff"] != here["diff"]:
+    if there["dirty"] is None or here["dirty"] is None:
+        yield "uncommitted changes are not known: git did not say"
+    elif there["diff"] != here["diff"]:
         yield f"uncommitted changes: {there['diff'] or 'none'} -> {'others' if here['diff'] else 'none'}"
 
 

@@ -3,7 +3,7 @@
 Shapes: B rows, T tokens of a row, V vocabulary.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -175,15 +175,21 @@ class Engine:
 
     def tensors(self, *, with_optimizer: bool = True) -> dict[str, Tensor]:
         """Weights and optimizer state by name, no copies: `model.<parameter>` and `optimizer.<parameter>.<state>`."""
-        weights = {MODEL_PREFIX + name: tensor.detach() for name, tensor in self.model.state_dict().items()}
-        return weights | flatten(self.model, self.optimizer) if with_optimizer else weights
+        # first, since it makes the state that an optimizer with averages keeps them beside
+        state = flatten(self.model, self.optimizer) if with_optimizer else {}
+        return {MODEL_PREFIX + name: tensor for name, tensor in self._weights().items()} | state
+
+    def loaded(self) -> None:
+        """To be called after `tensors` were written to: the model computes with what they hold."""
+        if hasattr(self.optimizer, "averages"):
+            self.optimizer.show_training_weights()
 
     def state_dict_stream(self, *, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """The whole weights by name, one at a time, cast to `dtype`: for who must not hold a second copy of the model.
 
         Ranks that hold parts must all read to the end.
         """
-        own, stages = {name: tensor.detach() for name, tensor in self.model.state_dict().items()}, self._group("pp")
+        own, stages = self._weights(), self._group("pp")
         whole = own.items() if stages is None else from_all_stages(own, stages, device=self.device)
         for name, tensor in whole:
             yield name, gathered(tensor if dtype is None else tensor.to(dtype))
@@ -222,13 +228,23 @@ class Engine:
         """A loss that only the last pipeline stage computes, known to all stages."""
         return loss_sum if self.meshes is None else self.meshes.sum_(loss_sum, "pp")
 
+    def _weights(self) -> dict[str, Tensor]:
+        """The weights that the run is about, no copies: the average, where the optimizer trains others."""
+        averages: Mapping[Tensor, Tensor] = getattr(self.optimizer, "averages", {})
+        return {name: averages.get(tensor, tensor).detach() for name, tensor in self.model.state_dict(keep_vars=True).items()}
+
     @contextmanager
     def _mode(self, *, training: bool) -> Iterator[None]:
         before = self.model.training
+        averages = hasattr(self.optimizer, "averages") and before and not training
         self.model.train(training)
+        if averages:
+            self.optimizer.show_averages()
         try:
             yield
         finally:
+            if averages:
+                self.optimizer.show_training_weights()
             self.model.train(before)
 
     def _parameters(self) -> list[Tensor]:

@@ -127,6 +127,7 @@ class RunCheckpoints:
             checkpoint.load_tensors(
                 self.engine.tensors(with_optimizer=False), tolerance=self._tolerance(with_optimizer=False, cast=True), ranks=self.ranks
             )
+            self.engine.loaded()
         else:
             self.restore(checkpoint)
         if not self.config.load_only:
@@ -141,6 +142,7 @@ class RunCheckpoints:
         with_optimizer = "optimizer" not in excluded
         tensors = self.engine.tensors(with_optimizer=with_optimizer)
         checkpoint.load_tensors(tensors, tolerance=self._tolerance(with_optimizer=with_optimizer), ranks=self.ranks)
+        self.engine.loaded()
         if "train_state" not in excluded:
             self.state.load(saved["train"])
         if "lr_scheduler" not in excluded:

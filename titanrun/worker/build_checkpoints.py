@@ -13,6 +13,7 @@ from titanrun.config.base import dump
 from titanrun.distributed.agreement import Ranks, ranks_beside, ranks_met_again
 from titanrun.distributed.environment import Place
 from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.saved import folder_in
 from titanrun.training.engine import Engine
 from titanrun.training.run_checkpoints import RunCheckpoints
 from titanrun.training.state import TrainState
@@ -26,7 +27,7 @@ def build_checkpoints(recipe: Recipe, job: Job, *, engine: Engine, rows: RowLoad
     config = recipe.checkpoint
     in_background = config.async_mode != "disabled" and writes(config)
     store = CheckpointStore(
-        folder=job.resolved.parent / config.folder,
+        folder=folder_in(job.resolved.parent, config.folder),
         retention=Retention(config.keep_latest_k, config.keep_every, config.keep_best),
         ranks=ranks_beside(),
     )

@@ -114,7 +114,7 @@ def end_hung_rank(job: Job, hang: Hang) -> NoReturn:
         told += f", its last collectives in {collectives}"
     logging.getLogger(FAILURES).error("%s", told)
     if place.failure_file is not None:
-        write_json(place.failure_file, {"time": time.time(), "is_of_another": False, "text": told})
+        write_json(place.failure_file, {"time": time.time(), "is_of_another": False, "text": told, "exit_code": EXIT_HANG})
     status = read_json(run_dir / STATUS)
     if place.is_first and status:
         write_json(run_dir / STATUS, {**status, "state": "failed", "exit_code": EXIT_HANG})

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from titanrun.components.data.documents import Marking
 from titanrun.components.metrics.recorder import record
-from titanrun.config.problems import fail
+from titanrun.config.problems import ProblemsFound, fail
 from titanrun.distributed.degrees import pieces_per_rank
 from titanrun.distributed.device import CPU, is_accelerator, means_cpu
 from titanrun.distributed.dtypes import default_dtype, dtype_named
@@ -40,6 +40,10 @@ def build_model(recipe: Recipe, precision: Precision) -> nn.Module:
         log.info("%s", model)
     for layer in moe_layers(model):
         layer.deals_in_turn = recipe.debug.moe_force_load_balance
+    # here, where the model is whole: a pipeline stage lacks what a pattern may mean
+    problems = recipe.optimizer.claim_problems([name for name, parameter in model.named_parameters() if parameter.requires_grad])
+    if problems:
+        raise ProblemsFound(problems)
     return model
 
 

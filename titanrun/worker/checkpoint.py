@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from titanrun.components.checkpoints.addresses import Place, place
 from titanrun.components.checkpoints.checkpoint import RESOLVED_FILE, Checkpoint, Snapshot, Tolerance, tensor_files
 from titanrun.components.checkpoints.digested_file import DigestedFile
 from titanrun.components.checkpoints.huggingface import write_folder, write_weights
@@ -24,6 +25,7 @@ from titanrun.distributed.meta_device import on_meta_device
 from titanrun.models.shared.family import family_module
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved
+from titanrun.recipe.saved import absolute, resolved_file
 from titanrun.training.engine import MODEL_PREFIX
 from titanrun.worker.failures import failure_of
 from titanrun.worker.weights import huggingface_files, read_plain
@@ -49,7 +51,7 @@ def main() -> int:
 
 def export(job: Job) -> int:
     """The weights of a checkpoint in another format."""
-    checkpoint, out = Checkpoint(Path(job["checkpoint"])), Path(job["out"])
+    checkpoint, out = Checkpoint(place(job["checkpoint"])), Path(job["out"])
     weights = good_weights(checkpoint)
     if job["dtype"] is not None:
         dtype = dtype_named(job["dtype"])
@@ -59,7 +61,7 @@ def export(job: Job) -> int:
     elif job["to"] == "safetensors":
         write_weights(out, weights, {RESOLVED_FILE: checkpoint.load_resolved().encode()}, shard_bytes=job["shard_bytes"])
     else:
-        export_huggingface(out, weights, read_resolved(checkpoint.folder / RESOLVED_FILE), shard_bytes=job["shard_bytes"])
+        export_huggingface(out, weights, read_resolved(Path(resolved_file(checkpoint.folder))), shard_bytes=job["shard_bytes"])
     print(out)
     return 0
 
@@ -97,32 +99,32 @@ def take_in(job: Job) -> int:
         file = Path(name) / RESOLVED_FILE
         file.write_text(job["resolved"], encoding="utf-8")
         recipe = read_resolved(file)
-    source = Path(job["source"])
+    source = place(job["source"])
     read = {"hf": from_huggingface, "torchtitan": from_torchtitan, "titanrun": from_titanrun}[job["from"]]
     weights = read(source, recipe)
-    state = {"train": {"step": 0, "tokens_seen": 0}, "imported": {"from": job["from"], "source": str(source.resolve())}}
+    state = {"train": {"step": 0, "tokens_seen": 0}, "imported": {"from": job["from"], "source": absolute(source)}}
     tensors = {MODEL_PREFIX + key: tensor for key, tensor in weights.items()}
     snapshot = Snapshot(step=0, tensors=tensors, state=state, rng={}, resolved=job["resolved"], holds="model", layout={"ranks": 1})
-    store = CheckpointStore(folder=Path(job["out"]))
+    store = CheckpointStore(folder=place(job["out"]))
     store.save(snapshot)
     print(store.checkpoint(0).folder)
     return 0
 
 
-def from_huggingface(source: Path, recipe: Recipe) -> dict[str, Tensor]:
+def from_huggingface(source: Place, recipe: Recipe) -> dict[str, Tensor]:
     """The weights of a Hugging Face folder; quantised ones are expanded."""
     weights = read_plain(source, is_quantized=quantization_of(source) is not None)
     own: dict[str, Tensor] = family_module(type(recipe.model), "huggingface").from_huggingface(recipe.model, weights)
     return {name: tensor.contiguous() for name, tensor in own.items()}
 
 
-def from_torchtitan(source: Path, recipe: Recipe) -> dict[str, Tensor]:
+def from_torchtitan(source: Place, recipe: Recipe) -> dict[str, Tensor]:
     """The weights of torchtitan's checkpoint, whose parameters have our names. Whatever else it holds is neither read nor unpickled."""
     saved = tensor_files().read_layouts(source, others_allowed=True)
     return read_named(source, saved, expected_shapes(recipe))
 
 
-def from_titanrun(source: Path, recipe: Recipe) -> dict[str, Tensor]:
+def from_titanrun(source: Place, recipe: Recipe) -> dict[str, Tensor]:
     """The weights of another run's checkpoint."""
     weights = good_weights(Checkpoint(source))
     refuse_others(source, layouts(weights), expected_shapes(recipe))
@@ -136,7 +138,7 @@ def expected_shapes(recipe: Recipe) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
-def read_named(source: Path, saved: Mapping[str, Layout], expected: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+def read_named(source: Place, saved: Mapping[str, Layout], expected: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
     """Those tensors of a folder that are expected."""
     found = {name: saved[name] for name in expected if name in saved}
     refuse_others(source, found, expected)
@@ -145,7 +147,7 @@ def read_named(source: Path, saved: Mapping[str, Layout], expected: Mapping[str,
     return weights
 
 
-def refuse_others(source: Path, found: Mapping[str, Layout], expected: Mapping[str, tuple[int, ...]]) -> None:
+def refuse_others(source: Place, found: Mapping[str, Layout], expected: Mapping[str, tuple[int, ...]]) -> None:
     """Raises a problem where names or shapes are not those of the model; any dtype will do."""
     wanted = {name: Layout(shape, found[name].dtype if name in found else torch.float32) for name, shape in expected.items()}
     texts = differences(found, wanted)
@@ -171,7 +173,7 @@ def tensors_of(checkpoint: Checkpoint, prefix: str = "") -> dict[str, Tensor]:
 
 def diff(job: Job) -> int:
     """Tensors of two checkpoints that have the same layout and other values: how far they are apart."""
-    left, right = (tensors_of(Checkpoint(Path(job[side]))) for side in ("a", "b"))
+    left, right = (tensors_of(Checkpoint(place(job[side]))) for side in ("a", "b"))
     found = 0
     for name, tensor in left.items():
         other = right.get(name)

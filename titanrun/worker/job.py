@@ -10,6 +10,7 @@ from titanrun.distributed.processes import from_first, meet
 from titanrun.training.signals import SignalRequests
 
 JOIN = "--join"
+LEAVE = "--leave"
 # the first rank may still be reading large inputs when the others arrive; a launcher ends them where it fails
 MEETING_SECONDS = 3600
 

@@ -15,6 +15,7 @@ from titanrun.config.render import render_text
 from titanrun.config.secrets import revealed, secrets
 from titanrun.distributed.environment import Place, read_place, variables
 from titanrun.distributed.flight_recorder import write_collectives
+from titanrun.distributed.processes import leave, meet
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved_text
 from titanrun.recipe.run_dir import STATUS, read_json, write_json
@@ -22,7 +23,7 @@ from titanrun.training.signals import SignalRequests
 from titanrun.training.trainer import Outcome, Trainer
 from titanrun.worker.assemble import assembled
 from titanrun.worker.failures import Failure, failure_of, is_out_of_memory
-from titanrun.worker.job import JOIN, Job, meet_others
+from titanrun.worker.job import JOIN, LEAVE, MEETING_SECONDS, Job, meet_others
 from titanrun.worker.memory_table import memory_table
 from titanrun.worker.origins import with_origins
 from titanrun.worker.run_lock import run_lock
@@ -42,11 +43,15 @@ def main(arguments: Sequence[str] | None = None, *, signals: SignalRequests | No
     """`python -m titanrun.worker <run dir>/resolved.yaml`. Returns the exit code.
 
     Args:
-        arguments: what follows the module's name; None takes the command line's. `--join` instead of the file: the first rank tells.
+        arguments: what follows the module's name; None takes the command line's. `--join` instead of the file: the first rank tells;
+            `--leave CODE`: this first rank has found no run to begin, and tells the others.
         signals: requests that are listened for already.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     place = read_place()
+    if len(given) == 2 and given[0] == LEAVE:
+        leave(meet(place, timeout_seconds=MEETING_SECONDS), int(given[1]))
+        return int(given[1])
     joins = given == [JOIN] and not place.is_first
     if not joins and (len(given) != 1 or not Path(given[0]).is_file()):
         sys.stderr.write(f"usage: python -m titanrun.worker <run dir>/resolved.yaml | {JOIN}\n")
@@ -160,7 +165,7 @@ def report(failure: Failure, error: BaseException, job: Job, hidden: Hidden) -> 
     if failure.is_of_another and (collectives := write_collectives(job.place)) is not None:
         text = f"{text} (last collectives: {collectives})"
     if job.place.failure_file is not None:
-        told = {"time": time.time(), "is_of_another": failure.is_of_another, "text": hidden.masked(text)}
+        told = {"time": time.time(), "is_of_another": failure.is_of_another, "text": hidden.masked(text), "exit_code": failure.exit_code}
         write_json(job.place.failure_file, told)
     # nobody wants to read of every rank that it lost the one that failed
     logging.getLogger(FAILURES).log(logging.INFO if failure.is_of_another else logging.ERROR, "%s", text)

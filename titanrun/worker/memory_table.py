@@ -10,8 +10,6 @@ from titanrun.recipe.recipe import Recipe
 
 # bytes of a number
 SIZES = {"float32": 4, "bfloat16": 2}
-# the two means that AdamW keeps of each gradient
-STATES = 2
 # the logits in fp32, and their gradient
 LOGITS = 2
 GIB = 2**30
@@ -27,13 +25,14 @@ def memory_table(recipe: Recipe, *, ranks: int) -> str:
 
 def sizes(recipe: Recipe, degrees: Degrees) -> dict[str, int]:
     """What is there whatever the batch is, and the logits of one forward pass."""
-    weights = parameter_count(recipe.model) * SIZES[recipe.training.dtype] // (degrees.fsdp * degrees.tensor * degrees.pipeline)
+    each = SIZES[recipe.training.dtype]
+    weights = parameter_count(recipe.model) * each // (degrees.fsdp * degrees.tensor * degrees.pipeline)
     training = recipe.training
     logits = LOGITS * SIZES["float32"] * training.local_batch_size * training.seq_len * decided(recipe.model.vocab_size)
     return {
         "weights": weights,
         "gradients": weights,
-        "optimizer state": STATES * weights,
+        "optimizer state": round(recipe.optimizer.state_bytes(each, in_layer=True) / each * weights),
         "logits of one pass, and their gradient": logits // (degrees.tensor * degrees.context),
     }
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from titanrun.components.checkpoints.addresses import Place, is_address, place
 from titanrun.components.checkpoints.checkpoint import Checkpoint, Tolerance
 from titanrun.components.checkpoints.config import CheckpointConfig
 from titanrun.components.checkpoints.dequantize import expanded
@@ -49,7 +50,7 @@ def load_initial_weights(config: CheckpointConfig, *, model_config: ModelConfig,
         load_checkpoint(named_checkpoint(config, ranks), engine, config, ranks)
 
 
-def huggingface_folder(config: CheckpointConfig, model_config: ModelConfig) -> Path:
+def huggingface_folder(config: CheckpointConfig, model_config: ModelConfig) -> Place:
     """The Hugging Face folder that the recipe names for the initial weights."""
     named = config.initial_load_path or model_config.hf_assets_path
     if named is None:
@@ -60,17 +61,17 @@ def huggingface_folder(config: CheckpointConfig, model_config: ModelConfig) -> P
             path=("checkpoint", "initial_load_in_hf"),
             help="set checkpoint.initial_load_path or model.hf_assets_path",
         )
-    return Path(named)
+    return place(named)
 
 
-def load_huggingface(folder: Path, *, model_config: ModelConfig, engine: Engine, is_quantized: bool = False) -> None:
+def load_huggingface(folder: Place, *, model_config: ModelConfig, engine: Engine, is_quantized: bool = False) -> None:
     """Copies the weights of a Hugging Face folder into the model, in the model's dtype; quantised ones are expanded before."""
     own = family_module(type(model_config), "huggingface").from_huggingface(model_config, read_plain(folder, is_quantized=is_quantized))
     copy_into(engine.tensors(with_optimizer=False), {MODEL_PREFIX + name: tensor for name, tensor in own.items()})
     log.info("took the initial weights from %s", folder)
 
 
-def read_plain(folder: Path, *, is_quantized: bool) -> dict[str, Tensor]:
+def read_plain(folder: Place, *, is_quantized: bool) -> dict[str, Tensor]:
     """The weights of a Hugging Face folder, expanded where they are quantised. Raises where the folder says otherwise than the recipe."""
     weights = read_folder(folder)
     quantization = agreed_quantization(folder, is_quantized=is_quantized)
@@ -80,7 +81,7 @@ def read_plain(folder: Path, *, is_quantized: bool) -> dict[str, Tensor]:
 def named_checkpoint(config: CheckpointConfig, ranks: Ranks) -> Checkpoint:
     """The checkpoint at initial_load_path, which the ranks verify together. Raises a problem where there is none, or it is damaged."""
     assert config.initial_load_path is not None
-    named = Path(config.initial_load_path)
+    named = place(config.initial_load_path)
     checkpoint = ranks.from_first(lambda: find_checkpoint(named, config.folder))
     manifest = ranks.from_first(checkpoint.manifest)
     parts = ranks.together(lambda: damage(checkpoint.folder, manifest, config.verify, share=ranks.rank, shares=ranks.count))
@@ -90,12 +91,13 @@ def named_checkpoint(config: CheckpointConfig, ranks: Ranks) -> Checkpoint:
     return checkpoint
 
 
-def find_checkpoint(path: Path, folder: str) -> Checkpoint:
+def find_checkpoint(path: Place, folder: str) -> Checkpoint:
     """The checkpoint at `path`: a folder step-N, or the latest one of a run directory or of its checkpoint folder."""
     checkpoint = Checkpoint(path)
     if checkpoint.is_complete():
         return checkpoint
-    for candidate in (path, path / folder, path / CheckpointConfig().folder):
+    inside = {folder, CheckpointConfig().folder} - {name for name in (folder,) if is_address(name)}
+    for candidate in (path, *(path / name for name in sorted(inside))):
         store = CheckpointStore(folder=candidate)
         latest = store.latest()
         if latest is not None:

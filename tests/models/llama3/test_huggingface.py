@@ -21,6 +21,7 @@ SHAPES = {
     "grouped queries": {"n_kv_heads": 2, "rope": {"theta": 10000.0, "scaling": None}},
     "tied": {"tie_word_embeddings": True, "n_kv_heads": 1},
     "scaled, far positions": {"n_heads": 2, "rope": STRETCHED},
+    "YaRN": {"n_heads": 2, "rope": {"theta": 10000.0, "scaling": {"name": "yarn", "factor": 8.0, "original_max_position_embeddings": 256}}},
     "explicit head width": {"dim": 96, "head_dim": 32, "n_kv_heads": 2, "rope": STRETCHED},
     "Llama 3 defaults": {"n_layers": 3, "vocab_size": 500, "max_seq_len": 131072},
 }

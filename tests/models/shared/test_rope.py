@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from titanrun.models.shared.config import Llama3RopeScalingConfig, RopeConfig
-from titanrun.models.shared.rope import llama3_scaling, rope_rows, rope_table, rotate
+from titanrun.models.shared.config import Llama3RopeScalingConfig, RopeConfig, YarnRopeScalingConfig
+from titanrun.models.shared.rope import cos_sin_table, llama3_scaling, rope_rows, rope_table, rotate, yarn_scaling
 
 SCALING = Llama3RopeScalingConfig()
 
@@ -41,14 +41,55 @@ def test_the_table_equals_float64_within_the_rounding_of_its_angles(theta, scali
 
 def test_the_ramp_has_frequencies_in_all_three_bands():
     frequencies = torch.tensor(frequencies_float64(500000.0, 128, None), dtype=torch.float32)
-    ratio = llama3_scaling(SCALING, frequencies=frequencies) / frequencies
+    ratio = llama3_scaling(SCALING, frequencies=frequencies, theta=500000.0) / frequencies
     assert (ratio == 1).any() and (ratio == 1 / 8).any() and ((ratio > 0.13) & (ratio < 0.99)).any()
 
 
 def test_equal_band_edges_leave_no_ramp():
     scaling = Llama3RopeScalingConfig(low_freq_factor=1.0, high_freq_factor=1.0, original_max_position_embeddings=64)
-    ratio = llama3_scaling(scaling, frequencies=torch.tensor([1.0, 0.01])) / torch.tensor([1.0, 0.01])
+    ratio = llama3_scaling(scaling, frequencies=torch.tensor([1.0, 0.01]), theta=10000.0) / torch.tensor([1.0, 0.01])
     assert ratio.tolist() == [1.0, 0.125]
+
+
+YARN = YarnRopeScalingConfig(factor=40.0)
+
+
+def yarn_float64(theta, head_dim, scaling):
+    """As in the paper: a pair turns L f / 2 pi times in L tokens; below beta_slow it is slowed down, above beta_fast it is not. The ramp
+    between is over pairs, from whole pair to whole pair, as in the authors' code (https://github.com/jquesnelle/yarn)."""
+    frequencies = theta ** (-2.0 * np.arange(head_dim // 2) / head_dim)
+    turns = scaling.original_max_position_embeddings * frequencies / (2 * np.pi)
+    first = np.flatnonzero(turns >= scaling.beta_fast).max(initial=0)
+    last = np.flatnonzero(turns <= scaling.beta_slow).min(initial=head_dim - 1)
+    slowed = np.clip((np.arange(head_dim // 2) - first) / (last - first), 0, 1)
+    return slowed * frequencies / scaling.factor + (1 - slowed) * frequencies
+
+
+@pytest.mark.parametrize("scaling", [YARN, YarnRopeScalingConfig(factor=8.0, beta_fast=16.0, original_max_position_embeddings=512)])
+def test_yarn_slows_pairs_down_by_how_often_they_turn(scaling):
+    plain = torch.tensor(frequencies_float64(10000.0, 64, None), dtype=torch.float32)
+    slowed = yarn_scaling(scaling, frequencies=plain, theta=10000.0)
+    np.testing.assert_allclose(slowed.double(), yarn_float64(10000.0, 64, scaling), rtol=1e-6)
+    ratio = slowed / plain
+    assert (ratio == 1).any() and (ratio == 1 / scaling.factor).any() and ((ratio > 0.2) & (ratio < 0.9)).any()
+
+
+def test_yarn_makes_cosines_and_sines_grow():
+    scaling = YarnRopeScalingConfig(factor=np.e**2, mscale=1.0, mscale_all_dim=0.5)
+    assert scaling.magnitude() == pytest.approx(1.2 / 1.1)
+    assert scaling.score_factor() == pytest.approx(1.1**2)
+    table = rope_table(RopeConfig(theta=10000.0, scaling=scaling), head_dim=16, seq_len=4)
+    assert table.abs().numpy() == pytest.approx(1.2 / 1.1)
+    halves = cos_sin_table(10000.0, head_dim=16, seq_len=4, scaling=scaling)
+    np.testing.assert_allclose(halves[:, :8], table.real, rtol=1e-6)
+    np.testing.assert_allclose(halves[:, 16:24], table.imag, rtol=1e-6)
+
+
+def test_yarn_with_a_factor_of_one_changes_nothing():
+    scaling = YarnRopeScalingConfig(factor=1.0, mscale_all_dim=1.0)
+    assert (scaling.magnitude(), scaling.score_factor()) == (1.0, 1.0)
+    plain = torch.tensor(frequencies_float64(10000.0, 64, None), dtype=torch.float32)
+    torch.testing.assert_close(yarn_scaling(scaling, frequencies=plain, theta=10000.0), plain, rtol=1e-6, atol=0)
 
 
 def test_pairs_are_neighbours_and_turn_by_their_angle():

@@ -57,7 +57,8 @@ class Stage:
         split = {name: tensor for name, tensor in tensors.items() if is_split(tensor)}
         parts = {name: own_part(tensor) for name, tensor in split.items()} if self.is_shared else {}
         self.items = {name: items_of(name, split[name]) for name in parts}
-        plain = {name: tensor for name, tensor in tensors.items() if name not in split} | parts
+        # in their own order, which decides what lies in which file
+        plain = {name: parts.get(name, tensor) for name, tensor in tensors.items() if name in parts or name not in split}
         self._make_room(plain)
         staged = {name: slot.view(self.buffer) for name, slot in self.slots.items()}
         for name, tensor in plain.items():

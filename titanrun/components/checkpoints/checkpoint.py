@@ -4,12 +4,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from torch import Tensor
 
+from titanrun.components.checkpoints.addresses import Place
 from titanrun.components.checkpoints.digested_file import FileEntry, write_file
 from titanrun.components.checkpoints.layout import Layout, differences, layouts
 from titanrun.components.checkpoints.manifest import MANIFEST_FILE, Holds, Manifest, damaged, read_manifest
@@ -73,7 +73,7 @@ EXACT = Tolerance()
 class Checkpoint:
     """A checkpoint folder, to be read. Everything that is wrong with it is a problem `checkpoint`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Place) -> None:
         self.folder = folder
 
     def is_complete(self) -> bool:
@@ -137,7 +137,7 @@ class Checkpoint:
             raise damaged(path, str(error)) from error
 
 
-def write_files(folder: Path, snapshot: Snapshot, ranks: Ranks) -> dict[str, FileEntry]:
+def write_files(folder: Place, snapshot: Snapshot, ranks: Ranks) -> dict[str, FileEntry]:
     """Write this rank's files of a checkpoint into `folder`; the manifest is not one of them. Gives them; they are on disk then."""
     text = json.dumps({**snapshot.state, "step": snapshot.step}, allow_nan=False, indent=1) + "\n"
     entries: dict[str, FileEntry] = tensor_files().write_tensors(folder, snapshot.tensors, ranks)

@@ -2,9 +2,10 @@
 
 from typing import Literal
 
+from titanrun.components.checkpoints.addresses import CheckpointFolder, PathOrAddress
 from titanrun.config.base import Config
 from titanrun.config.fields import bookkeeping, numerics, performance
-from titanrun.config.types import NonNegativeInt, PositiveInt, RunPath, Text
+from titanrun.config.types import NonNegativeInt, PositiveInt, Text
 from titanrun.config.units import StepsOrDuration
 
 
@@ -13,8 +14,8 @@ class CheckpointConfig(Config):
 
     enable: bool = bookkeeping(False)
     """Whether checkpoints are written, and a run that was stopped goes on from its last one."""
-    folder: RunPath = bookkeeping("checkpoint")
-    """Folder of the checkpoints inside the run directory."""
+    folder: CheckpointFolder = bookkeeping("checkpoint", examples=["s3://bucket/runs/first"])
+    """Folder of the checkpoints inside the run directory, or an address in a store, which belongs to one run."""
     interval: StepsOrDuration = bookkeeping(500, unit="steps", resume=True)
     """Steps between checkpoints, or the time between them, such as 10m; a time is looked at after each step."""
     keep_latest_k: NonNegativeInt = bookkeeping(10)
@@ -23,8 +24,8 @@ class CheckpointConfig(Config):
     """Checkpoints of steps that this divides stay too; null: none does for that reason."""
     keep_best: NonNegativeInt = bookkeeping(0)
     """How many checkpoints with the lowest validation loss stay too; only those count that were validated after the same step."""
-    initial_load_path: Text | None = numerics(None, examples=["runs/first/checkpoint/step-1000"])
-    """Where a new run takes its weights from: a checkpoint of titanrun, or a Hugging Face folder with initial_load_in_hf."""
+    initial_load_path: PathOrAddress | None = numerics(None, examples=["runs/first/checkpoint/step-1000"])
+    """Where a new run takes its weights from: a checkpoint, or with initial_load_in_hf a Hugging Face folder; a path or an address."""
     initial_load_model_only: bool = numerics(True)
     """Whether only the weights come from there; false: optimizer, schedule, data position and step too."""
     initial_load_in_hf: bool = numerics(False)

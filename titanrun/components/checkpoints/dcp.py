@@ -14,6 +14,7 @@ from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint import metadata as dcp_metadata
 from torch.distributed.checkpoint.api import CheckpointException
 
+from titanrun.components.checkpoints.addresses import Address, Place, reading
 from titanrun.components.checkpoints.digested_file import DigestedFile, FileEntry
 from titanrun.components.checkpoints.layout import Layout
 from titanrun.config.problems import fail
@@ -61,9 +62,28 @@ class IndexUnpickler(pickle.Unpickler):
 class IndexedReader(checkpoint.FileSystemReader):
     """torch's reader of a folder, with the index read by us."""
 
+    def __init__(self, folder: Place) -> None:
+        super().__init__(".")
+        self.path: Any = folder
+        if isinstance(folder, Address):
+            self.fs = DigestingStore()
+
     def read_metadata(self, *_: Any, **__: Any) -> dcp_metadata.Metadata:
         """The index of the folder."""
-        return read_index(Path(self.path))
+        return read_index(self.path)
+
+
+class Writer(checkpoint.FileSystemWriter):
+    """torch's writer of a folder, or of an address."""
+
+    def __init__(self, folder: Place) -> None:
+        super().__init__(".", sync_files=False)
+        self.path: Any = folder
+        self.fs: DigestingFileSystem = DigestingFileSystem() if isinstance(folder, Path) else DigestingStore()
+
+    def storage_meta(self) -> dcp_metadata.StorageMeta:
+        """What the index keeps of the place: its name."""
+        return dcp_metadata.StorageMeta(checkpoint_id=str(self.path), save_id=self.save_id)
 
 
 class DigestingFileSystem(filesystem.FileSystem):
@@ -79,11 +99,11 @@ class DigestingFileSystem(filesystem.FileSystem):
             with super().create_stream(path, mode) as stream:
                 yield stream
             return
-        file = DigestedFile(Path(path))
+        file = DigestedFile(path)
         try:
             yield file
             file.close()
-            self.entries[Path(path).name] = file.entry
+            self.entries[path.name] = file.entry
         except RuntimeError as error:
             # torch's archive writer says something about positions where the disk is full
             raise file.failure or error from error
@@ -97,16 +117,48 @@ class DigestingFileSystem(filesystem.FileSystem):
             self.entries[Path(new_path).name] = self.entries.pop(Path(path).name)
 
 
-def write_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, FileEntry]:
+class DigestingStore(DigestingFileSystem):
+    """The same in a store: nothing is renamed there, and what a folder without a manifest holds is nobody's."""
+
+    @contextmanager
+    def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
+        """A stream of an object."""
+        if mode == "wb":
+            with super().create_stream(final_name(path), mode) as stream:
+                yield stream
+        else:
+            with reading(path), path.open(mode) as stream:
+                yield stream
+
+    def concat_path(self, path: Any, suffix: str) -> Any:
+        """A name below."""
+        return path / suffix
+
+    def mkdir(self, path: Any) -> None:
+        """Folders are where objects are."""
+
+    def exists(self, path: Any) -> bool:
+        """Never: torch would delete it."""
+        return False
+
+    def rename(self, path: Any, new_path: Any) -> None:
+        """It was written under its new name."""
+
+
+def final_name(path: Address) -> Address:
+    """The name that torch gives a file after it has written it."""
+    return path.with_name(path.name.removesuffix(".tmp"))
+
+
+def write_tensors(folder: Place, tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, FileEntry]:
     """Write `tensors` into `folder`, each rank its part. Gives the files that this rank wrote, which are on disk then."""
-    writer = checkpoint.FileSystemWriter(folder, sync_files=False)
-    writer.fs = files = DigestingFileSystem()
+    writer = Writer(folder)
     with _plain_errors(), _without_crc32():
         checkpoint.save(dict(tensors), storage_writer=writer, process_group=ranks.group, no_dist=ranks.count == 1)
-    return files.entries
+    return writer.fs.entries
 
 
-def read_tensors(folder: Path, into: Mapping[str, Tensor], ranks: Ranks | None = None) -> None:
+def read_tensors(folder: Place, into: Mapping[str, Tensor], ranks: Ranks | None = None) -> None:
     """Fill the tensors of `into` in place with those of the same name in `folder`. Raises a problem `checkpoint` where that fails.
 
     Args:
@@ -122,7 +174,7 @@ def read_tensors(folder: Path, into: Mapping[str, Tensor], ranks: Ranks | None =
         raise fail("checkpoint", f"cannot read the tensors in {folder}: {_first_line(error)}") from error
 
 
-def read_layouts(folder: Path, *, others_allowed: bool = False) -> dict[str, Layout]:
+def read_layouts(folder: Place, *, others_allowed: bool = False) -> dict[str, Layout]:
     """Shape and type of every tensor in `folder`, by name. Raises a problem `checkpoint` where its index cannot be read.
 
     Args:
@@ -138,7 +190,7 @@ def read_layouts(folder: Path, *, others_allowed: bool = False) -> dict[str, Lay
     return {name: Layout(tuple(entry.size), entry.properties.dtype) for name, entry in entries.items()}
 
 
-def read_index(folder: Path) -> dcp_metadata.Metadata:
+def read_index(folder: Place) -> dcp_metadata.Metadata:
     """Names, shapes, types and places of the tensors in `folder`. Raises a problem `checkpoint` where it cannot be read."""
     path = folder / INDEX_FILE
     try:

@@ -1,11 +1,14 @@
-"""Files whose digest is taken while they are written, and that are on disk when they are closed."""
+"""Files whose digest is taken while they are written, and that are on disk, or in a store, when they are closed."""
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import xxhash
+
+from titanrun.components.checkpoints.addresses import Address, Place, reading, store_errors
 
 BLOCK_BYTES = 16 * 1024**2
 
@@ -21,10 +24,12 @@ class FileEntry:
 class DigestedFile:
     """A new file to write into. The digest is that of the bytes handed in: what the disk makes of them is compared with it later."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Place) -> None:
+        self._path = path
         self._file = path.open("xb")
         self._digest = xxhash.xxh3_128()
         self._size = 0
+        self._is_closed = False
         # what the disk said, for callers that make another error of it
         self.failure: OSError | None = None
 
@@ -40,7 +45,12 @@ class DigestedFile:
         return written
 
     def _put(self, data: bytes | bytearray | memoryview) -> int:
-        return self._file.write(data)
+        if isinstance(self._path, Path):
+            return self._file.write(data)
+        with store_errors(self._path):
+            # some stores' streams give nothing back
+            self._file.write(data)
+        return len(data) if not isinstance(data, memoryview) else data.nbytes
 
     def tell(self) -> int:
         """Bytes written so far."""
@@ -55,16 +65,26 @@ class DigestedFile:
         return self._file.fileno()
 
     def close(self) -> None:
-        """Waits until everything is on disk, then closes."""
-        if self._file.closed:
+        """Waits until everything is on disk, or in the store, then closes."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if isinstance(self._path, Address):
+            with store_errors(self._path):
+                self._file.close()
             return
         with self._file:
             self._file.flush()
             os.fsync(self._file.fileno())
 
     def discard(self) -> None:
-        """Closes without waiting for the disk."""
-        self._file.close()
+        """Closes without waiting for the disk. What a store keeps of the file is cleared away with its folder."""
+        if isinstance(self._path, Path):
+            self._file.close()
+        elif not self._is_closed:
+            self._is_closed = True
+            with suppress(OSError), store_errors(self._path):
+                self._file.close()
 
     @property
     def entry(self) -> FileEntry:
@@ -72,7 +92,7 @@ class DigestedFile:
         return FileEntry(self._size, self._digest.hexdigest())
 
 
-def write_file(path: Path, content: bytes) -> FileEntry:
+def write_file(path: Place, content: bytes) -> FileEntry:
     """A new file of these bytes, on disk when this returns."""
     file = DigestedFile(path)
     try:
@@ -83,11 +103,11 @@ def write_file(path: Path, content: bytes) -> FileEntry:
     return file.entry
 
 
-def digest_of(path: Path) -> str:
+def digest_of(path: Place) -> str:
     """The digest of a file as it lies there."""
     digest = xxhash.xxh3_128()
     buffer: Any = memoryview(bytearray(BLOCK_BYTES))
-    with path.open("rb", buffering=0) as file:
+    with reading(path), path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):
             digest.update(buffer[:count])
     return digest.hexdigest()

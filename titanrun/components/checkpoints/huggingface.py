@@ -10,19 +10,20 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from titanrun.components.checkpoints.addresses import Place, local_copy
 from titanrun.components.checkpoints.whole_folder import sweep, written_whole
 from titanrun.config.problems import ProblemsFound, fail
 
 CONFIG_FILE = "config.json"
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 # transformers' own limit, decimal gigabytes
 SHARD_BYTES = 5 * 10**9
 
 
-def read_folder(folder: Path) -> dict[str, Tensor]:
+def read_folder(folder: Place) -> dict[str, Tensor]:
     """Every tensor of a folder by its name there, on the CPU; bytes are read when a tensor is used.
 
     Raises a problem `checkpoint` where there is no folder, no safetensors, or what the index names is missing or damaged.
@@ -94,7 +95,7 @@ def split(tensors: Mapping[str, Tensor], shard_bytes: int) -> list[list[str]]:
     return shards
 
 
-def _read_shards(folder: Path) -> dict[str, Tensor]:
+def _read_shards(folder: Place) -> dict[str, Tensor]:
     weight_map = _read_weight_map(folder / INDEX_FILE)
     files = {name: _read_file(folder / name) for name in sorted(set(weight_map.values()))}
     for tensor_name, file_name in weight_map.items():
@@ -103,7 +104,7 @@ def _read_shards(folder: Path) -> dict[str, Tensor]:
     return {tensor_name: files[file_name][tensor_name] for tensor_name, file_name in weight_map.items()}
 
 
-def _read_weight_map(path: Path) -> dict[str, str]:
+def _read_weight_map(path: Place) -> dict[str, str]:
     try:
         index = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -117,16 +118,16 @@ def _read_weight_map(path: Path) -> dict[str, str]:
     return weight_map
 
 
-def _read_file(path: Path) -> dict[str, Tensor]:
+def _read_file(path: Place) -> dict[str, Tensor]:
     try:
-        with safetensors.safe_open(path, framework="pt", device="cpu") as file:
+        with local_copy(path) as copy, safetensors.safe_open(copy, framework="pt", device="cpu") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (OSError, SafetensorError) as error:
         raise _damaged(path, error) from error
 
 
-def _no_weights(folder: Path) -> ProblemsFound:
-    pickles = sorted(file.name for pattern in PICKLES for file in folder.glob(pattern))
+def _no_weights(folder: Place) -> ProblemsFound:
+    pickles = sorted(file.name for file in folder.iterdir() if file.name.endswith(PICKLES))
     if pickles:
         return fail(
             "checkpoint",
@@ -136,7 +137,7 @@ def _no_weights(folder: Path) -> ProblemsFound:
     return fail("checkpoint", f"{folder} holds neither {SINGLE_FILE} nor {INDEX_FILE}", help="name the folder that holds the weights")
 
 
-def _damaged(path: Path, error: Exception) -> ProblemsFound:
+def _damaged(path: Place, error: Exception) -> ProblemsFound:
     return fail("checkpoint", f"cannot read {path}: {error}")
 
 

@@ -9,8 +9,9 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+from titanrun.components.checkpoints.addresses import Address, Place, size_of
 from titanrun.components.checkpoints.digested_file import FileEntry, digest_of, text_digest
 from titanrun.config.problems import ProblemsFound, fail
 
@@ -21,6 +22,7 @@ FORMAT = 2
 # files up to this size are read whatever the policy is
 SMALL_BYTES = 1024**2
 
+AnyPlace = TypeVar("AnyPlace", Path, Address, Place)
 Holds = Literal["everything", "model"]
 Verify = Literal["always", "sampled", "off"]
 
@@ -69,7 +71,7 @@ def written(content: Mapping[str, Any]) -> str:
     return json.dumps(content, allow_nan=False, indent=1, ensure_ascii=False) + "\n"
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Place) -> Manifest:
     """The manifest of a checkpoint folder. Raises a problem `checkpoint` where there is none, or none that can be trusted."""
     path = folder / MANIFEST_FILE
     if not path.is_file():
@@ -105,7 +107,7 @@ def canonical(content: Mapping[str, Any]) -> str:
     return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
-def damage(folder: Path, manifest: Manifest, policy: Verify, *, share: int = 0, shares: int = 1) -> list[str]:
+def damage(folder: Place, manifest: Manifest, policy: Verify, *, share: int = 0, shares: int = 1) -> list[str]:
     """What is wrong with the files of a checkpoint, in words; empty where they are as they were saved.
 
     Args:
@@ -120,7 +122,7 @@ def damage(folder: Path, manifest: Manifest, policy: Verify, *, share: int = 0, 
     for name, entry in mine:
         path = folder / name
         try:
-            size = path.stat().st_size
+            size = size_of(path)
             if size != entry.size:
                 found.append(f"{name} has {size} bytes, {entry.size} were saved")
             elif name in read and digest_of(path) != entry.xxh3_128:
@@ -130,7 +132,7 @@ def damage(folder: Path, manifest: Manifest, policy: Verify, *, share: int = 0, 
     return found
 
 
-def step_folders(folder: Path) -> dict[int, Path]:
+def step_folders(folder: AnyPlace) -> dict[int, AnyPlace]:
     """The folders that are named as checkpoints, by step, ascending; whether they are whole is not looked at."""
     if not folder.is_dir():
         return {}
@@ -138,12 +140,12 @@ def step_folders(folder: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def is_checkpoint(folder: Path) -> bool:
+def is_checkpoint(folder: Place) -> bool:
     """Whether the folder has a manifest."""
     return (folder / MANIFEST_FILE).is_file()
 
 
-def damaged(path: Path, reason: str) -> ProblemsFound:
+def damaged(path: Place, reason: str) -> ProblemsFound:
     """The problem of a file that cannot be what was written."""
     return fail("checkpoint", f"{path} is damaged: {reason}")
 

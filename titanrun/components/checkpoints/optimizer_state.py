@@ -56,9 +56,12 @@ def restore(model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Tensor
 def initial_state(optimizer: Optimizer, group: dict[str, Any], parameter: nn.Parameter) -> dict[str, Any]:
     """The state of a parameter before its first update.
 
-    The optimizer itself makes it, by one step on a copy of the parameter with a gradient of zero: running means stay zero,
+    The optimizer says it, or makes it by one step on a copy of the parameter with a gradient of zero: running means stay zero,
     and only the count of steps must be set back.
     """
+    if hasattr(optimizer, "initial_state"):
+        own: dict[str, Any] = optimizer.initial_state(parameter)
+        return own
     stand_in = parameter.detach().clone().requires_grad_()
     stand_in.grad = torch.zeros_like(stand_in)
     shadow = copy.copy(optimizer)

@@ -2,9 +2,9 @@
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
+from titanrun.components.checkpoints.addresses import Place
 from titanrun.config.problems import DataPath, ProblemsFound, fail
 from titanrun.config.suggest import listing
 
@@ -30,7 +30,7 @@ class Quantization:
     block: tuple[int, int] = FP8_BLOCK
 
 
-def quantization_of(folder: Path) -> Quantization | None:
+def quantization_of(folder: Place) -> Quantization | None:
     """The format of the weights in `folder`; None where they are plain. Raises a problem `checkpoint` for one that is not known."""
     written = _written(folder / CONFIG_FILE)
     if written is None:
@@ -46,7 +46,7 @@ def quantization_of(folder: Path) -> Quantization | None:
     return Quantization(method, (block[0], block[1]) if method == "fp8" else FP8_BLOCK)
 
 
-def agreed_quantization(folder: Path, *, is_quantized: bool) -> Quantization | None:
+def agreed_quantization(folder: Place, *, is_quantized: bool) -> Quantization | None:
     """The format of the weights in `folder`. Raises a problem `checkpoint` where the recipe says otherwise than the folder.
 
     Args:
@@ -63,7 +63,7 @@ def agreed_quantization(folder: Path, *, is_quantized: bool) -> Quantization | N
     return found
 
 
-def _written(path: Path) -> dict[str, Any] | None:
+def _written(path: Place) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
@@ -76,7 +76,7 @@ def _written(path: Path) -> dict[str, Any] | None:
     return found
 
 
-def _no_mapping(path: Path) -> ProblemsFound:
+def _no_mapping(path: Place) -> ProblemsFound:
     return fail("checkpoint", f"{path}: {KEY} is no mapping")
 
 

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Literal
 
 import torch
 
+from titanrun.components.checkpoints.addresses import Place
 from titanrun.components.checkpoints.checkpoint import Checkpoint, Snapshot, tensor_files, write_files
-from titanrun.components.checkpoints.digested_file import FileEntry, write_file
+from titanrun.components.checkpoints.commits import Commit, commit_for
+from titanrun.components.checkpoints.digested_file import FileEntry
 from titanrun.components.checkpoints.manifest import MANIFEST_FILE, STEP_FOLDER, Manifest, Verify, damage, manifest_text, step_folders
 from titanrun.components.checkpoints.retention import Retention
-from titanrun.components.checkpoints.whole_folder import commit, refuse_existing, remove_whole, started, sweep, sync
 from titanrun.config.problems import Problem, ProblemsFound
 from titanrun.distributed.agreement import Ranks
 
@@ -31,9 +31,14 @@ class CheckpointStore:
         ranks: who saves together; the first of them decides, renames and deletes.
     """
 
-    folder: Path
+    folder: Place
     retention: Retention = field(default_factory=Retention)
     ranks: Ranks = field(default_factory=Ranks)
+
+    @property
+    def commit(self) -> Commit:
+        """How a checkpoint becomes whole there."""
+        return commit_for(self.folder)
 
     def steps(self) -> list[int]:
         """The steps of all complete checkpoints, ascending."""
@@ -77,28 +82,36 @@ class CheckpointStore:
         try:
             parts = self.ranks.together(lambda: write_files(temporary, snapshot, self.ranks))
             entries = {name: entry for part in parts for name, entry in part.items()}
-            self.ranks.from_first(lambda: _commit(temporary, final, snapshot, entries))
+            self.ranks.from_first(lambda: self._finish(temporary, final, snapshot, entries))
         finally:
-            self.ranks.from_first(lambda: sweep(self.folder, STEP_FOLDER))
+            self.ranks.from_first(self._sweep)
         self.ranks.from_first(self._drop)
 
-    def set_aside(self, step: int, why: Literal["damaged", "superseded"]) -> Path:
+    def set_aside(self, step: int, why: Literal["damaged", "superseded"]) -> Place:
         """Takes the name of a checkpoint from it, so that the run can save that step anew; nothing is deleted. Gives the new one."""
         folder = self.checkpoint(step).folder
-        moved = folder.with_name(f"{folder.name}.{why}-{secrets.token_hex(4)}")
-        return self.ranks.from_first(lambda: folder.rename(moved))
+
+        def move() -> Place:
+            moved = folder.with_name(f"{folder.name}.{why}-{secrets.token_hex(4)}")
+            self.commit.move(folder, moved)
+            return moved
+
+        return self.ranks.from_first(move)
 
     def remove(self, step: int) -> None:
         """Deletes a checkpoint, its name first."""
-        self.ranks.from_first(lambda: remove_whole(self.checkpoint(step).folder))
+        self.ranks.from_first(lambda: self.commit.remove(self.checkpoint(step).folder))
 
-    def _open(self, final: Path) -> Path:
-        refuse_existing(final)
-        if not self.folder.is_dir():
-            self.folder.mkdir(parents=True)
-            sync(self.folder.parent)
-        sweep(self.folder, STEP_FOLDER)
-        return started(final)
+    def _open(self, final: Place) -> Place:
+        self._sweep()
+        return self.commit.begin(final)
+
+    def _finish(self, written: Place, final: Place, snapshot: Snapshot, entries: Mapping[str, FileEntry]) -> None:
+        manifest = manifest_of(written, snapshot, entries)
+        self.commit.finish(written, final, manifest_text(manifest), manifest.files)
+
+    def _sweep(self) -> None:
+        self.commit.sweep(self.folder, STEP_FOLDER)
 
     def _drop(self) -> None:
         found = {}
@@ -108,10 +121,10 @@ class CheckpointStore:
             except ProblemsFound:
                 continue  # not to be counted among those that stay, nor deleted: somebody may want to look at it
         for step in self.retention.leaves_over(found):
-            remove_whole(self.checkpoint(step).folder)
+            self.commit.remove(self.checkpoint(step).folder)
 
 
-def nothing_to_go_on_from(folder: Path, reasons: Mapping[int, list[str]]) -> ProblemsFound:
+def nothing_to_go_on_from(folder: Place, reasons: Mapping[int, list[str]]) -> ProblemsFound:
     """The problems of a folder in which no checkpoint can be used, one for each."""
     help = f"restore one from a copy, or move {folder} away to start from the beginning"
     return ProblemsFound(
@@ -120,10 +133,10 @@ def nothing_to_go_on_from(folder: Path, reasons: Mapping[int, list[str]]) -> Pro
     )
 
 
-def _commit(temporary: Path, final: Path, snapshot: Snapshot, entries: Mapping[str, FileEntry]) -> None:
-    """Writes the manifest, then gives the folder its name."""
-    saved = tensor_files().read_layouts(temporary)
-    manifest = Manifest(
+def manifest_of(written: Place, snapshot: Snapshot, entries: Mapping[str, FileEntry]) -> Manifest:
+    """The manifest of the files that were written."""
+    saved = tensor_files().read_layouts(written)
+    return Manifest(
         step=snapshot.step,
         holds=snapshot.holds,
         layout=dict(snapshot.layout),
@@ -134,8 +147,6 @@ def _commit(temporary: Path, final: Path, snapshot: Snapshot, entries: Mapping[s
         files=dict(sorted(entries.items())),
         validation_loss=snapshot.validation_loss,
     )
-    write_file(temporary / MANIFEST_FILE, manifest_text(manifest).encode())
-    commit(temporary, final)
 
 
 def package_versions() -> dict[str, str]:

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ import torch.multiprocessing
 from numpy.typing import NDArray
 from torch import Tensor
 
+from titanrun.components.checkpoints.addresses import Place
 from titanrun.components.checkpoints.background import Slot, Stage
 from titanrun.components.checkpoints.checkpoint import Snapshot
 from titanrun.components.checkpoints.retention import Retention
@@ -66,7 +66,7 @@ class WriterProcess:
         meet: called in the process: gives the writers among whom its rank has its place.
     """
 
-    def __init__(self, folder: Path, retention: Retention, stage: Stage, meet: Callable[[], Ranks] = Ranks) -> None:
+    def __init__(self, folder: Place, retention: Retention, stage: Stage, meet: Callable[[], Ranks] = Ranks) -> None:
         context = torch.multiprocessing.get_context("spawn")
         self._stage = stage
         self._known: Tensor | None = None
@@ -93,7 +93,7 @@ class WriterProcess:
         self._process.join()
 
 
-def serve(connection: Connection, folder: Path, retention: Retention, meet: Callable[[], Ranks]) -> None:
+def serve(connection: Connection, folder: Place, retention: Retention, meet: Callable[[], Ranks]) -> None:
     """Saves each order that comes, until nobody can send any more."""
     die_with_parent()
     # a signal to the whole group, as Ctrl-C is one, is the trainer's to answer: it saves, and that takes this process

@@ -1,34 +1,89 @@
-"""AdamW: torch's kernels, without the second of start-up that torch's class costs."""
+"""Adam and AdamW: torch's kernels, without the second of start-up that torch's classes cost; or with small states."""
 
 from collections.abc import Iterable
 from inspect import unwrap
+from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import Adam, AdamW, Optimizer
 
-from titanrun.components.optimizers.config import AdamWConfig
+from titanrun.components.optimizers.config import AdamConfig, AdamWConfig
+from titanrun.components.optimizers.groups import grouped
+
+# as torch has it, without the hooks that torch adds to a class's step when the first one is made
+adam_step = torch.no_grad()(unwrap(Adam.step))
 
 
-class EagerAdamW(AdamW):
-    """torch.optim.AdamW whose methods are not wrapped for torch.compile.
+class EagerAdam(Adam):
+    """torch.optim.Adam whose methods are not wrapped for torch.compile.
 
     The wrappers of `add_param_group` and `step` import torch._dynamo, 1.2 s of CPU, in runs that compile nothing. What they
     wrap is used as it stands: the updates are torch's, bit for bit.
     """
 
     add_param_group = unwrap(Optimizer.add_param_group)
+    step = adam_step
+
+
+class EagerAdamW(AdamW):
+    """torch.optim.AdamW whose methods are not wrapped for torch.compile; see EagerAdam."""
+
+    add_param_group = unwrap(Optimizer.add_param_group)
     step = torch.no_grad()(unwrap(AdamW.step))
 
 
+class Bfloat16StateAdamW(Optimizer):
+    """AdamW that keeps both running means in bf16 and computes in the weight's type: torch's kernels want all of one type."""
+
+    add_param_group = unwrap(Optimizer.add_param_group)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        """One update of every parameter with a gradient."""
+        assert closure is None, "gradients are there before a step"
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, parameter.grad, group)
+
+    def _update(self, parameter: nn.Parameter, gradient: torch.Tensor, group: dict[str, Any]) -> None:
+        beta1, beta2 = group["betas"]
+        state = self.state[parameter]
+        if not state:
+            state["step"] = torch.zeros(())
+            state["exp_avg"] = torch.zeros_like(parameter, dtype=torch.bfloat16)
+            state["exp_avg_sq"] = torch.zeros_like(parameter, dtype=torch.bfloat16)
+        state["step"] += 1
+        steps = state["step"].item()
+        mean = state["exp_avg"].to(parameter.dtype).lerp_(gradient, 1 - beta1)
+        square = state["exp_avg_sq"].to(parameter.dtype).mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        state["exp_avg"].copy_(mean)
+        state["exp_avg_sq"].copy_(square)
+        parameter.mul_(1 - group["lr"] * group["weight_decay"])
+        root = (square / (1 - beta2**steps)).sqrt_().add_(group["eps"])
+        parameter.addcdiv_(mean, root, value=-group["lr"] / (1 - beta1**steps))
+
+
+def build_adam(config: AdamConfig, *, parameters: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
+    """Adam over all named parameters."""
+    return EagerAdam(grouped(config, parameters), **options(config))
+
+
 def build_adamw(config: AdamWConfig, *, parameters: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
-    """AdamW in one group over all named parameters: weight decay applies to every one of them."""
-    return EagerAdamW(
-        list(parameters),
-        lr=config.lr,
-        betas=(config.beta1, config.beta2),
-        eps=config.eps,
-        weight_decay=config.weight_decay,
-        fused=config.implementation == "fused",
-        foreach=config.implementation == "foreach",
-    )
+    """AdamW over all named parameters."""
+    if config.state_dtype == "bfloat16":
+        return Bfloat16StateAdamW(grouped(config, parameters), {"betas": (config.beta1, config.beta2), "eps": config.eps})
+    return EagerAdamW(grouped(config, parameters), **options(config))
+
+
+def options(config: AdamConfig | AdamWConfig) -> dict[str, Any]:
+    """What torch calls the settings that all groups share."""
+    return {
+        "lr": config.lr,
+        "betas": (config.beta1, config.beta2),
+        "eps": config.eps,
+        "weight_decay": config.weight_decay,
+        "fused": config.implementation == "fused",
+        "foreach": config.implementation == "foreach",
+    }

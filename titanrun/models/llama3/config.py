@@ -6,7 +6,7 @@ from titanrun.config.fields import bookkeeping, numerics, section
 from titanrun.config.problems import Problem
 from titanrun.config.types import AUTO, OrAuto, PositiveInt
 from titanrun.models.shared.config import AttentionConfig, DecoderInitConfig, FeedForwardConfig, RopeConfig, Sizes, swiglu_width
-from titanrun.models.shared.decoder_config import GroupedQueryConfig, conflict
+from titanrun.models.shared.decoder_config import GroupedQueryConfig, conflict, rope_conflicts
 from titanrun.models.shared.huggingface_config import HuggingFaceConfig
 from titanrun.models.shared.huggingface_decoder import read_decoder, read_rope
 
@@ -62,9 +62,4 @@ class Llama3Config(GroupedQueryConfig):
         dim, n_heads = sizes["dim"], sizes["n_heads"]
         if sizes["head_dim"] == AUTO and AUTO not in (dim, n_heads) and dim % n_heads:
             return [conflict("n_heads", f"dim {dim} cannot be split over {n_heads} heads", "change one of them, or write head_dim")]
-        problems = super().conflicts(cls.derived(sizes))
-        scaling = sizes["rope"]["scaling"]
-        if isinstance(scaling, dict) and scaling["name"] == "llama3" and scaling["high_freq_factor"] < scaling["low_freq_factor"]:
-            message = f"high_freq_factor {scaling['high_freq_factor']} is below low_freq_factor {scaling['low_freq_factor']}"
-            problems.append(conflict("rope.scaling.high_freq_factor", message, "exchange the two"))
-        return problems
+        return super().conflicts(cls.derived(sizes)) + rope_conflicts(sizes["rope"])

@@ -1,5 +1,6 @@
 """The model slot, and the nested configs that model families share: attention, RoPE, feed-forward."""
 
+from math import log
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from annotated_types import Interval
@@ -7,7 +8,7 @@ from annotated_types import Interval
 from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.fields import bookkeeping, component, numerics, performance
 from titanrun.config.problems import DataPath, Problem
-from titanrun.config.types import AUTO, NonNegativeInt, OrAuto, PositiveFloat, PositiveInt, Text
+from titanrun.config.types import AUTO, NonNegativeFloat, NonNegativeInt, OrAuto, PositiveFloat, PositiveInt, Text
 
 T = TypeVar("T")
 Sizes: TypeAlias = dict[str, Any]
@@ -62,6 +63,11 @@ class ModelConfig(ComponentConfig):
         raise NotImplementedError
 
     @classmethod
+    def for_rows(cls, sizes: Sizes, row_length: int) -> Sizes:
+        """A flavor's `sizes` for training on rows of `row_length` tokens, where a flavor means another model for longer ones."""
+        return sizes
+
+    @classmethod
     def derived(cls, sizes: Sizes) -> Sizes:
         """`sizes` with every "auto" of `follows` decided whose sources are known."""
         return sizes
@@ -90,6 +96,10 @@ class ModelConfig(ComponentConfig):
     def stream_width(self) -> int:
         """Width of the residual stream."""
         raise NotImplementedError
+
+    def key_value_width(self) -> int:
+        """Width of the keys of all heads of one layer, plus that of the values: what context-parallel ranks send each other."""
+        return 0
 
     def kept_widths(self) -> tuple[int, int]:
         """Elements that a layer keeps of each token for its backward pass: those as wide as the stream, and those that
@@ -145,6 +155,14 @@ class RopeScalingConfig(ComponentConfig):
     slot: ClassVar = "rope_scaling"
     is_slot: ClassVar = True
 
+    def magnitude(self) -> float:
+        """Factor on the cosines and sines of stretched frequencies."""
+        return 1.0
+
+    def score_factor(self) -> float:
+        """Factor on attention scores, in a family that scales them with the context."""
+        return 1.0
+
 
 class Llama3RopeScalingConfig(RopeScalingConfig):
     """Llama 3.1's rule: long wavelengths divided by `factor`, short ones kept, a linear ramp between."""
@@ -159,6 +177,44 @@ class Llama3RopeScalingConfig(RopeScalingConfig):
     """Wavelengths below original_max_position_embeddings / high_freq_factor stay as they are."""
     original_max_position_embeddings: PositiveInt = numerics(8192, unit="tokens")
     """Context length before stretching."""
+
+
+class YarnRopeScalingConfig(RopeScalingConfig):
+    """YaRN (https://arxiv.org/abs/2309.00071): pairs that turn rarely within the original context are slowed down by `factor`, those that
+    turn often stay, a linear ramp over the pairs between; m(x) = 0.1 x ln(factor) + 1 makes up for the flatter attention."""
+
+    name: Literal["yarn"] = numerics("yarn")
+    builds: ClassVar = "titanrun.models.shared.rope:yarn_scaling"
+    factor: PositiveFloat = numerics(40.0)
+    """Divisor of the frequencies of the pairs that turn less than beta_slow times."""
+    beta_fast: PositiveFloat = numerics(32.0, unit="turns")
+    """Pairs that turn more often than this within the original context stay as they are."""
+    beta_slow: PositiveFloat = numerics(1.0, unit="turns")
+    """Pairs that turn less often than this within the original context are fully slowed down."""
+    original_max_position_embeddings: PositiveInt = numerics(4096, unit="tokens")
+    """Context length before stretching."""
+    truncate: bool = numerics(True)
+    """Whether the ramp begins and ends at whole pairs."""
+    mscale: NonNegativeFloat = numerics(1.0)
+    """Cosines and sines are multiplied by m(mscale) / m(mscale_all_dim)."""
+    mscale_all_dim: NonNegativeFloat = numerics(0.0)
+    """See mscale; deepseek_v3 multiplies attention scores by m(mscale_all_dim)^2 as well."""
+    attention_factor: PositiveFloat | None = numerics(None, examples=[1.0])
+    """What cosines and sines are multiplied by; null: what the mscales say."""
+
+    def growth(self, mscale: float) -> float:
+        """m(mscale); 1 where nothing is stretched."""
+        return 0.1 * mscale * log(self.factor) + 1 if self.factor > 1 else 1.0
+
+    def magnitude(self) -> float:
+        """Factor on cosines and sines."""
+        if self.attention_factor is not None:
+            return self.attention_factor
+        return self.growth(self.mscale) / self.growth(self.mscale_all_dim)
+
+    def score_factor(self) -> float:
+        """Factor on attention scores: queries and keys each grow."""
+        return self.growth(self.mscale_all_dim) ** 2
 
 
 class RopeConfig(Config):

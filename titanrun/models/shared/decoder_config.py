@@ -182,6 +182,10 @@ class GroupedQueryConfig(DecoderConfig):
         q_width, kv_width = self.projection_widths()
         return 3 * q_width + 2 * kv_width
 
+    def key_value_width(self) -> int:
+        """Width of the keys of all heads of one layer, plus that of the values."""
+        return 2 * self.projection_widths()[1]
+
     def attention_width(self) -> int:
         """Key width plus value width of all query heads of all layers."""
         return self.layer_count() * decided(self.n_heads) * 2 * decided(self.head_dim)
@@ -195,3 +199,18 @@ def conflict(field: str, message: str, help: str) -> Problem:
 def swiglu_shapes(name: str, dim: int, hidden: int) -> Shapes:
     """The three matrices of a SwiGLU layer; `name` has {} for their number."""
     return {name.format(1): (hidden, dim), name.format(2): (dim, hidden), name.format(3): (hidden, dim)}
+
+
+def rope_conflicts(rope: Sizes) -> list[Problem]:
+    """What cannot be true together in model.rope: a ramp that runs backwards, and a base without frequencies to ramp over."""
+    scaling, theta = rope["scaling"], rope["theta"]
+    kind = scaling["name"] if isinstance(scaling, dict) else None
+    if kind == "llama3" and scaling["high_freq_factor"] < scaling["low_freq_factor"]:
+        message = f"high_freq_factor {scaling['high_freq_factor']} is below low_freq_factor {scaling['low_freq_factor']}"
+        return [conflict("rope.scaling.high_freq_factor", message, "exchange the two")]
+    if kind == "yarn" and scaling["beta_fast"] < scaling["beta_slow"]:
+        message = f"beta_fast {scaling['beta_fast']} is below beta_slow {scaling['beta_slow']}"
+        return [conflict("rope.scaling.beta_fast", message, "exchange the two")]
+    if kind == "yarn" and theta != AUTO and theta <= 1:
+        return [conflict("rope.theta", f"YaRN ramps over falling frequencies, and theta {theta} makes none", "use a theta above 1")]
+    return []

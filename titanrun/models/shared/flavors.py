@@ -48,8 +48,8 @@ def flavor_file(family: type[ModelConfig]) -> dict[str, Any]:
     return content
 
 
-def spell_out(config: ModelConfig) -> dict[str, Any]:
-    """Plain data of the model section with every `auto` decided.
+def spell_out(config: ModelConfig, *, row_length: int | None = None) -> dict[str, Any]:
+    """Plain data of the model section with every `auto` decided, for training on rows of `row_length` tokens.
 
     What the recipe says stands; the rest comes from the flavor, or from config.json where the flavor is `auto`, and what they
     leave open follows from the other sizes. A flavor is looked up only while something is open. Raises ProblemsFound.
@@ -57,7 +57,7 @@ def spell_out(config: ModelConfig) -> dict[str, Any]:
     family = type(config)
     sizes = dump(config)
     if any(open_paths(sizes)):
-        sizes = filled(sizes, named_sizes(config))
+        sizes = filled(sizes, named_sizes(config, row_length))
     problems = family.conflicts(sizes)
     problems += missing(config, [path for path in open_paths(sizes) if path not in family.follows])
     if problems:
@@ -65,17 +65,16 @@ def spell_out(config: ModelConfig) -> dict[str, Any]:
     return {**family.derived(sizes), "flavor": None if config.flavor == AUTO else config.flavor}
 
 
-def named_sizes(config: ModelConfig) -> Sizes:
+def named_sizes(config: ModelConfig, row_length: int | None = None) -> Sizes:
     """The sizes that the config's flavor stands for; of a custom model only what all of the family have in common."""
     family, flavor = type(config), config.flavor
     common = flavor_file(family).get("common", {})
-    if flavor is None:
-        return deepcopy(common)
     if flavor == AUTO:
         return overlaid(common, family.sizes_from_huggingface(load_config_json(config.hf_assets_path)))
-    if flavor not in flavor_names(family):
+    if flavor is not None and flavor not in flavor_names(family):
         raise ProblemsFound([unknown_flavor(config.name, flavor, flavor_names(family))])
-    return flavor_sizes(family, flavor)
+    sizes = deepcopy(common) if flavor is None else flavor_sizes(family, flavor)
+    return sizes if row_length is None else family.for_rows(sizes, row_length)
 
 
 def unknown_flavor(family: str, flavor: str, known: list[str]) -> Problem:

@@ -63,9 +63,18 @@ class HuggingFaceConfig:
         """A positive whole number. null counts as absent."""
         return self.take(key, default, lambda value: type(value) is int and value > 0, "a positive whole number")
 
+    def count(self, key: str, default: Any = NO_DEFAULT) -> Any:
+        """A whole number from zero on."""
+        return self.take(key, default, lambda value: type(value) is int and value >= 0, "a whole number from zero on")
+
     def number(self, key: str, default: Any = NO_DEFAULT) -> Any:
         """A positive number, as a float."""
         value = self.take(key, default, lambda value: type(value) in (int, float) and 0 < value < float("inf"), "a positive number")
+        return float(value) if type(value) is int else value
+
+    def not_negative(self, key: str, default: Any = NO_DEFAULT) -> Any:
+        """A number that is zero or positive, as a float."""
+        value = self.take(key, default, lambda value: type(value) in (int, float) and 0 <= value < float("inf"), "a number from zero on")
         return float(value) if type(value) is int else value
 
     def flag(self, key: str, default: Any = NO_DEFAULT) -> Any:

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from titanrun.models.shared.config import RopeScalingConfig, Sizes
+from titanrun.config.base import dump
+from titanrun.models.shared.config import RopeScalingConfig, Sizes, YarnRopeScalingConfig
 from titanrun.models.shared.decoder_config import DecoderConfig
 from titanrun.models.shared.huggingface_config import HuggingFaceConfig
 
@@ -58,15 +59,37 @@ def read_llama3_scaling(rope: HuggingFaceConfig, max_seq_len: int) -> Sizes:
     }
 
 
-SCALINGS = {"llama3": read_llama3_scaling}
+def read_yarn_scaling(rope: HuggingFaceConfig, max_seq_len: int) -> Sizes:
+    """YaRN. transformers asks for the mscales only where it has both, and nothing else makes cosines and sines grow less than m(1)."""
+    original = rope.whole("original_max_position_embeddings", max_seq_len)
+    mscale, all_dim = rope.not_negative("mscale", 0.0), rope.not_negative("mscale_all_dim", 0.0)
+    sizes = {
+        "name": "yarn",
+        "factor": rope.number("factor", max_seq_len / original),
+        "beta_fast": rope.number("beta_fast", 32.0),
+        "beta_slow": rope.number("beta_slow", 1.0),
+        "original_max_position_embeddings": original,
+        "truncate": rope.flag("truncate", True),
+        "mscale": mscale if mscale and all_dim else 1.0,
+        "mscale_all_dim": all_dim,
+        "attention_factor": rope.number("attention_factor", None),
+    }
+    if all_dim and not mscale and sizes["attention_factor"] is None:
+        sizes["attention_factor"] = YarnRopeScalingConfig(factor=sizes["factor"]).magnitude()
+    return sizes
+
+
+SCALINGS = {"yarn": read_yarn_scaling, "llama3": read_llama3_scaling}
 
 
 def scaling_mapping(scaling: RopeScalingConfig | None) -> dict[str, Any] | None:
     """RoPE scaling as transformers writes it."""
     if scaling is None:
         return None
-    fields = scaling.model_dump()
-    return {"rope_type": fields.pop("name"), **fields}
+    fields = dump(scaling)
+    # transformers 5 infers another one where an mscale is zero
+    growth = {"attention_factor": scaling.magnitude()} if "attention_factor" in fields else {}
+    return {"rope_type": fields.pop("name"), **fields, **growth}
 
 
 def decoder_mapping(config: DecoderConfig, dtype_name: str, *, model_type: str, architecture: str) -> dict[str, Any]:

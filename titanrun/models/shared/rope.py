@@ -8,22 +8,31 @@ import math
 import torch
 from torch import Tensor
 
-from titanrun.models.shared.config import Llama3RopeScalingConfig, RopeConfig, decided
+from titanrun.models.shared.config import Llama3RopeScalingConfig, RopeConfig, RopeScalingConfig, YarnRopeScalingConfig, decided
+
+SHORTEST_RAMP = 0.001
+
+
+def pair_frequencies(theta: float, scaling: RopeScalingConfig | None, *, head_dim: int, device: torch.device | None = None) -> Tensor:
+    """What the angles of the pairs grow by from token to token: theta^(-2p/H), stretched as `scaling` says; [P] in fp32."""
+    exponents_P = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
+    frequencies_P = 1.0 / theta**exponents_P
+    if scaling is None:
+        return frequencies_P
+    stretched_P: Tensor = scaling.builder()(scaling, frequencies=frequencies_P, theta=theta)
+    return stretched_P
 
 
 def rope_table(config: RopeConfig, *, head_dim: int, seq_len: int, device: torch.device | None = None) -> Tensor:
-    """exp(i t f_p) for the positions t < seq_len: [S, P] complex64, whatever the default dtype is."""
-    exponents_P = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
-    frequencies_P = 1.0 / decided(config.theta) ** exponents_P
+    """exp(i t f_p) for the positions t < seq_len, times what the scaling adds: [S, P] complex64, whatever the default dtype is."""
     scaling = decided(config.scaling)
-    if scaling is not None:
-        frequencies_P = scaling.builder()(scaling, frequencies=frequencies_P)
+    frequencies_P = pair_frequencies(decided(config.theta), scaling, head_dim=head_dim, device=device)
     positions_S = torch.arange(seq_len, dtype=torch.float32, device=device)
     angles_SP = torch.outer(positions_S, frequencies_P)
-    return torch.polar(torch.ones_like(angles_SP), angles_SP)
+    return torch.polar(torch.full_like(angles_SP, 1.0 if scaling is None else scaling.magnitude()), angles_SP)
 
 
-def llama3_scaling(config: Llama3RopeScalingConfig, *, frequencies: Tensor) -> Tensor:
+def llama3_scaling(config: Llama3RopeScalingConfig, *, frequencies: Tensor, theta: float) -> Tensor:
     """Frequencies [P] stretched as in Llama 3.1: divided by `factor` where the wavelength is long, a linear ramp in between."""
     wavelengths_P = 2 * math.pi / frequencies
     original = config.original_max_position_embeddings
@@ -34,6 +43,24 @@ def llama3_scaling(config: Llama3RopeScalingConfig, *, frequencies: Tensor) -> T
     ramp_P = (1 - share_kept_P) * stretched_P + share_kept_P * frequencies
     scaled_P = torch.where(wavelengths_P > original / low, stretched_P, ramp_P)
     return torch.where(wavelengths_P < original / high, frequencies, scaled_P)
+
+
+def yarn_scaling(config: YarnRopeScalingConfig, *, frequencies: Tensor, theta: float) -> Tensor:
+    """Frequencies [P] slowed down as YaRN does: a ramp from the pair that turns beta_fast times in the original context to the one that
+    turns beta_slow times."""
+    pairs = frequencies.numel()
+
+    def pair_that_turns(times: float) -> float:
+        return pairs * math.log(config.original_max_position_embeddings / (times * 2 * math.pi)) / math.log(theta)
+
+    first, last = pair_that_turns(config.beta_fast), pair_that_turns(config.beta_slow)
+    if config.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, 2 * pairs - 1)
+    # a ramp of no length would divide by zero
+    length = last - first if last != first else SHORTEST_RAMP
+    slowed_P = ((torch.arange(pairs, dtype=torch.float32, device=frequencies.device) - first) / length).clamp(0, 1)
+    return frequencies / config.factor * slowed_P + frequencies * (1 - slowed_P)
 
 
 def rope_rows(table_SP: Tensor, seq_len: int, positions_BT: Tensor | None) -> Tensor:
@@ -50,13 +77,15 @@ def rotate(x_BTNH: Tensor, rows_BT1P: Tensor) -> Tensor:
     return torch.view_as_real(x_BTNP * rows_BT1P).flatten(-2).type_as(x_BTNH)
 
 
-def cos_sin_table(theta: float, *, head_dim: int, seq_len: int, device: torch.device | None = None) -> Tensor:
-    """cos(t f) and sin(t f) for the positions t < seq_len, each of the P frequencies twice: [S, R] in fp32."""
-    exponents_P = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
-    frequencies_P = 1.0 / theta**exponents_P
+def cos_sin_table(
+    theta: float, *, head_dim: int, seq_len: int, scaling: RopeScalingConfig | None = None, device: torch.device | None = None
+) -> Tensor:
+    """cos(t f) and sin(t f) for the positions t < seq_len, each of the P frequencies twice, times what the scaling adds: [S, R] in fp32."""
+    frequencies_P = pair_frequencies(theta, scaling, head_dim=head_dim, device=device)
     angles_SP = torch.outer(torch.arange(seq_len, dtype=torch.float32, device=device), frequencies_P)
     angles_SH = torch.cat([angles_SP, angles_SP], dim=-1)
-    return torch.cat([angles_SH.cos(), angles_SH.sin()], dim=-1)
+    table_SR = torch.cat([angles_SH.cos(), angles_SH.sin()], dim=-1)
+    return table_SR if scaling is None else table_SR * scaling.magnitude()
 
 
 def rotate_halves(x_BTNH: Tensor, rows_BT1R: Tensor) -> Tensor:

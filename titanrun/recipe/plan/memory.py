@@ -38,11 +38,11 @@ def total(items: list[Item]) -> int:
 def stage_memory(layout: Layout, rank: int, parts: list[Part]) -> list[Item]:
     """What one pipeline rank needs."""
     kept = sum(part.kept for part in parts)
-    each, states = layout.storage_bytes, layout.run.optimizer.states
+    each = layout.storage_bytes
     items = [
         Item("weights", kept * each, f"{kept:,} x {each} bytes"),
         Item("gradients", kept * each, f"{kept:,} x {each} bytes"),
-        Item("optimizer states", kept * each * states, f"{kept:,} x {each} bytes x {states}"),
+        optimizer_states(layout, parts),
     ]
     if layout.degrees.fsdp > 1:
         items.append(gathered(layout, parts))
@@ -50,6 +50,21 @@ def stage_memory(layout: Layout, rank: int, parts: list[Part]) -> list[Item]:
     if parts[-1] is layout.head:
         items.append(logits(layout))
     return items
+
+
+def optimizer_states(layout: Layout, parts: list[Part]) -> Item:
+    """What the optimizer keeps for the weights of these parts."""
+    each = {in_layer: layout.run.optimizer.state_bytes(layout.storage_bytes, in_layer=in_layer) for in_layer in (True, False)}
+    counts = {in_layer: sum(part.kept for part in parts if is_layer(layout, part) is in_layer) for in_layer in (True, False)}
+    if each[True] == each[False]:
+        counts, each = {True: sum(counts.values())}, {True: each[True]}
+    words = " + ".join(f"{count:,} x {each[in_layer]:.4g} bytes" for in_layer, count in counts.items())
+    return Item("optimizer states", round(sum(count * each[in_layer] for in_layer, count in counts.items())), words)
+
+
+def is_layer(layout: Layout, part: Part) -> bool:
+    """Whether a part is a layer, and neither embedding nor output head."""
+    return part is not layout.embedding and part is not layout.head
 
 
 def gathered(layout: Layout, parts: list[Part]) -> Item:
@@ -65,7 +80,7 @@ def gathered(layout: Layout, parts: list[Part]) -> Item:
 
 def activations(layout: Layout, rank: int, parts: list[Part]) -> Item:
     """What the layers keep for the backward pass, for every microbatch that is in flight."""
-    layers = sum(part is not layout.embedding and part is not layout.head for part in parts)
+    layers = sum(is_layer(layout, part) for part in parts)
     stream, split = layout.run.model.kept_widths()
     section, degrees = layout.run.parallelism, layout.degrees
     shared = degrees.tensor if section.enable_sequence_parallel else 1
@@ -93,5 +108,7 @@ def logits(layout: Layout) -> Item:
 
 def checkpoint_bytes(layout: Layout) -> int:
     """Bytes of one whole checkpoint: weights and optimizer states of all ranks."""
-    whole = layout.embedding.whole + sum(part.whole for part in layout.layers) + layout.head.whole
-    return whole * layout.storage_bytes * (1 + layout.run.optimizer.states)
+    outside, inside = layout.embedding.whole + layout.head.whole, sum(part.whole for part in layout.layers)
+    states = layout.run.optimizer.state_bytes
+    each = layout.storage_bytes
+    return round(outside * (each + states(each, in_layer=False)) + inside * (each + states(each, in_layer=True)))

@@ -57,12 +57,10 @@ def of_activations(layout: Layout) -> list[Traffic]:
     stream = tokens * dim * each
     moe = getattr(run.model, "moe", None)
     routed = 0 if moe is None else tokens // degrees.tensor * int(moe.top_k) * dim * each
-    heads = run.model.heads().get("n_kv_heads", 0) * getattr(run.model, "head_dim", 0)
+    keys_and_values = tokens * degrees.context * run.model.key_value_width() * each
     return [
         Traffic("tp", ring(stream * (STREAM_COLLECTIVES + again), degrees.tensor) * layers, f"the stream, {layers} layers"),
-        Traffic(
-            "cp", ring(tokens * degrees.context * heads * each * 2 * 3, degrees.context) * layers, "keys and values, and their gradients"
-        ),
+        Traffic("cp", ring(keys_and_values * 3, degrees.context) * layers, "keys and values, and their gradients"),
         Traffic("pp", 2 * stream if degrees.pipeline > 1 else 0, "the stream to the next stage, its gradient back"),
         Traffic("ep", ring(routed * 4, degrees.expert) * layers, "slots to their experts and back, in both passes"),
     ]

@@ -1,20 +1,16 @@
 """Rules about checkpoints, and what a run starts from."""
 
-import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
+from titanrun.components.checkpoints.addresses import PACKAGES, is_address, is_known_store, missing_package, place
 from titanrun.components.checkpoints.quantization import agreed_quantization
 from titanrun.config.base import dump
 from titanrun.config.problems import DataPath, ProblemsFound
-from titanrun.config.suggest import closest
+from titanrun.config.suggest import closest, listing
 from titanrun.config.tree import path_text
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rank_rule, rule
 from titanrun.recipe.rules.ranks import where_asked
-
-# s3://bucket/run; a folder name has its slashes cleaned up before it comes here
-REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 @rule("hf-load-needs-folder")
@@ -90,10 +86,10 @@ def quantization_is_known(run: Recipe) -> Iterator[Finding]:
     the format be one that can be expanded, fp8 in blocks or mxfp4."""
     section = run.checkpoint
     named = section.initial_load_path or run.model.hf_assets_path
-    if not section.initial_load_in_hf or named is None:
+    if not section.initial_load_in_hf or named is None or is_address(named):
         return
     try:
-        agreed_quantization(Path(named), is_quantized=section.initial_load_in_hf_quantized)
+        agreed_quantization(place(named), is_quantized=section.initial_load_in_hf_quantized)
     except ProblemsFound as error:
         for problem in error.problems:
             yield Finding(problem.message, (("checkpoint", "initial_load_in_hf_quantized"),), help=problem.help, code="file")
@@ -145,11 +141,25 @@ def known_paths(data: object, path: DataPath = ()) -> set[str]:
     return below | ({path_text(path)} if path else set())
 
 
-@rule("checkpoints-are-local")
-def checkpoints_are_local(run: Recipe) -> Iterator[Finding]:
-    """Checkpoints lie in folders that this machine mounts, where a rename is one step; addresses such as s3:// are not read yet."""
+@rule("memory-ends-with-process")
+def memory_ends_with_process(run: Recipe) -> Iterator[Finding]:
+    """memory:// is the memory of one process: what is saved there ends with it, and no other rank sees it."""
+    if run.checkpoint.enable and run.checkpoint.folder.startswith("memory:"):
+        message = "checkpoints in memory:// are gone when the process ends"
+        yield Finding(message, (("checkpoint", "folder"),), help="name a folder or a store", code="no-effect", severity="warning")
+
+
+@rule("stores-are-reached", level="environment")
+def stores_are_reached(run: Recipe) -> Iterator[Finding]:
+    """An address needs what reads and writes its store: fsspec, or a package beside it. Who may use the store, the environment says."""
     for name in ("folder", "initial_load_path"):
         path, value = ("checkpoint", name), getattr(run.checkpoint, name)
-        if value is not None and REMOTE.match(value):
-            help = "name a folder, and copy or mount what is remote"
-            yield Finding(f"'{value}' is an address, and this version reads and writes folders only", (path,), help=help, code="not-built")
+        if value is None or not is_address(value):
+            continue
+        extra = missing_package(value)
+        if extra is not None:
+            message = f"'{value}' needs a package that is not installed"
+            yield Finding(message, (path,), help=f'pip install "titanrun[{extra}]"', code="usage")
+        elif not is_known_store(value):
+            help = f"{listing(sorted(PACKAGES), last='and')} are known, and what plug-ins of fsspec add"
+            yield Finding(f"nothing here reads the store of '{value}'", (path,), help=help, code="unknown-name")

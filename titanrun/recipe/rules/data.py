@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from titanrun.components.checkpoints.addresses import is_address
 from titanrun.components.data.config import DatasetConfig
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.components.tokenizers.vocabulary import vocabulary_size
@@ -44,7 +45,8 @@ def paths_exist(run: Recipe) -> Iterator[Finding]:
     ]
     inputs += [((section, "dataset", "path"), getattr(dataset, "path", None)) for section, dataset in datasets(run)]
     for path, written in inputs:
-        if written is not None and not exists(written):
+        # whether a store has it, only the run asks: validate needs no network
+        if written is not None and not is_address(written) and not exists(written):
             code: Literal["data", "file"] = "data" if path[1] == "dataset" else "file"
             yield Finding(f"there is no '{written}'", (path,), help=f"paths are relative to {Path.cwd()}", code=code)
 

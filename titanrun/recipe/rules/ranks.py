@@ -65,9 +65,17 @@ def way_out(section: ParallelismConfig, ranks: int, names: list[str]) -> str:
 @rank_rule("nodes-hold-ranks")
 def nodes_hold_ranks(run: Recipe, ranks: int | None) -> Iterator[Finding]:
     """Every node starts launch.nproc_per_node processes, so that the number given by --world-size must be a multiple of it. Change one
-    of them, or leave launch.nproc_per_node: auto."""
+    of them, or leave launch.nproc_per_node: auto. With launch.nnodes above 1 it is the product of the two, as the launchers start it."""
     each = getattr(run.launch, "nproc_per_node", AUTO)
-    if ranks is not None and each != AUTO and ranks % int(each):
+    if ranks is None:
+        return
+    if run.launch.nodes > 1 and ranks != (run.launch.ranks or ranks - ranks % run.launch.nodes):
+        each_starts = "the same number" if each == AUTO else each
+        message = f"{ranks} ranks are not what {run.launch.nodes} machines make that start {each_starts} each"
+        yield Finding(
+            message, (("launch", "nnodes"), ("launch", "nproc_per_node")), help="start the same command on each, or change launch.nnodes"
+        )
+    elif each != AUTO and ranks % int(each):
         message = f"{ranks} ranks cannot be started {each} on a node"
         yield Finding(message, (("launch", "nproc_per_node"),), help=f"ask for a multiple of {each} ranks, or use auto")
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from titanrun.components.schedules.config import DecayingConfig, WarmedConfig
+from titanrun.components.optimizers.config import ScheduleFreeAdamWConfig
+from titanrun.components.schedules.config import ConstantConfig, DecayingConfig, ScheduleConfig, WarmedConfig
 from titanrun.config.counted import counted
 from titanrun.config.suggest import listing
 from titanrun.config.tree import path_text
@@ -80,3 +81,21 @@ def schedule_covers_run(run: Recipe) -> Iterator[Finding]:
             help="use auto, so that the schedule follows the run",
             severity="warning",
         )
+
+
+@rule("schedule-free-stays-high")
+def schedule_free_stays_high(run: Recipe) -> Iterator[Finding]:
+    """Schedule-free AdamW averages its steps in the place of a decay: a schedule that decays too lets the last steps count for little.
+    Use the constant schedule, which warms up and stays at its peak."""
+    if isinstance(run.optimizer, ScheduleFreeAdamWConfig) and decays(run.lr_scheduler):
+        yield Finding(
+            "the schedule lowers the learning rate, and schedule_free_adamw averages the weights instead",
+            (("optimizer", "name"), ("lr_scheduler", "name")),
+            help="use lr_scheduler: constant",
+            severity="warning",
+        )
+
+
+def decays(schedule: ScheduleConfig) -> bool:
+    """Whether a schedule comes down from its peak."""
+    return not isinstance(schedule, ConstantConfig) and not (isinstance(schedule, DecayingConfig) and schedule.is_flat())

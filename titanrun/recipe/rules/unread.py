@@ -15,6 +15,7 @@ TRACES = ("save_traces_folder", "profiler_active", "profiler_warmup")
 COMPILING = ("components", "backend")
 RECORDING = ("save_traces_folder", "save_traces_file_prefix")
 WARMUP = ("warmup_start_factor", "first_step")
+MEETING = ("rdzv_endpoint", "rdzv_id", "rdzv_timeout_seconds")
 DECAY = ("decay_type", "min_lr_factor")
 
 
@@ -144,6 +145,14 @@ def settings_need_loader_processes(run: Recipe) -> Iterator[Finding]:
             for name in ("persistent_workers", "prefetch_factor"):
                 count = (section, "dataloader", "num_workers")
                 yield unread((section, "dataloader", name), count, "is 0", "set num_workers above 0, or remove it")
+
+
+@rule("settings-need-nodes")
+def settings_need_nodes(run: Recipe) -> Iterator[Finding]:
+    """One machine meets nobody: where and how is read only with launch.nnodes above 1. Remove it, or set nnodes."""
+    if run.launch.nodes == 1:
+        for name in MEETING:
+            yield unread(("launch", name), ("launch", "nnodes"), "is 1", "set launch.nnodes above 1, or remove it")
 
 
 @rule("balance-needs-experts")

@@ -1,0 +1,56 @@
+"""Experts of the deepseek_v3 family in a run: forced balance, counts under recomputation, and the bias that balances them."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from titanrun.components.metrics.jsonl import read_metrics
+
+Metrics = Callable[..., list[dict[str, float]]]
+ROOT = Path(__file__).parents[2]
+ATTENTION = "n_heads: 2, kv_lora_rank: 16, qk_nope_head_dim: 8, qk_rope_head_dim: 8, v_head_dim: 8"
+EXPERTS = "{num_experts: 8, top_k: 3, hidden_dim: 16, score_func: sigmoid, num_expert_groups: 4, num_limited_groups: 2}"
+MODEL = f"model={{name: deepseek_v3, vocab_size: 64, dim: 32, n_layers: 3, {ATTENTION}, feed_forward: {{hidden_dim: 48}}, moe: {EXPERTS}}}"
+# four rows of sixteen tokens, each to three of eight experts
+SLOTS_OF_AN_EXPERT = 4 * 16 * 3 / 8
+
+
+def evenness(lines: list[dict[str, float]]) -> list[tuple[float, float, float]]:
+    """Imbalance, most and fewest tokens of an expert, of each step."""
+    return [(line["moe/imbalance"], line["moe/most_tokens_per_expert"], line["moe/least_tokens_per_expert"]) for line in lines]
+
+
+def test_forced_balance_gives_every_expert_as_many_tokens(metrics: Metrics) -> None:
+    lines = metrics(MODEL, "training.steps=3", "debug.moe_force_load_balance=true", "activation_checkpoint=full")
+    assert evenness(lines) == [(1.0, SLOTS_OF_AN_EXPERT, SLOTS_OF_AN_EXPERT)] * 3
+
+
+@pytest.mark.parametrize("recomputing", ["full", "{name: selective, selective_ac_option: op}"])
+def test_tokens_are_counted_once_where_layers_are_computed_twice(recomputing: str, metrics: Metrics) -> None:
+    kept, recomputed = (metrics(MODEL, "training.steps=3", f"activation_checkpoint={how}") for how in ("none", recomputing))
+    assert evenness(recomputed) == evenness(kept)
+    assert [line["loss"] for line in recomputed] == [line["loss"] for line in kept]
+    assert all(most > SLOTS_OF_AN_EXPERT > least for _, most, least in evenness(kept))
+
+
+def test_the_bias_evens_experts_out(metrics: Metrics) -> None:
+    balanced, left_alone = (
+        evenness(metrics(MODEL, "training.steps=20", f"model.moe.load_balance_coeff={coefficient}")) for coefficient in ("0.02", "null")
+    )
+    assert sum(step[0] for step in balanced[-5:]) < sum(step[0] for step in left_alone[-5:])
+
+
+@pytest.mark.slow
+def test_the_debug_recipe_learns_the_tiny_corpus(tmp_path: Path) -> None:
+    recipe, run = ROOT / "recipes" / "deepseek_v3_debug.yaml", tmp_path / "run"
+    command = [sys.executable, "-m", "titanrun", "train", str(recipe), f"dump_folder={run}", "metrics.log_freq=1"]
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "2"})
+    lines = read_metrics(run / "metrics.jsonl")
+    held_out = [line["validation/loss"] for line in lines if "validation/loss" in line]
+    assert held_out == sorted(held_out, reverse=True)
+    assert held_out[-1] < held_out[0] - 2.5
+    assert sum(line["loss"] for line in lines[-5:]) / 5 < 5.3

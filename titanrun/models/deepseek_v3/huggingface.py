@@ -1,0 +1,108 @@
+"""DeepSeek-V3 weights under the names of transformers' DeepseekV3ForCausalLM, and back.
+
+transformers turns neighbours in RoPE here, as titanrun does: no rows are reordered. It always has the bias that balances experts.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from titanrun.config.problems import ProblemsFound, fail
+from titanrun.models.deepseek_v3.config import DeepseekV3Config
+from titanrun.models.shared.huggingface_decoder import decoder_mapping, scaling_mapping
+from titanrun.models.shared.huggingface_weights import (
+    ATTENTION_NAMES,
+    EXPERT_NAMES,
+    FEED_FORWARD_NAMES,
+    NORM_NAMES,
+    exported_weights,
+    imported_weights,
+)
+
+BIAS = "mlp.gate.e_score_correction_bias"
+LAYER_NAMES = {
+    "attention.wq.weight": ATTENTION_NAMES["attention.wq.weight"],
+    "attention.wq_a.weight": "self_attn.q_a_proj.weight",
+    "attention.q_norm.weight": "self_attn.q_a_layernorm.weight",
+    "attention.wq_b.weight": "self_attn.q_b_proj.weight",
+    "attention.wkv_a.weight": "self_attn.kv_a_proj_with_mqa.weight",
+    "attention.kv_norm.weight": "self_attn.kv_a_layernorm.weight",
+    "attention.wkv_b.weight": "self_attn.kv_b_proj.weight",
+    "attention.wo.weight": ATTENTION_NAMES["attention.wo.weight"],
+    **FEED_FORWARD_NAMES,
+    **EXPERT_NAMES,
+    "moe.shared_experts.w1.weight": "mlp.shared_experts.gate_proj.weight",
+    "moe.shared_experts.w2.weight": "mlp.shared_experts.down_proj.weight",
+    "moe.shared_experts.w3.weight": "mlp.shared_experts.up_proj.weight",
+    "moe.expert_bias": BIAS,
+    **NORM_NAMES,
+}
+
+
+def to_huggingface(config: DeepseekV3Config, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a model under transformers' names. A tied head is not exported.
+
+    Raises ProblemsFound where transformers has no such mathematics, and where names or shapes are not those of the model.
+    """
+    if config.export_problems():
+        raise ProblemsFound(config.export_problems())
+    unbiased = {name: torch.zeros(config.moe.num_experts, dtype=torch.float32) for name in bias_names(config)}
+    return unbiased | exported_weights(config, state, LAYER_NAMES)
+
+
+def from_huggingface(config: DeepseekV3Config, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a DeepseekV3ForCausalLM under titanrun's names, without the layers that predict more than one token.
+
+    Raises ProblemsFound where names or shapes are not those of the model, and where a model without biases is given some.
+    """
+    given = {name: tensor for name, tensor in state.items() if not predicts_more(config, name)}
+    if config.moe.load_balance_coeff is None:
+        biases = [given.pop(name) for name in bias_names(config) if name in given]
+        if any(bias.count_nonzero() for bias in biases):
+            path = ("model", "moe", "load_balance_coeff")
+            raise fail("checkpoint", "these weights choose experts by a bias, which this model lacks", path=path, help="use 0.001")
+    return imported_weights(config, given, LAYER_NAMES)
+
+
+def bias_names(config: DeepseekV3Config) -> list[str]:
+    """The names of the biases of all layers that have experts."""
+    return [f"model.layers.{layer}.{BIAS}" for layer in range(config.n_layers) if config.has_experts(layer)]
+
+
+def predicts_more(config: DeepseekV3Config, name: str) -> bool:
+    """Whether a weight is of a layer after the last: DeepSeek's releases keep those for multi-token prediction there."""
+    first, *rest = name.removeprefix("model.layers.").split(".")
+    return name.startswith("model.layers.") and first.isdigit() and bool(rest) and int(first) >= config.n_layers
+
+
+def huggingface_config(config: DeepseekV3Config, dtype_name: str) -> dict[str, Any]:
+    """The content of config.json for transformers 4 and 5; `dtype_name` is that of the weights beside it."""
+    moe = config.moe
+    return {
+        **decoder_mapping(config, dtype_name, model_type="deepseek_v3", architecture="DeepseekV3ForCausalLM"),
+        "intermediate_size": config.feed_forward.hidden_dim,
+        "num_key_value_heads": config.n_heads,
+        "first_k_dense_replace": config.n_dense_layers,
+        "moe_layer_freq": 1,
+        "q_lora_rank": config.q_lora_rank,
+        "kv_lora_rank": config.kv_lora_rank,
+        "qk_nope_head_dim": config.qk_nope_head_dim,
+        "qk_rope_head_dim": config.qk_rope_head_dim,
+        "v_head_dim": config.v_head_dim,
+        "rope_interleave": True,
+        "rope_theta": config.rope.theta,
+        "rope_scaling": scaling_mapping(config.rope.scaling),
+        "n_routed_experts": moe.num_experts,
+        "n_shared_experts": moe.num_shared_experts,
+        "num_experts_per_tok": moe.top_k,
+        "moe_intermediate_size": moe.hidden_dim,
+        "scoring_func": "sigmoid",
+        "topk_method": "noaux_tc",
+        "norm_topk_prob": moe.route_norm,
+        "routed_scaling_factor": moe.route_scale,
+        "n_group": moe.num_expert_groups or 1,
+        "topk_group": moe.num_limited_groups or 1,
+        "num_nextn_predict_layers": 0,
+    }
