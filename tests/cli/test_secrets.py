@@ -16,6 +16,7 @@ CANARY = "hf_cAnArY-0123456789"
 SECOND_CANARY = "another-cAnArY"
 KEEPER = '''
 import logging
+import os
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -43,6 +44,7 @@ class Keeper:
     def __init__(self, config, *, run_dir):
         Path(config.received).write_text(config.api_key)
         logging.getLogger("titanrun.keeper").warning("opening with %s, as %r", config.api_key, config)
+        logging.getLogger("titanrun.keeper").warning("a library says %s", os.environ["OTHER_TOKEN"])
         if config.breaks:
             raise RuntimeError(f"{config.api_key} is refused")
 
@@ -117,6 +119,7 @@ def test_a_secret_reaches_its_component_and_no_file(titanrun: Run, tmp_path: Pat
     assert (tmp_path / "received.txt").read_text() == CANARY
     assert "opening with ***, as KeeperConfig(" in done.stderr
     assert "api_key='***'" in done.stderr
+    assert "a library says ***" in done.stderr
     assert "opening with ***" in (work / "out" / "logs" / "rank-0.log").read_text()
     git = json.loads((work / "out" / "run.json").read_text())["starts"][0]["environment"]["git"]
     assert "+KEEPER_KEY=***\n+# ***\n last" in (work / "out" / git["diff"]).read_text()

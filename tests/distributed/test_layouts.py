@@ -48,6 +48,11 @@ DEEPSEEK = (DEEPSEEK_MODEL, LARGE_EPS)
 DEEPSEEK_FLEX = (DEEPSEEK_MODEL.replace("flavor: debugmodel", "flavor: debugmodel_flex_attn"), LARGE_EPS)
 
 
+# windows of 16 tokens in every second layer
+GPT_OSS = (
+    "model={name: gpt_oss, flavor: debugmodel, vocab_size: 2048, dim: 64, n_heads: 4, n_kv_heads: 2, head_dim: 16, n_layers: 4, "
+    "sliding_window: 16, moe: {num_experts: 4, top_k: 2, hidden_dim: 96}}",
+)
 # documents of the tiny corpus are about a hundred tokens long
 FLEX = ("model.flavor=debugmodel_flex_attn",)
 VARLEN = ("model.flavor=debugmodel_varlen_attn",)
@@ -207,6 +212,15 @@ LAYOUTS = [
     case("cp2_ep2", nproc=2, base=EXPERTS, overrides=[CP2, EP2], slow=True),
     case("fsdp2_cp2_ep4", nproc=4, base=EXPERTS, overrides=[CP2, EP4], slow=True),
     case("fsdp2_tp2_pp2_ep2_etp2", nproc=8, base=EXPERTS, overrides=[*pipeline(2), TP2, EP2, ETP2], slow=True),
+    case("gpt_oss_tp2", nproc=2, base=GPT_OSS, overrides=[TP2], slow=True),
+    case("gpt_oss_fsdp2_tp2_ep2", nproc=4, base=GPT_OSS, overrides=[TP2, EP2], slow=True),
+    case("gpt_oss_fsdp2_tp2_ep2_etp2", nproc=4, base=GPT_OSS, overrides=[TP2, EP2, ETP2], slow=True),
+    case("gpt_oss_fsdp2_ep2_recomputed", nproc=2, base=GPT_OSS, overrides=[EP2, "activation_checkpoint=full"], slow=True),
+    case("gpt_oss_fsdp2_compiled_operations_recomputed", nproc=2, base=GPT_OSS, overrides=[*COMPILED, OPERATIONS], slow=True),
+    case("gpt_oss_cp2", nproc=2, base=GPT_OSS, overrides=[CP2], slow=True),
+    case("gpt_oss_cp2_ep2_alltoall", nproc=2, base=GPT_OSS, overrides=[CP2, EP2, BY_HEADS], slow=True),
+    case("gpt_oss_pp2_zbv", nproc=2, base=GPT_OSS, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES], slow=True),
+    case("gpt_oss_cp2_tp2_pp2", nproc=8, base=GPT_OSS, overrides=[CP2, TP2, *pipeline(2)], slow=True),
     case("hsdp2x2_ep2", nproc=4, base=EXPERTS, overrides=[EP2, DDP2], slow=True),
     case("fsdp2_deepseek_v3_recomputed", nproc=2, base=DEEPSEEK, overrides=["activation_checkpoint=full"], slow=True),
     case("tp2_deepseek_v3", nproc=2, base=DEEPSEEK, overrides=[TP2], slow=True),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from titanrun.models.deepseek_v3.config import DeepseekV3Config
+from titanrun.models.gpt_oss.config import GptOssConfig
 from titanrun.models.llama3.config import Llama3Config
 from titanrun.models.qwen3.config import Qwen3Config
 from titanrun.models.shared.config import ModelConfig
@@ -13,6 +14,13 @@ from titanrun.models.shared.flavors import overlaid, spell_out
 
 TINY_LLAMA3 = {"vocab_size": 96, "dim": 64, "n_layers": 2, "n_heads": 4, "max_seq_len": 16384}
 TINY_QWEN3 = {**TINY_LLAMA3, "n_kv_heads": 2, "head_dim": 16, "feed_forward": {"hidden_dim": 128}}
+TINY_GPT_OSS = {
+    **TINY_LLAMA3,
+    "n_kv_heads": 2,
+    "head_dim": 16,
+    "sliding_window": 5,
+    "moe": {"num_experts": 8, "top_k": 3, "hidden_dim": 48},
+}
 TINY_DEEPSEEK_V3 = {
     **TINY_LLAMA3,
     "n_layers": 3,
@@ -45,6 +53,11 @@ def llama3() -> Callable[..., Llama3Config]:
 @pytest.fixture
 def qwen3() -> Callable[..., Qwen3Config]:
     return maker(Qwen3Config, TINY_QWEN3)
+
+
+@pytest.fixture
+def gpt_oss() -> Callable[..., GptOssConfig]:
+    return maker(GptOssConfig, TINY_GPT_OSS)
 
 
 @pytest.fixture

@@ -71,7 +71,8 @@ def test_every_path_is_explained(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "word", [*MEANINGS, "conflict/batch-sizes-divide", "optimizer:adamw", "model:llama3.rope", "converters[0]", "extends"]
+    "word",
+    [*MEANINGS, "conflict/batch-sizes-divide", "optimizer:adamw", "model:llama3.rope", "model:qwen3.attention", "converters[0]", "extends"],
 )
 def test_other_words_are_explained(word: str) -> None:
     assert explanation(word)

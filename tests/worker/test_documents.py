@@ -1,5 +1,7 @@
 """A run whose attention does not cross documents, with each back end; what tells documents apart is known before it starts."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -7,7 +9,6 @@ from titanrun.components.data.batch import TokenBatch
 from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.precision import precision_named
 from titanrun.models.shared.attention import BACKENDS
-from titanrun.models.shared.masks import Mask
 from titanrun.recipe.resolve import read_resolved, resolve
 from titanrun.worker.build_data import build_marking, build_tokenizer
 from titanrun.worker.build_model import build_model, refuse_attention
@@ -27,16 +28,17 @@ def test_attention_that_does_not_cross_documents_trains_alike_with_every_back_en
     assert others == [within, within]
 
 
-@pytest.mark.parametrize("family", ["llama3", "qwen3", "deepseek_v3"])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_model_has_the_attention_that_the_recipe_names(backend, family, tmp_path):
+@pytest.mark.parametrize(
+    ("family", "backend"), [*product(("llama3", "qwen3", "deepseek_v3"), BACKENDS), ("gpt_oss", "sdpa"), ("gpt_oss", "flex")]
+)
+def test_the_model_has_the_attention_that_the_recipe_names(family, backend, tmp_path):
     recipe = recipe_of(tmp_path, family, f"model.attention.backend={backend}", "model.attention.mask=block_causal")
     model = build_model(recipe, precision_named("float32", "float32"))
     for layer in model.layers.children():
         assert type(layer.attention.backend) is BACKENDS[backend]
-        assert layer.attention.backend.mask == Mask(documents=True)
-    causal = build_model(recipe_of(tmp_path, family), precision_named("float32", "float32"))
-    assert causal.layers["0"].attention.backend.mask == Mask()
+        assert layer.attention.backend.mask.documents
+    causal = recipe_of(tmp_path, family, "model.attention.mask=causal")
+    assert not build_model(causal, precision_named("float32", "float32")).layers["0"].attention.backend.mask.documents
 
 
 def test_end_tokens_tell_documents_apart_where_the_data_has_no_positions(tmp_path):
@@ -50,7 +52,7 @@ def test_end_tokens_tell_documents_apart_where_the_data_has_no_positions(tmp_pat
     assert build_marking(causal, tokenizer)(batch).documents is None
 
 
-@pytest.mark.parametrize("family", ["llama3", "qwen3", "deepseek_v3"])
+@pytest.mark.parametrize("family", ["llama3", "qwen3", "deepseek_v3", "gpt_oss"])
 @pytest.mark.parametrize("source", ["positions", "null"])
 def test_documents_that_nothing_tells_apart_are_refused(source, family, tmp_path):
     with pytest.raises(ProblemsFound) as found:

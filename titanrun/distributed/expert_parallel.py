@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed._functional_collectives import all_to_all_single, all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.shards import hush_gathers
@@ -25,7 +25,8 @@ Run = Callable[[Tensor, Tensor], Tensor]
 class ExpertLayer(Protocol):
     """A layer that calls `exchange(experts, slots_SD, counts_E)` to run its experts on slots sorted by expert.
 
-    Dim 0 of each weight of `experts` counts experts; `experts.shared_dims` names the dim that ranks split which share an expert.
+    Dim 0 of each weight of `experts` counts experts; `experts.shared_dims` names the dim that ranks split which share an expert, None
+    where each of them has the whole.
     """
 
     experts: Any
@@ -56,7 +57,7 @@ def split_weights(experts: Any, mesh: DeviceMesh) -> None:
     """Replaces each weight by this rank's experts, and its part of them where several ranks share one."""
     for name, weight in list(experts.named_parameters(recurse=False)):
         dims = {"ep": EXPERT_DIM, "etp": experts.shared_dims[name]}
-        placements = [Shard(dims[axis]) for axis in mesh.mesh_dim_names or ()]
+        placements = [Replicate() if dims[axis] is None else Shard(dims[axis]) for axis in mesh.mesh_dim_names or ()]
         split = distribute_tensor(weight.detach(), mesh, placements, src_data_rank=None)
         experts.register_parameter(name, nn.Parameter(split, requires_grad=weight.requires_grad))
 

@@ -28,7 +28,8 @@ class Role(Enum):
     STREAM_NORM = auto()
     """Whole weights; from stream to stream."""
     READS_STREAM = auto()
-    """No weights of its own; what it is called with is gathered from the stream once, for all the matrices in it."""
+    """What it is called with is gathered from the stream once, for all the matrices in it; weights of its own, beside these, have a
+    number for each attention head, and each rank has those of its heads."""
     COLUMNS = auto()
     """Linear, split over its outputs."""
     ROWS = auto()
@@ -47,7 +48,8 @@ class Role(Enum):
     SUMMAND_ROWS = auto()
     """Linear within a mixture of experts, split over its inputs."""
     EXPERTS = auto()
-    """Stacked matrices, each split along the dim that `shared_dims` of the module names: the hidden width of each expert."""
+    """Stacked matrices, each split along the dim that `shared_dims` of the module names, the hidden width of each expert; whole where it
+    names none."""
 
 
 Plan = Mapping[str, Role]
@@ -135,7 +137,7 @@ class AwaitedRows(RowwiseParallel):
 
 
 class ReadsStream(ParallelStyle):
-    """Gathers the first argument of a module from the stream; what the module gives is left to its parts."""
+    """Gathers the first argument of a module from the stream; what the module gives is left to its parts. Its own weights are split."""
 
     def __init__(self, stream: Placement) -> None:
         self.stream = stream
@@ -144,6 +146,7 @@ class ReadsStream(ParallelStyle):
         def gather(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
             return gathered_stream(arguments[0], device_mesh, self.stream), *arguments[1:]
 
+        place_weights(module, device_mesh, {name: Shard(0) for name, _ in module.named_parameters(recurse=False)})
         module.register_forward_pre_hook(gather)
         return module
 
@@ -206,7 +209,8 @@ class SplitExperts(ParallelStyle):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         dims: Any = module.shared_dims
         whole = {name for name, weight in module.named_parameters() if not is_split(weight)}
-        place_weights(module, device_mesh, {name: Shard(dim) for name, dim in dims.items() if name in whole})
+        placements = {name: Replicate() if dim is None else Shard(dim) for name, dim in dims.items() if name in whole}
+        place_weights(module, device_mesh, placements)
         return module
 
 

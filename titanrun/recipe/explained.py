@@ -18,7 +18,7 @@ from titanrun.recipe import menu
 from titanrun.recipe.codes import MEANINGS, RUN_MEANINGS
 from titanrun.recipe.rules.book import RULES
 from titanrun.recipe.synonyms import SYNONYMS
-from titanrun.recipe.topics import Spot, all_paths, spots, topics
+from titanrun.recipe.topics import Spot, all_paths, shared_section, spots, topics
 from titanrun.recipe.written_only import WRITTEN_ONLY
 
 INDENT = "  "
@@ -48,8 +48,8 @@ def explained_path(word: str) -> list[str]:
 
 
 def explained_component(word: str) -> list[str]:
-    """A component by slot:name, or a slot that is not at the top of a recipe."""
-    for topic in topics():
+    """A component by slot:name, a section of one, or a slot that is not at the top of a recipe."""
+    for topic in (*topics(), *shared_section(word)):
         if topic.title == word and topic.keys and not (len(topic.keys) == 1 and topic.is_slot) and (topic.component or topic.is_slot):
             inside = slot_lines(topic.config) if topic.is_slot else section_lines(topic.config)
             return [block(word, [class_summary(topic.config), f"written at {path_text(topic.keys)}", "", *inside])]

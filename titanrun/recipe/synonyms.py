@@ -87,6 +87,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "num_hidden_layers": ("n_layers",),
     "num_key_value_heads": ("n_kv_heads",),
     "num_kv_heads": ("n_kv_heads",),
+    "num_local_experts": ("num_experts",),
     "num_layers": ("n_layers",),
     "num_steps": ("steps",),
     "num_tokens": ("tokens",),

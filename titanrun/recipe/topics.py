@@ -84,6 +84,23 @@ def collect(config: type[Config], title: str, keys: Keys, found: dict[Any, Topic
             collect(inner, found[inner].title, below, found)
 
 
+def shared_section(title: str) -> list[Topic]:
+    """The section of a component that `topics` describes where another one has it; nothing for any other title."""
+    component, *names = title.split(".")
+    of_component = next((topic for topic in topics() if topic.title == component and topic.component), None)
+    if of_component is None or not names:
+        return []
+    config = of_component.config
+    for name in names:
+        field = config.model_fields.get(name)
+        inner = None if field is None else item_type(field.annotation) or bare(field.annotation)
+        if inner is None or is_slot(inner) or not is_section(inner):
+            return []
+        config = inner
+    found = Topic(title, (*of_component.keys, *names), config)
+    return [] if any(topic.title == title for topic in topics()) else [found]
+
+
 @dataclass(frozen=True, slots=True)
 class Holder:
     """A config class on the way to a field. `steps`: each key, the component entered there, and whether a list holds it."""

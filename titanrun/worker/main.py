@@ -12,7 +12,7 @@ from pathlib import Path
 from titanrun.components.checkpoints.whole_folder import remove_whole
 from titanrun.config.problems import ProblemsFound
 from titanrun.config.render import render_text
-from titanrun.config.secrets import revealed, secrets
+from titanrun.config.secrets import revealed, values_to_hide
 from titanrun.distributed.environment import Place, read_place, variables
 from titanrun.distributed.flight_recorder import write_collectives
 from titanrun.distributed.processes import leave, meet
@@ -124,7 +124,7 @@ def seed(trainer: Trainer) -> Outcome:
 def with_secrets(recipe: Recipe, hidden: Hidden) -> Recipe:
     """The run with the values of its secrets, which no line shows from here on."""
     environment = variables()
-    hidden.values = frozenset(environment[name] for _, name in secrets(recipe) if environment.get(name))
+    hidden.values = values_to_hide(environment, recipe)
     return revealed(recipe, environment)
 
 

@@ -7,10 +7,11 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from titanrun.distributed.shards import own_part
-from titanrun.models.shared.config import MoeConfig
+from titanrun.models.shared.config import DecoderInitConfig, MoeConfig
+from titanrun.models.shared.initialization import truncated_normal_
 
 # torch's grouped product reads rows in pieces of so many bytes
 GROUPED_ALIGNMENT = 16
@@ -39,6 +40,11 @@ class GroupedExperts(nn.Module):
         multiply = grouped_product if self.use_grouped_mm and can_group(x_SD, w1_EFD) else product_by_expert
         h_SF = F.silu(multiply(x_SD, w1_EFD, counts_E)) * multiply(x_SD, w3_EFD, counts_E)
         return multiply(h_SF, w2_EDF, counts_E)
+
+    def init_weights(self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None) -> None:
+        """Draw the weights; w2, which adds to the residual stream, and w3 at `into_stream_std`."""
+        for weight, std in ((self.w1, init.linear_std), (self.w2, into_stream_std), (self.w3, into_stream_std)):
+            truncated_normal_(weight, std=std, bound=init.truncation, generator=generator)
 
 
 def can_group(x_SI: Tensor, weight_EOI: Tensor) -> bool:

@@ -8,13 +8,15 @@ from titanrun.models.shared.decoder_config import DecoderConfig
 from titanrun.models.shared.huggingface_config import HuggingFaceConfig
 
 
-def read_decoder(file: HuggingFaceConfig, *, max_seq_len: int) -> Sizes:
-    """The sizes that every decoder has, with transformers' default where a key is absent: `max_seq_len` differs from class to class.
+def read_decoder(file: HuggingFaceConfig, *, max_seq_len: int, norm_eps: float = 1e-6, attention_bias: bool = False) -> Sizes:
+    """The sizes that every decoder has, with transformers' default where a key is absent: what the arguments say differs from class to
+    class.
 
-    Switches that no family has are refused.
+    Switches that the family does not have are refused.
     """
     file.only("hidden_act", "silu")
-    for switch in ("attention_bias", "add_cross_attention", "tie_encoder_decoder"):
+    file.only("attention_bias", attention_bias)
+    for switch in ("add_cross_attention", "tie_encoder_decoder"):
         file.only(switch, False)
     file.only("attention_dropout", 0.0, 0)
     file.only("cross_attention_hidden_size", None)
@@ -25,7 +27,7 @@ def read_decoder(file: HuggingFaceConfig, *, max_seq_len: int) -> Sizes:
         "dim": file.whole("hidden_size"),
         "n_layers": file.whole("num_hidden_layers"),
         "n_heads": file.whole("num_attention_heads"),
-        "norm_eps": file.number("rms_norm_eps", 1e-6),
+        "norm_eps": file.number("rms_norm_eps", norm_eps),
         "tie_word_embeddings": file.flag("tie_word_embeddings", False),
     }
 

@@ -5,7 +5,7 @@ S = N * K slots (one token at one expert), F hidden width of an expert.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
@@ -78,11 +78,11 @@ class Moe(nn.Module):
     expert_bias: Tensor | None
     tokens_per_expert: Tensor
 
-    def __init__(self, config: MoeConfig, *, dim: int) -> None:
+    def __init__(self, config: MoeConfig, *, dim: int, experts: nn.Module | None = None) -> None:
         super().__init__()
         self.config = config
         self.router = Router(config, dim=dim)
-        self.experts = GroupedExperts(config, dim=dim)
+        self.experts: Any = GroupedExperts(config, dim=dim) if experts is None else experts
         shared_width = config.num_shared_experts * config.hidden_dim
         self.shared_experts = FeedForward(dim=dim, hidden_dim=shared_width) if shared_width else None
         self.exchange: Exchange = run_here
@@ -118,19 +118,12 @@ class Moe(nn.Module):
 
     def init_weights(self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None) -> None:
         """Draw the weights; the router, and what adds to the residual stream, at `into_stream_std`. Counters and bias become zero."""
-
-        def draw(weight: Tensor, std: float) -> None:
-            truncated_normal_(weight, std=std, bound=init.truncation, generator=generator)
-
-        draw(self.router.gate.weight, into_stream_std)
+        truncated_normal_(self.router.gate.weight, std=into_stream_std, bound=init.truncation, generator=generator)
         if self.router.gate.bias is not None:
             nn.init.zeros_(self.router.gate.bias)
         for layer in (self.experts, self.shared_experts):
             if layer is not None:
-                w1, w2, w3 = (getattr(weight, "weight", weight) for weight in (layer.w1, layer.w2, layer.w3))
-                draw(w1, init.linear_std)
-                draw(w2, into_stream_std)
-                draw(w3, into_stream_std)
+                layer.init_weights(init, into_stream_std=into_stream_std, generator=generator)
         self.tokens_per_expert.zero_()
         if self.expert_bias is not None:
             self.expert_bias.zero_()

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 
-from titanrun.config.problems import DataPath
+from titanrun.components.tokenizers.config import TokenizerConfig
+from titanrun.components.tokenizers.vocabulary import special_token_ids
+from titanrun.config.problems import DataPath, ProblemsFound
 from titanrun.models.shared.config import AttentionConfig
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rule
@@ -42,6 +44,22 @@ def ends_need_tokenizer(run: Recipe) -> Iterator[Finding]:
         paths = (MASK, DOCUMENTS, FLAVOR, ("tokenizer",))
         message = "block_causal tells documents by end-of-text tokens, and there is no tokenizer to know them"
         yield Finding(message, paths, help="set tokenizer: {name: huggingface, path: ...}, or model.attention.mask: causal")
+
+
+@rule("tokenizer-has-end", level="environment")
+def tokenizer_has_end(run: Recipe) -> Iterator[Finding]:
+    """With model.attention.documents eos the tokenizer must have an end-of-text token: eos_token in its tokenizer_config.json."""
+    attention = attention_of(run)
+    if attention is None or attention.documents != "eos" or not isinstance(run.tokenizer, TokenizerConfig):
+        return
+    try:
+        has_end = "eos_token" in special_token_ids(run.tokenizer.folder)
+    except ProblemsFound:
+        return  # paths-exist and tokenizer-fits-vocabulary say so
+    if not has_end:
+        message = "documents end with an end-of-text token, and the tokenizer has none"
+        help = "name its eos_token in tokenizer_config.json, or set model.attention.mask: causal"
+        yield Finding(message, (("tokenizer", "path"), ("model", "hf_assets_path"), DOCUMENTS, FLAVOR), help=help, code="data")
 
 
 @rule("documents-need-mask")

@@ -1,0 +1,75 @@
+"""gpt-oss (https://arxiv.org/abs/2508.10925), a pre-norm decoder with attention sinks, windows in every second layer, and experts.
+
+Shapes: B batch, T tokens of a row, D model width, N query heads, K key and value heads, H head width.
+"""
+
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from titanrun.distributed.shards import own_part
+from titanrun.models.gpt_oss.config import GptOssConfig
+from titanrun.models.gpt_oss.experts import ClampedExperts
+from titanrun.models.shared.attention import attention_backend
+from titanrun.models.shared.config import DecoderInitConfig
+from titanrun.models.shared.decoder import Decoder
+from titanrun.models.shared.decoder_layer import DecoderLayer
+from titanrun.models.shared.initialization import truncated_normal_
+from titanrun.models.shared.moe import Moe
+from titanrun.models.shared.rope import cos_sin_table, rope_rows, rotate_halves
+
+
+class Attention(nn.Module):
+    """Masked self-attention with biases. `sinks` are, for each query head, the score of a key of no token, whose value is zero."""
+
+    def __init__(self, config: GptOssConfig, *, window: int | None) -> None:
+        super().__init__()
+        self.head_dim = config.head_dim
+        self.sinks = nn.Parameter(torch.empty(config.n_heads))
+        self.wq = nn.Linear(config.dim, config.n_heads * config.head_dim)
+        self.wk = nn.Linear(config.dim, config.n_kv_heads * config.head_dim)
+        self.wv = nn.Linear(config.dim, config.n_kv_heads * config.head_dim)
+        self.wo = nn.Linear(config.n_heads * config.head_dim, config.dim)
+        self.backend = attention_backend(config.attention, window=window)
+
+    def forward(self, x_BTD: Tensor, rope_BT1R: Tensor, seen: Any) -> Tensor:
+        heads = (-1, self.head_dim)
+        q_BTNH = rotate_halves(self.wq(x_BTD).unflatten(-1, heads), rope_BT1R)
+        k_BTKH = rotate_halves(self.wk(x_BTD).unflatten(-1, heads), rope_BT1R)
+        v_BTKH = self.wv(x_BTD).unflatten(-1, heads)
+        out_BNTH = self.backend(q_BTNH.transpose(1, 2), k_BTKH.transpose(1, 2), v_BTKH.transpose(1, 2), seen, own_part(self.sinks))
+        return self.wo(out_BNTH.transpose(1, 2).flatten(2))
+
+    def init_weights(self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None) -> None:
+        """Draw weights, biases and sinks at `into_stream_std`."""
+        for weight in self.parameters():
+            truncated_normal_(weight, std=into_stream_std, bound=init.truncation, generator=generator)
+
+
+class GptOss(Decoder):
+    """Token ids to logits of the next token."""
+
+    config: GptOssConfig
+
+    def __init__(self, config: GptOssConfig, *, seq_len: int) -> None:
+        layers = [self.layer(config, index) for index in range(config.n_layers)]
+        super().__init__(config, layers, seq_len=seq_len)
+
+    @staticmethod
+    def layer(config: GptOssConfig, index: int) -> DecoderLayer:
+        """The layer of that number."""
+        moe = Moe(config.moe, dim=config.dim, experts=ClampedExperts(config.moe, dim=config.dim))
+        return DecoderLayer(config, attention=Attention(config, window=config.window(index)), moe=moe)
+
+    def new_rope_table(self, device: torch.device) -> Tensor:
+        """Cosines and sines [T, 2 H]; on the meta device only the shape."""
+        config = self.config
+        if device.type == "meta":
+            return torch.empty(self.seq_len, 2 * config.head_dim, dtype=torch.float32, device=device)
+        rope = config.rope
+        return cos_sin_table(rope.theta, head_dim=config.head_dim, seq_len=self.seq_len, scaling=rope.scaling, device=device)
+
+    def rope_rows(self, seq_len: int, positions_BT: Tensor | None) -> Tensor:
+        """Rows of cosines and sines [1 or B, T, 1, 2 H]."""
+        return rope_rows(self.rope_table, seq_len, positions_BT)
