@@ -56,7 +56,7 @@ def said(resolved: Path) -> str:
 @pytest.fixture(scope="session")
 def tested_commit() -> str:
     """The commit that is tested, marked where files differ from it: all but the results, which the tests write themselves."""
-    commit, changed = git("rev-parse", "--short=10", "HEAD"), git("status", "--porcelain", "--", ":/", f":!{RESULTS}")
+    commit, changed = git("rev-parse", "--short=10", "HEAD"), git("status", "--porcelain", "--", ":/", f":(exclude){RESULTS.name}")
     return f"{commit}-dirty" if changed else commit
 
 

@@ -205,7 +205,5 @@ def test_row_45_reading_that_stalls_is_metered_and_reading_that_ends_never_is_a_
     assert "the step after step 4 takes longer than guard.step_timeout_seconds" in said(never)
     assert "rows_stall" in (never.parent / "logs" / "stacks-rank-0.txt").read_text()
     assert work(never) == 0
-    outcome = (
-        "time/data_seconds shows it; exit 6 with the stack that reads (no processes read for a rank yet: they come with the data issue)"
-    )
+    outcome = "time/data_seconds shows it; exit 6 with the stack that reads (loader processes, which could be killed, come with issue 8)"
     note(45, injected="reading takes 0.5 s in step 5; reading never ends", outcome=outcome, lost="one interval")
