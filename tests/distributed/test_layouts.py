@@ -25,6 +25,7 @@ UNTIED = "model.tie_word_embeddings=false"
 ODD = "model.vocab_size=2049"
 COMPILED = ["compile={enable: true, backend: aot_eager}"]
 OPERATIONS = "activation_checkpoint={name: selective, selective_ac_option: op}"
+SMOOTHED = "loss={name: cross_entropy, label_smoothing: 0.1, z_loss: 1.0e-3}"
 OPTIMIZERS = {
     "muon": "optimizer={name: muon, ns_dtype: float32, param_groups: [{match: ['layers.*.w1.weight'], lr: 1.0e-3}]}",
     "schedule_free": "optimizer={name: schedule_free_adamw, no_decay: [norms]}",
@@ -104,6 +105,9 @@ LAYOUTS = [
     ),
     case("fsdp2_tp2_muon", nproc=4, overrides=[TP2], base=[OPTIMIZERS["muon"]], slow=True),
     case("fsdp2_ep2_muon", nproc=2, overrides=[EP2], base=[OPTIMIZERS["muon"], QWEN3_MOE], slow=True),
+    case("tp2_smoothed", nproc=2, overrides=[TP2], base=[SMOOTHED, ODD], slow=True),
+    case("pp2_smoothed", nproc=2, overrides=pipeline(2), base=[SMOOTHED], slow=True),
+    case("fsdp2_cp2_smoothed", nproc=4, overrides=[CP2], base=[SMOOTHED], slow=True),
     case("cp2", nproc=2, overrides=[CP2]),
     case("cp2_unbalanced", nproc=2, overrides=[CP2, UNBALANCED], slow=True),
     case("cp2_alltoall", nproc=2, overrides=[CP2, BY_HEADS]),

@@ -4,8 +4,6 @@ A row trains as one process does, in fp32; where it saves, it goes on as one pro
 is not built, or needs a GPU, validate refuses by name: when it lands, the row fails here and must move.
 """
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,12 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from tests.distributed.ranks import NUMBERS, TEXT, alone, train
+from tests.distributed.ranks import TEXT, alone, train
 from titanrun.cli.main import COMMANDS
-from titanrun.components.checkpoints.dcp import read_layouts
-from titanrun.components.metrics.jsonl import read_metrics
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.resolve import resolve
 
@@ -32,10 +27,26 @@ FOUR_ROWS = ("training.local_batch_size=4", "validation.local_batch_size=2")
 ORDER = Path(__file__).with_name("v_shaped_order.csv")
 ASYNC = "parallelism.enable_async_tensor_parallel=true"
 SHARD1 = "parallelism.data_parallel_shard_degree=1"
+# rows that other tests stand for
+ELSEWHERE = {
+    "optional_checkpoint": "worker/test_checkpoint_settings.py",
+    "last_save_model_only_fp32": "worker/test_checkpoint_settings.py",
+    "last_save_model_only_bf16": "worker/test_checkpoint_settings.py",
+    "model_only_hf_checkpoint": "worker/test_weights.py",
+    "fsdp2_memory_estimation": "distributed/test_plan.py",
+    "float8_emulation": "distributed/test_converters.py",
+}
+# these have a function of their own
+APART = ["default", "test_generate"]
+ROWS = ("training.local_batch_size=4", "validation.local_batch_size=2")
+ORDER = Path(__file__).with_name("v_shaped_order.csv")
+ASYNC = "parallelism.enable_async_tensor_parallel=true"
+SHARD1 = "parallelism.data_parallel_shard_degree=1"
 # rows with tests of their own, below
 APART = ["default", "optional_checkpoint", "last_save_model_only_fp32", "last_save_model_only_bf16"]
 APART += ["model_only_hf_checkpoint", "fsdp2_memory_estimation", "test_generate"]
 ROWS = 43
+TESTS = Path(__file__).parents[1]
 SAVING = ("checkpoint={enable: true, interval: 5}", "lr_scheduler.total_steps=8")
 
 
@@ -152,54 +163,6 @@ def test_a_row_that_saves_goes_on_as_if_it_had_never_stopped(entry: Row, tmp_pat
     agrees(found, unbroken())
 
 
-@pytest.mark.slow
-def test_optional_checkpoint(tmp_path: Path) -> None:
-    left_out = "checkpoint.exclude_from_loading=[lr_scheduler, dataloader, optimizer]"
-    found = {}
-    for ranks, then in ((1, []), (4, degrees(tp=2))):
-        folder = tmp_path / str(ranks)
-        folder.mkdir()
-        train(ranks, [*BASE, *SAVING, "training.steps=5"], folder=folder)
-        found[ranks] = train(ranks, [*BASE, *then, *SAVING, left_out, "training.steps=8"], folder=folder).numbers
-    agrees(found[4], found[1])
-    assert found[1][5]["loss"] != unbroken()[5]["loss"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"], ids=["last_save_model_only_fp32", "last_save_model_only_bf16"])
-def test_last_save_model_only(dtype: str) -> None:
-    trained = train(4, [*BASE, f"checkpoint={{enable: true, last_save_model_only: true, export_dtype: {dtype}}}"])
-    agrees(trained.numbers, alone(BASE).numbers)
-    layouts = read_layouts(trained.folder / "checkpoint" / "step-5")
-    assert all(name.startswith("model.") for name in layouts)
-    assert {layout.dtype for layout in layouts.values()} == {getattr(torch, dtype)}
-
-
-@pytest.mark.slow
-def test_model_only_hf_checkpoint(tmp_path: Path) -> None:
-    (tmp_path / "recipe.yaml").write_text(TEXT)
-    saving = ["checkpoint={enable: true, last_save_in_hf: true}", "dump_folder=run", "--nproc", "4"]
-    command = [sys.executable, "-m", "titanrun", "train", "recipe.yaml", *BASE, *saving]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    agrees([numbers_of(line) for line in read_metrics(tmp_path / "run" / "metrics.jsonl")], alone(BASE).numbers)
-    weights = tmp_path / "run" / "hf"
-    loading = f"checkpoint={{enable: true, initial_load_in_hf: true, initial_load_path: {weights}}}"
-    agrees(train(4, [*BASE, loading]).numbers, train(1, [*BASE, loading]).numbers)
-
-
-def numbers_of(line: dict[str, float]) -> dict[str, float]:
-    """What is compared of a logged step."""
-    return {name: line[name] for name in NUMBERS if name in line}
-
-
-@pytest.mark.slow
-def test_fsdp2_memory_estimation(tmp_path: Path) -> None:
-    # torchtitan's script estimates; here titanrun plan does, whose figures tests/distributed/test_plan.py holds against real ranks
-    (tmp_path / "recipe.yaml").write_text(TEXT)
-    command = [sys.executable, "-m", "titanrun", "plan", "recipe.yaml", "--world-size", "2"]
-    assert "optimizer" in subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
-
-
 def waits(name: str, nproc: int, *overrides: str, named: str) -> Any:
     """A row that validate refuses, with a word of what it names."""
     return pytest.param(nproc, overrides, named, id=name)
@@ -215,7 +178,6 @@ REFUSED = [
         *(*degrees(tp=2, cp=2), "training.enable_cpu_offload=true", "optimizer.early_step_in_backward=true"),
         named="inside the backward pass",
     ),
-    waits("float8_emulation", 4, "converters=[{name: float8_linear, emulate: true}]", named="float8_linear"),
     waits("dataloader_kwargs", 2, "training.dataloader.num_workers=2", named="num_workers"),
 ]
 
@@ -233,5 +195,6 @@ def test_generate_waits_for_its_command() -> None:
 
 
 def test_every_row_of_the_table_is_here() -> None:
-    rows = [entry.id for entry in (*TRAINS, *SAVES, *REFUSED)] + APART
+    rows = [entry.id for entry in (*TRAINS, *SAVES, *REFUSED)] + APART + list(ELSEWHERE)
     assert len(rows) == len(set(rows)) == ROWS
+    assert [test for test in ELSEWHERE.values() if not (TESTS / test).is_file()] == []

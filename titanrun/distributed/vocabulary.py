@@ -40,6 +40,21 @@ def token_entropy(logits_BTV: Tensor) -> Tensor:
     return -summed
 
 
+def token_logsumexp(logits_BTV: Tensor) -> Tensor:
+    """log(sum(exp(logits))) of each token, on every rank."""
+    group = vocabulary_group(logits_BTV)
+    part_BTW = own_part(logits_BTV)
+    return part_BTW.logsumexp(-1) if group is None else split_logsumexp(part_BTW, group)
+
+
+def token_mean(logits_BTV: Tensor) -> Tensor:
+    """The mean logit of each token, on every rank."""
+    group = vocabulary_group(logits_BTV)
+    total_BT = own_part(logits_BTV).sum(-1)
+    mean: Tensor = (total_BT if group is None else Summed.apply(total_BT, group)) / logits_BTV.size(-1)
+    return mean
+
+
 def vocabulary_group(logits_BTV: Tensor) -> ProcessGroup | None:
     """The ranks that hold the other parts of the vocabulary; None where this one holds all of it."""
     groups = split_over(logits_BTV)

@@ -21,7 +21,7 @@ from titanrun.distributed.gradient_norm import clip_gradients, gradient_norm
 from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.precision import Precision
 from titanrun.distributed.rows import RowSharing
-from titanrun.distributed.shards import finished_gradients, from_all_stages, gathered
+from titanrun.distributed.shards import finished_gradients, from_all_stages, gathered, plain
 from titanrun.distributed.vocabulary import label_logprobs, token_entropy
 from titanrun.training.passes import Loss, Passes, WholeModel
 
@@ -90,10 +90,10 @@ class Engine:
         self.optimizer = optimizer
         self.schedule = schedule
         self.passes = WholeModel(model, loss, precision, device) if passes is None else passes
-        self.device = device
-        self.max_norm = max_norm
+        self.device, self.max_norm = device, max_norm
         self.meshes, self.rows, self.marking = meshes, rows, marking
         self.steps_done, self._holds_gradients = 0, False
+        self._listeners: list[Callable[[], None]] = []
         for group in optimizer.param_groups:
             group.setdefault("peak_lr", group["lr"])
 
@@ -133,9 +133,19 @@ class Engine:
             group["lr"] = group["peak_lr"] * factor if lr is None else lr
         if is_accepted:
             self.optimizer.step()
+            self.weights_changed()
         self.zero_grad()
         self.steps_done += 1
         return OptimOutput(norm, self.optimizer.param_groups[0]["lr"], is_skipped=not is_accepted)
+
+    def weights_changed(self) -> None:
+        """Tells those who keep something that follows from the weights that these are others now."""
+        for listener in self._listeners:
+            listener()
+
+    def on_new_weights(self, listener: Callable[[], None]) -> None:
+        """Calls `listener` from now on whenever the weights have changed."""
+        self._listeners.append(listener)
 
     def zero_grad(self) -> None:
         """Drops the gradients, so that their memory is free until the next backward pass."""
@@ -183,6 +193,7 @@ class Engine:
         """To be called after `tensors` were written to: the model computes with what they hold."""
         if hasattr(self.optimizer, "averages"):
             self.optimizer.show_training_weights()
+        self.weights_changed()
 
     def state_dict_stream(self, *, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """The whole weights by name, one at a time, cast to `dtype`: for who must not hold a second copy of the model.
@@ -231,7 +242,7 @@ class Engine:
     def _weights(self) -> dict[str, Tensor]:
         """The weights that the run is about, no copies: the average, where the optimizer trains others."""
         averages: Mapping[Tensor, Tensor] = getattr(self.optimizer, "averages", {})
-        return {name: averages.get(tensor, tensor).detach() for name, tensor in self.model.state_dict(keep_vars=True).items()}
+        return {name: plain(averages.get(tensor, tensor).detach()) for name, tensor in self.model.state_dict(keep_vars=True).items()}
 
     @contextmanager
     def _mode(self, *, training: bool) -> Iterator[None]:
@@ -240,11 +251,13 @@ class Engine:
         self.model.train(training)
         if averages:
             self.optimizer.show_averages()
+            self.weights_changed()
         try:
             yield
         finally:
             if averages:
                 self.optimizer.show_training_weights()
+                self.weights_changed()
             self.model.train(before)
 
     def _parameters(self) -> list[Tensor]:

@@ -1,6 +1,5 @@
 """The model of a run, laid out over the ranks and allocated with its first weights, and the engine that trains it."""
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -27,17 +26,11 @@ from titanrun.recipe.recipe import Recipe
 from titanrun.training.engine import Engine
 from titanrun.training.passes import Loss, Passes
 
-log = logging.getLogger(__name__)
-
 
 def build_model(recipe: Recipe, precision: Precision) -> nn.Module:
-    """The model on the meta device, rewritten by the converters."""
+    """The model on the meta device, before converters rewrite it."""
     with on_meta_device(), default_dtype(precision.storage):
         model: nn.Module = recipe.model.builder()(recipe.model, seq_len=longest_row(recipe))
-    for converter in recipe.converters:
-        converter.builder()(converter, model=model)
-    if recipe.model.print_after_conversion:
-        log.info("%s", model)
     for layer in moe_layers(model):
         layer.deals_in_turn = recipe.debug.moe_force_load_balance
     # here, where the model is whole: a pipeline stage lacks what a pattern may mean

@@ -49,3 +49,18 @@ def test_a_batch_without_valid_tokens_sums_to_zero() -> None:
     loss = CrossEntropy(CrossEntropyConfig())(logits(), made)
     loss.backward()
     assert loss.item() == 0.0
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("z_loss", [0.0, 1e-2])
+def test_smoothing_is_torchs_and_the_z_loss_palms(smoothing: float, z_loss: float) -> None:
+    given, reference, made = logits(), logits(), batch(ignored=True)
+    valid = made.valid_mask()
+    plain = torch.nn.functional.cross_entropy(reference[valid].double(), made.labels[valid], reduction="sum", label_smoothing=smoothing)
+    expected = plain + z_loss * torch.logsumexp(reference[valid].double(), -1).square().sum()
+    expected.backward()
+    loss = CrossEntropy(CrossEntropyConfig(label_smoothing=smoothing, z_loss=z_loss))(given, made)
+    loss.backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert given.grad is not None and reference.grad is not None
+    torch.testing.assert_close(given.grad, reference.grad, rtol=1e-5, atol=1e-6)

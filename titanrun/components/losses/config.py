@@ -4,6 +4,7 @@ from typing import ClassVar, Literal
 
 from titanrun.config.base import ComponentConfig
 from titanrun.config.fields import numerics
+from titanrun.config.types import Fraction, NonNegativeFloat
 
 
 class LossConfig(ComponentConfig):
@@ -22,3 +23,7 @@ class CrossEntropyConfig(LossConfig):
     name: Literal["cross_entropy"] = numerics("cross_entropy")
     builds: ClassVar = "titanrun.components.losses.cross_entropy:CrossEntropy"
     takes_split_logits: ClassVar = True
+    label_smoothing: Fraction = numerics(0.0, examples=[0.1])
+    """Share of the target that is spread evenly over the vocabulary (https://arxiv.org/abs/1512.00567)."""
+    z_loss: NonNegativeFloat = numerics(0.0, examples=[1e-4])
+    """Weight of log(sum(exp(logits)))^2, which keeps logits from drifting (https://arxiv.org/abs/2204.02311)."""
