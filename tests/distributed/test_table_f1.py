@@ -38,13 +38,6 @@ ELSEWHERE = {
 }
 # these have a function of their own
 APART = ["default", "test_generate"]
-ROWS = ("training.local_batch_size=4", "validation.local_batch_size=2")
-ORDER = Path(__file__).with_name("v_shaped_order.csv")
-ASYNC = "parallelism.enable_async_tensor_parallel=true"
-SHARD1 = "parallelism.data_parallel_shard_degree=1"
-# rows with tests of their own, below
-APART = ["default", "optional_checkpoint", "last_save_model_only_fp32", "last_save_model_only_bf16"]
-APART += ["model_only_hf_checkpoint", "fsdp2_memory_estimation", "test_generate"]
 ROWS = 43
 TESTS = Path(__file__).parents[1]
 SAVING = ("checkpoint={enable: true, interval: 5}", "lr_scheduler.total_steps=8")

@@ -19,13 +19,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from checkpoints import checkpoints_report
 from compare import Comparison, compare
-<<<<<<< HEAD
+from interruptions import interruptions_report
 from startup import DEBUG_RECIPE, startup_report, workers_report
 from two_ranks import two_ranks_report
-=======
-from interruptions import interruptions_report
-from startup import DEBUG_RECIPE, startup_report
->>>>>>> main
 
 from recipes import recipes_report
 
@@ -47,11 +43,8 @@ TOY_SIZES = {"debugmodel, 2 x 64": ("training.local_batch_size=2", "training.seq
 def main() -> None:
     """Run one benchmark, or those for the CPU."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-<<<<<<< HEAD
-    parser.add_argument("what", nargs="?", choices=("train", "ranks", "startup", "recipes", "checkpoints", "gpu"))
-=======
-    parser.add_argument("what", nargs="?", choices=("train", "startup", "recipes", "checkpoints", "interruptions", "gpu"))
->>>>>>> main
+    names = ("train", "ranks", "startup", "recipes", "checkpoints", "interruptions", "gpu")
+    parser.add_argument("what", nargs="?", choices=names)
     parser.add_argument("--toy", action="store_true", help="gpu: toy size on the CPU, so that the code stays alive without a GPU")
     parser.add_argument("--blocks", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20, help="steps of a block")
