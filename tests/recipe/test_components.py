@@ -25,7 +25,7 @@ KEYWORDS = {
     "activation_checkpoint": {"model"},
     "trackers": {"run_dir"},
     "launch": {"resolved", "processes"},
-    "converters": {"model"},
+    "converters": {"model", "shards"},
     "rope_scaling": {"frequencies", "theta"},
 }
 

@@ -282,3 +282,13 @@ def test_a_folder_that_cannot_be_made_is_a_problem_at_its_place() -> None:
     (problem,) = caught.value.problems
     assert problem.message == "cannot make the run directory 'recipe.yaml/run': not a directory"
     assert str(problem.origin) == "<override 1>"
+
+
+@pytest.mark.parametrize("now", ["", "{name: float8_linear, recipe_name: rowwise}", "float8_linear, fp32_lm_head"])
+def test_a_run_goes_on_with_its_converters_unless_the_change_is_named(now: str) -> None:
+    begin("dump_folder=out", "converters=[float8_linear]")
+    changed = ["dump_folder=out", f"converters=[{now}]"]
+    with pytest.raises(ProblemsFound, match="a run of another recipe"):
+        find_run_directory(resolved(*changed), NOW)
+    allowed = find_run_directory(resolved(*changed, "checkpoint.allow_change=[converters]"), NOW)
+    assert allowed.state == "unfinished"

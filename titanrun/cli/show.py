@@ -26,6 +26,7 @@ EXAMPLES = """  titanrun show recipes/llama3_debug.yaml
   titanrun show recipes/llama3_debug.yaml optimizer
   titanrun show recipes/llama3_debug.yaml training.seq_len
   titanrun show recipes/llama3_debug.yaml --sources optimizer.lr=1e-3
+  titanrun show recipes/llama3_debug.yaml --model "converters=[{name: float8_linear, emulate: true}]"
   titanrun show recipes/llama3_debug.yaml --plot lr_scheduler
   titanrun show runs/first/resolved.yaml --minimal > recipe.yaml         only what differs from the defaults"""
 
@@ -38,6 +39,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("path", nargs="?", help="a section or value, such as optimizer.lr")
     parser.add_argument("--sources", action="store_true", help="where each value came from")
     parser.add_argument("--minimal", action="store_true", help="the shortest recipe that resolves to the same run")
+    parser.add_argument("--model", action="store_true", help="the modules of the model, and what each converter took or left; needs torch")
     parser.add_argument("--plot", choices=("lr_scheduler",), help="the learning rate over the steps, as a picture")
     parser.add_argument("-o", "--out", metavar="FILE.svg", default="", help="with --plot: draw into this file")
     parser.add_argument("--resolved", action="store_true", help="the default: the bytes of resolved.yaml, or a part of them")
@@ -46,10 +48,17 @@ def run(arguments: list[str]) -> int:
     options = parser.parse_intermixed_args(others)
     if options.minimal and (options.path or options.sources or options.resolved):
         raise fail("usage", "--minimal shows the whole recipe", help="leave out the path, --sources and --resolved")
+    if options.model and (options.path or options.sources or options.minimal or options.resolved):
+        raise fail("usage", "--model shows the modules of the model and nothing else", help="leave out the path and the other switches")
     resolved = resolve(options.recipe, overrides, environment=environment())
     detail_files(options, resolved.tree)
     if resolved.warnings and not options.quiet:
         print_problems(resolved.warnings)
+    if options.model:
+        from titanrun.cli.show_model import model_lines
+
+        sys.stdout.write(fitted("".join(model_lines(resolved, as_json=options.json)), None if options.json else columns()))
+        return 0
     if options.plot:
         show_plot(resolved.run, options.plot, options.out)
         return 0

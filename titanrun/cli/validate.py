@@ -68,10 +68,13 @@ def run(arguments: list[str]) -> int:
 def examine(file: str, overrides: list[str], level: Level, ranks: int | None) -> Examined:
     """One recipe, examined in this process, and built in another where that is asked for."""
     examined = examine_file(file, overrides, level=level, environment=environment(), ranks=ranks)
-    if level != "build":
+    if level not in ("environment", "build"):
         return examined
-    from titanrun.launch.try_build import try_build
+    from titanrun.launch.try_build import try_build, try_kernels
 
+    examined = built(examined, try_kernels)
+    if level == "environment":
+        return examined
     return built(examined, partial(try_build, ranks=ranks))
 
 

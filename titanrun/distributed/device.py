@@ -6,6 +6,7 @@ import sys
 
 import torch
 
+from titanrun.components.converters.config import Kernels
 from titanrun.config.problems import fail
 
 CPU = torch.device("cpu")
@@ -55,6 +56,24 @@ def is_accelerator(device: torch.device) -> bool:
 def emulates_bfloat16(device: torch.device) -> bool:
     """Whether the device has no bf16 arithmetic, so that matrix products in bf16 are far slower than in fp32."""
     return not is_accelerator(device) and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+def has_kernels(device: torch.device, kernels: Kernels) -> bool:
+    """Whether the device is new enough for the kernels."""
+    if device.type != "cuda":
+        return False
+    if torch.version.hip is not None:
+        # "gfx942:sramecc+:xnack-"
+        return torch.cuda.get_device_properties(device).gcnArchName.partition(":")[0] in kernels.rocm
+    return torch.cuda.get_device_capability(device) >= kernels.cuda
+
+
+def device_words(device: torch.device) -> str:
+    """The device as a message calls it: `cpu`, or `NVIDIA A100-SXM4-80GB (compute capability 8.0)`."""
+    if device.type != "cuda" or torch.version.hip is not None:
+        return device_name(device)
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"{device_name(device)} (compute capability {major}.{minor})"
 
 
 def device_name(device: torch.device) -> str:

@@ -4,7 +4,7 @@ Gradients are sums over the ranks, never means: the loss of each rank is divided
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, Protocol, cast
@@ -60,9 +60,13 @@ def share_over_ranks(model: nn.Module, data_parallel: DataParallel, meshes: Mesh
         for module in experts:
             share_experts(module, data_parallel, meshes, reshard=reshards)
     embeddings, layers, head = parts_of(model)
+    wrap_as_stored = wrapping(replace(data_parallel, precision=data_parallel.precision.without_autocast), meshes)
+    assert wrap_as_stored is not None
     for group in groups_of(embeddings, layers, head):
         # the head's weights are used last and needed first in the backward pass: dropping them in between only costs
-        wrap(group, reshard=data_parallel.reshard == "always" if group == head else reshards)
+        is_head = all(module in head for module in group)
+        gather = wrap_as_stored if any(map(keeps_dtype, group)) else wrap
+        gather(group, reshard=data_parallel.reshard == "always" if is_head else reshards)
     wrap(model, reshard=reshards)
     for module in model.modules():
         if isinstance(module, FSDPModule):
@@ -151,7 +155,13 @@ def groups_of(embeddings: list[nn.Module], layers: Sequence[nn.Module], head: li
     shared = {id(weight) for module in embeddings for weight in module.parameters()}
     if any(id(weight) in shared for module in head for weight in module.parameters()):
         return [*blocks, [*embeddings, *head]]
-    return [group for group in (embeddings, *blocks, head) if group]
+    heads = [[module] for module in head] if any(map(keeps_dtype, head)) else [head]
+    return [group for group in (embeddings, *blocks, *heads) if group]
+
+
+def keeps_dtype(module: nn.Module) -> bool:
+    """Whether a module says that it computes with its weights as they are stored, whatever others compute in."""
+    return getattr(module, "keeps_dtype", False)
 
 
 def sum_gradients(module: FSDPModule) -> None:

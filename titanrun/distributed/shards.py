@@ -26,6 +26,19 @@ def own_part(tensor: Tensor) -> Tensor:
     return part
 
 
+def plain(tensor: Tensor) -> Tensor:
+    """The tensor without the wrapper that FSDP gathers float8 weights by, no copy; others as they are."""
+    inner = getattr(own_part(tensor), "_tensor", None)
+    if inner is None or not is_split(tensor):
+        return tensor if inner is None else inner
+    placed: Any = tensor
+    from_local = import_module("torch.distributed.tensor").DTensor.from_local
+    unwrapped: Tensor = from_local(
+        inner, placed.device_mesh, placed.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
+    )
+    return unwrapped
+
+
 def split_over(tensor: Tensor) -> list[ProcessGroup]:
     """The groups of ranks that hold different parts of a tensor; empty where this rank holds all of it."""
     if not is_split(tensor):

@@ -1,4 +1,4 @@
-"""Asks a process of its own whether a run can be built: the command line never loads torch."""
+"""Asks a process of its own whether a run can be built here: the command line never loads torch."""
 
 from typing import Any
 
@@ -13,6 +13,15 @@ def try_build(resolved: Resolved, *, ranks: int | None = None) -> list[Problem]:
     `ranks` are the processes it is built for; None: as many as the recipe says, one where the machine decides.
     """
     return [as_problem(item) for item in ask_worker("try_build", resolved, ranks=ranks, what="building the run")]
+
+
+def try_kernels(resolved: Resolved) -> list[Problem]:
+    """Which converters need kernels that this machine does not have; no process is started for a recipe without such converters, nor for
+    one on the CPU, of which a rule knows."""
+    run = resolved.run
+    if run.device == "cpu" or all(converter.needs is None for converter in run.converters):
+        return []
+    return [as_problem(item) for item in ask_worker("try_kernels", resolved, ranks=1, what="looking at this machine")]
 
 
 def as_problem(item: dict[str, Any]) -> Problem:

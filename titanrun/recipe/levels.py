@@ -61,6 +61,11 @@ def built(examined: Examined, try_build: Callable[[Resolved], Sequence[Problem]]
     if examined.resolved is None:
         return examined
     resolved = examined.resolved
-    found = [placed(problem, resolved.tree) for problem in try_build(resolved)]
+    found = [in_tree(problem, resolved) for problem in try_build(resolved)]
     code = next((problem.exit_code for problem in found if problem.severity == "error"), 0)
-    return replace(examined, problems=tuple(in_file_order([*examined.problems, *found])), exit_code=code)
+    return replace(examined, problems=tuple(in_file_order([*examined.problems, *found])), exit_code=examined.exit_code or code)
+
+
+def in_tree(problem: Problem, resolved: Resolved) -> Problem:
+    """A problem that only has a path, at its place in the recipe."""
+    return placed(problem, resolved.tree)

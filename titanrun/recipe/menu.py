@@ -22,6 +22,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.pipeline_file",
     "titanrun.recipe.rules.experts",
     "titanrun.recipe.rules.compiled",
+    "titanrun.recipe.rules.converters",
     "titanrun.recipe.rules.recomputing",
     "titanrun.recipe.rules.attention",
     "titanrun.recipe.rules.model",

@@ -36,6 +36,7 @@ from titanrun.worker.build_metrics import build_metric_log, build_throughput
 from titanrun.worker.build_model import build_engine, build_model, lay_out, lives_on_host, materialise, refuse_attention
 from titanrun.worker.build_profiling import profiled
 from titanrun.worker.company import company, decisions
+from titanrun.worker.converters import convert, refuse_idle, refuse_missing_kernels, tell
 from titanrun.worker.job import Job
 from titanrun.worker.length import length_words, refuse_fewer_epochs, steps_of, with_length
 from titanrun.worker.machine import machine
@@ -105,12 +106,20 @@ def settle_chance(recipe: Recipe) -> None:
 def build_whole_engine(recipe: Recipe, device: torch.device, meshes: Meshes | None, marking: Marking) -> Engine:
     """The model, laid out and with its first weights, and what trains it."""
     precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
+    refuse_missing_kernels(recipe, device)
     refuse_attention(recipe, device, precision)
     model = build_model(recipe, precision)
+    conversions = convert(recipe, model, meshes=meshes)
+    refuse_idle(recipe, model, conversions)
+    tell(recipe, model, conversions)
     layout = lay_out(recipe, model, meshes=meshes, precision=precision)
     materialise(model, device=device, seed=recipe.debug.seed, offload=lives_on_host(recipe, meshes))
     sign_of_life()
-    return build_engine(recipe, model, layout, device=device, meshes=meshes, marking=marking)
+    engine = build_engine(recipe, model, layout, device=device, meshes=meshes, marking=marking)
+    for conversion in conversions:
+        if conversion.on_new_weights is not None:
+            engine.on_new_weights(partial(conversion.on_new_weights, model))
+    return engine
 
 
 @dataclass(frozen=True, slots=True)

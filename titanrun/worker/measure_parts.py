@@ -14,6 +14,7 @@ from titanrun.distributed.shards import is_split, own_part
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved_text
 from titanrun.worker.build_model import build_model, lay_out
+from titanrun.worker.converters import convert
 from titanrun.worker.fake_ranks import as_rank
 
 # mesh axes along which weights are gathered to compute; along the others a rank computes with its own part
@@ -30,6 +31,7 @@ def main() -> int:
     precision = precision_named(small.training.dtype, small.training.mixed_precision_param)
     with as_rank(small, 0, world_size=request["world_size"] // stages) as meshes:
         model = build_model(small, precision)
+        convert(small, model, meshes=meshes)
         lay_out(small, model, meshes=meshes, precision=precision)
         found = measured(model)
     layers = found["layers"] * (recipe.model.layer_count() // len(found["layers"]))

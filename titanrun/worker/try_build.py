@@ -16,6 +16,7 @@ from titanrun.recipe.length import DEFAULT_STEPS
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved_text
 from titanrun.worker.build_model import build_model, lay_out
+from titanrun.worker.converters import convert, refuse_idle
 from titanrun.worker.fake_ranks import as_rank
 
 # the rule under which a component's own refusal is shown
@@ -40,9 +41,12 @@ def build(recipe: Recipe, *, world_size: int) -> None:
     precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
     with refusing_at(("model",)):
         model = build_model(recipe, precision)
-    with refusing_at(("optimizer",)):
-        recipe.optimizer.builder()(recipe.optimizer, parameters=stand_ins(model))
     with refusing_at(("parallelism",)), as_rank(recipe, 0, world_size=world_size) as meshes:
+        with refusing_at(("converters",)):
+            conversions = convert(recipe, model, meshes=meshes)
+            refuse_idle(recipe, model, conversions)
+        with refusing_at(("optimizer",)):
+            recipe.optimizer.builder()(recipe.optimizer, parameters=stand_ins(model))
         lay_out(recipe, model, meshes=meshes, precision=precision)
     if recipe.training.steps is None:
         # only the data knows what the epochs come to; any number shows whether the schedule can be built

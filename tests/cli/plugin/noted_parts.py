@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from titanrun.components.converters.conversion import Conversion
 from titanrun.components.data.tiny import tiny_rows
 from titanrun.components.losses.cross_entropy import CrossEntropy
 from titanrun.components.optimizers.adamw import build_adamw
@@ -42,8 +43,9 @@ class Tracker:
         pass
 
 
-def convert(config: Any, *, model: Any) -> None:
+def convert(config: Any, *, model: Any, shards: int) -> Conversion:
     """Leaves the model as it is."""
+    return Conversion()
 
 
 model = noting("model", Llama3)

@@ -59,7 +59,7 @@ def test_the_product_that_runs_is_the_one_the_config_asks_for(gpt_oss, monkeypat
     def refuse(*given: Any) -> None:
         raise AssertionError("a grouped product")
 
-    monkeypatch.setattr("titanrun.models.gpt_oss.experts.grouped_product", refuse)
+    monkeypatch.setattr("titanrun.models.shared.grouped_experts.grouped_product", refuse)
     outcome(gpt_oss(moe={"use_grouped_mm": False}))
     with pytest.raises(AssertionError, match="a grouped product"):
         outcome(gpt_oss())

@@ -100,7 +100,7 @@ class AdamWConfig(GroupedConfig):
     """Which of torch's kernels steps; they differ by rounding."""
     state_dtype: Literal["weights", "bfloat16"] = numerics("weights")
     """Type that both running means are kept in: the weights' own, or bfloat16, at half the memory of fp32 weights."""
-    early_step_in_backward: bool = performance(False, not_built="optimizer steps inside the backward pass")
+    early_step_in_backward: bool = performance(False)
     """Whether each parameter is updated as soon as its gradient is there, to free the gradient; rules out clipping."""
 
     def state_bytes(self, storage_bytes: int, *, in_layer: bool) -> float:

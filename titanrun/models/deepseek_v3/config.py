@@ -28,8 +28,7 @@ class DeepseekV3FeedForwardConfig(Config):
 
 
 class DeepseekV3Config(DecoderConfig):
-    """DeepSeek-V3, and V2 with torchtitan's settings: pre-norm decoder with multi-head latent attention and, after the first layers,
-    experts in groups."""
+    """DeepSeek-V3: pre-norm decoder with multi-head latent attention, a few dense layers, then experts in groups."""
 
     name: Literal["deepseek_v3"] = bookkeeping("deepseek_v3")
     builds: ClassVar = "titanrun.models.deepseek_v3.model:DeepseekV3"

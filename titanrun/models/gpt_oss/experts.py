@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from titanrun.distributed.shards import own_part
 from titanrun.models.gpt_oss.config import GptOssMoeConfig
 from titanrun.models.shared.config import DecoderInitConfig
-from titanrun.models.shared.grouped_experts import can_group, grouped_product, product_by_expert
+from titanrun.models.shared.grouped_experts import Product, product_for
 from titanrun.models.shared.initialization import truncated_normal_
 
 
@@ -30,13 +30,14 @@ class ClampedExperts(nn.Module):
         self.mlp2_weight = nn.Parameter(torch.empty(experts, dim, hidden))
         self.mlp2_bias = nn.Parameter(torch.empty(experts, dim))
         self.config = config
+        self.product: Product | None = None
 
     def forward(self, x_SD: Tensor, counts_E: Tensor) -> Tensor:
         """Outputs [S, D] of slots sorted by expert, `counts_E` to each."""
         weights = (self.mlp1_weight, self.mlp1_bias, self.mlp2_weight, self.mlp2_bias)
         # this rank's parts, and under autocast the stream is narrower than the weights
         w1_EJD, b1_EJ, w2_EDF, b2_ED = (own_part(weight).to(x_SD.dtype) for weight in weights)
-        multiply = grouped_product if self.config.use_grouped_mm and can_group(x_SD, w1_EJD) else product_by_expert
+        multiply = product_for(x_SD, w1_EJD, converted=self.product, grouped=self.config.use_grouped_mm)
         expert_S = expert_of_slots(counts_E, x_SD.size(0))
         h_SF = clamped_swiglu(multiply(x_SD, w1_EJD, counts_E) + b1_EJ[expert_S], self.config)
         bias_ED = part_of_sum(b2_ED, w2_EDF.size(2) / self.config.hidden_dim)

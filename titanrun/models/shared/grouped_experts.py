@@ -3,6 +3,7 @@
 Shapes: S slots sorted by expert, E experts, D model width, F hidden width, I and O width before and after a product.
 """
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -19,8 +20,14 @@ GROUPED_ALIGNMENT = 16
 GROUPED_CAPABILITY = (9, 0)
 
 
+Product = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
 class GroupedExperts(nn.Module):
-    """SwiGLU experts: of expert e, w2[e](silu(w1[e] x) * w3[e] x). Of weights that ranks split, each runs its part."""
+    """SwiGLU experts: of expert e, w2[e](silu(w1[e] x) * w3[e] x). Of weights that ranks split, each runs its part.
+
+    `product` is what a converter puts in the place of the products here.
+    """
 
     # the dim of each weight that ranks split which share one expert: F
     shared_dims: ClassVar = {"w1": 1, "w2": 2, "w3": 1}
@@ -32,12 +39,13 @@ class GroupedExperts(nn.Module):
         self.w2 = nn.Parameter(torch.empty(experts, dim, hidden))
         self.w3 = nn.Parameter(torch.empty(experts, hidden, dim))
         self.use_grouped_mm = config.use_grouped_mm
+        self.product: Product | None = None
 
     def forward(self, x_SD: Tensor, counts_E: Tensor) -> Tensor:
         """Outputs [S, D] of slots sorted by expert, `counts_E` to each."""
         # this rank's parts, and under autocast the stream is narrower than the weights
         w1_EFD, w2_EDF, w3_EFD = (own_part(weight).to(x_SD.dtype) for weight in (self.w1, self.w2, self.w3))
-        multiply = grouped_product if self.use_grouped_mm and can_group(x_SD, w1_EFD) else product_by_expert
+        multiply = product_for(x_SD, w1_EFD, converted=self.product, grouped=self.use_grouped_mm)
         h_SF = F.silu(multiply(x_SD, w1_EFD, counts_E)) * multiply(x_SD, w3_EFD, counts_E)
         return multiply(h_SF, w2_EDF, counts_E)
 
@@ -45,6 +53,13 @@ class GroupedExperts(nn.Module):
         """Draw the weights; w2, which adds to the residual stream, and w3 at `into_stream_std`."""
         for weight, std in ((self.w1, init.linear_std), (self.w2, into_stream_std), (self.w3, into_stream_std)):
             truncated_normal_(weight, std=std, bound=init.truncation, generator=generator)
+
+
+def product_for(x_SI: Tensor, weight_EOI: Tensor, *, converted: Product | None, grouped: bool) -> Product:
+    """How slots are multiplied by the matrices: as a converter says, in one grouped product if that is wanted and possible, or in turn."""
+    if converted is not None and x_SI.size(0) > 0:
+        return converted
+    return grouped_product if grouped and can_group(x_SI, weight_EOI) else product_by_expert
 
 
 def can_group(x_SI: Tensor, weight_EOI: Tensor) -> bool:

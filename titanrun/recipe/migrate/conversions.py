@@ -13,6 +13,7 @@ CONVERTERS = {
 }
 OLD_CONVERTERS = {"float8": "quantize.linear.float8", "mx": "quantize.linear.mx"}
 DECAYING = Needs("lr_scheduler.decay_ratio", lambda value: value != 0, 0.5, "with a decay: lr_scheduler.decay_ratio is not 0")
+AUTO_FILTER = "auto_filter_small_kn"
 NEW_MODULES = {"lm_head": "output"}
 OWN_MODULES = ("torchtitan.models.", "torchtitan.experiments.")
 REPLICATED = "llama3, without the replica groups of torchft"
@@ -109,6 +110,15 @@ def module_names(key: Key, value: Any, _: Values) -> Converted:
         return word_list(key, value, _)
     names = [looked_up(name, NEW_MODULES) for name in value]
     return to(key, names, how="" if names == value else "lm_head is called output, as in torchtitan 0.2.2")
+
+
+def filtered_modules(key: Key, value: Any, values: Values) -> Converted:
+    """The name auto_filter_small_kn among the modules, which is none of them, becomes a setting of its own."""
+    if not isinstance(value, list) or AUTO_FILTER not in value:
+        return module_names(key, value, values)
+    converted = module_names(key, [name for name in value if name != AUTO_FILTER], values)
+    section = str(key.target).rpartition(".")[0]
+    return Converted({**converted.targets, f"{section}.{AUTO_FILTER}": True}, how=converted.how)
 
 
 def word_list(key: Key, value: Any, _: Values) -> Converted:

@@ -51,7 +51,8 @@ def path_in(data: Any, target: Target) -> DataPath:
             path = (*path, step)
             continue
         items = value_at(data, path)
-        names = [item["name"] for item in items] if isinstance(items, list) else []
+        # a component without options may be written as its bare name
+        names = [item if isinstance(item, str) else item["name"] for item in items] if isinstance(items, list) else []
         path = (*path, names.index(step[1:-1]) if step[1:-1] in names else 0)
     return path
 

@@ -187,10 +187,10 @@ QUANTIZE = (
         "quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp",
         False,
         "converters[float8_linear].precompute_float8_dynamic_scale_for_fsdp",
-        needs=(FLOAT8,),
+        needs=(FLOAT8, on("quantize.linear.float8.enable_fsdp_float8_all_gather")),
     ),
     moved("quantize.linear.float8.recipe_name", None, "converters[float8_linear].recipe_name", needs=(FLOAT8,)),
-    moved("quantize.linear.float8.filter_fqns", [], "converters[float8_linear].filter_fqns", convert=to.module_names, needs=(FLOAT8,)),
+    moved("quantize.linear.float8.filter_fqns", [], "converters[float8_linear].filter_fqns", convert=to.filtered_modules, needs=(FLOAT8,)),
     moved("quantize.linear.float8.emulate", False, "converters[float8_linear].emulate", needs=(FLOAT8,)),
     moved("quantize.grouped_mm.float8.fqns", [], "converters[float8_grouped_mm].fqns", convert=to.word_list, needs=(FLOAT8_GROUPED,)),
     moved(
