@@ -24,6 +24,9 @@ FLEX, VARLEN = (*BASE, "model.flavor=debugmodel_flex_attn"), (*BASE, "model.flav
 COMPILED = "compile={enable: true, backend: aot_eager}"
 OPERATIONS = "activation_checkpoint={name: selective, selective_ac_option: op}"
 FOUR_ROWS = ("training.local_batch_size=4", "validation.local_batch_size=2")
+# parameters that are updated in the backward pass have no gradients left to clip, to measure or to add up
+UNCLIPPED = (*BASE, "training.max_norm=null", "training.global_batch_size=8")
+OFFLOADED = ("training.local_batch_size=4", "training.enable_cpu_offload=true", "optimizer.early_step_in_backward=true")
 ORDER = Path(__file__).with_name("v_shaped_order.csv")
 ASYNC = "parallelism.enable_async_tensor_parallel=true"
 SHARD1 = "parallelism.data_parallel_shard_degree=1"
@@ -109,6 +112,14 @@ TRAINS = [
     row("hsdp+cp_without_dp_shard", 4, *degrees(replicate=2, cp=2), SHARD1),
     row("hsdp+cp_with_dp_shard", 8, *degrees(replicate=2, cp=2)),
     row("fsdp+tp+cp", 8, *degrees(tp=2, cp=2)),
+    row(
+        "cpu_offload+opt_in_bwd+TP+DP+CP",
+        8,
+        *degrees(tp=2, cp=2),
+        *OFFLOADED,
+        then=[*degrees(tp=2, cp=2, replicate=2), *OFFLOADED],
+        base=UNCLIPPED,
+    ),
     row("fsdp_reshard_always", 2, "parallelism.fsdp_reshard_after_forward=always"),
     row("gradient_accumulation", 2, "training.global_batch_size=8"),
     row("validation_tp_cp_pp", 8, *degrees(tp=2, cp=2, pp=2), *schedule("Interleaved1F1B"), *FOUR_ROWS),
@@ -165,12 +176,6 @@ REFUSED = [
     # these wait for a GPU
     waits("2d_asynctp_compile", 4, *degrees(tp=2), "compile.enable=true", ASYNC, named="symmetric memory of accelerators"),
     # and these for what is not built
-    waits(
-        "cpu_offload+opt_in_bwd+TP+DP+CP",
-        8,
-        *(*degrees(tp=2, cp=2), "training.enable_cpu_offload=true", "optimizer.early_step_in_backward=true"),
-        named="inside the backward pass",
-    ),
     waits("dataloader_kwargs", 2, "training.dataloader.num_workers=2", named="num_workers"),
 ]
 
