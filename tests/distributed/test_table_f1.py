@@ -26,7 +26,7 @@ OPERATIONS = "activation_checkpoint={name: selective, selective_ac_option: op}"
 FOUR_ROWS = ("training.local_batch_size=4", "validation.local_batch_size=2")
 # parameters that are updated in the backward pass have no gradients left to clip, to measure or to add up
 UNCLIPPED = (*BASE, "training.max_norm=null", "training.global_batch_size=8")
-OFFLOADED = ("training.local_batch_size=4", "training.enable_cpu_offload=true", "optimizer.early_step_in_backward=true")
+OFFLOADED = (*FOUR_ROWS, "training.enable_cpu_offload=true", "optimizer.early_step_in_backward=true")
 ORDER = Path(__file__).with_name("v_shaped_order.csv")
 ASYNC = "parallelism.enable_async_tensor_parallel=true"
 SHARD1 = "parallelism.data_parallel_shard_degree=1"
