@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from tests.distributed.ranks import TEXT, alone, train
-from titanrun.cli.main import COMMANDS
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.resolve import resolve
 
@@ -38,9 +37,10 @@ ELSEWHERE = {
     "model_only_hf_checkpoint": "worker/test_weights.py",
     "fsdp2_memory_estimation": "distributed/test_plan.py",
     "float8_emulation": "distributed/test_converters.py",
+    "test_generate": "worker/test_generate.py",
 }
-# these have a function of their own
-APART = ["default", "test_generate"]
+# this has a function of its own
+APART = ["default"]
 ROWS = 43
 TESTS = Path(__file__).parents[1]
 SAVING = ("checkpoint={enable: true, interval: 5}", "lr_scheduler.total_steps=8")
@@ -186,10 +186,6 @@ def test_a_row_that_waits_is_refused_by_name(nproc: int, overrides: tuple[str, .
     with pytest.raises(ProblemsFound) as found:
         resolve(str(tmp_path / "recipe.yaml"), overrides, environment={}, ranks=nproc)
     assert any(named in problem.message for problem in found.value.problems), found.value.problems
-
-
-def test_generate_waits_for_its_command() -> None:
-    assert "generate" not in COMMANDS
 
 
 def test_every_row_of_the_table_is_here() -> None:

@@ -84,7 +84,10 @@ COMMAND_LINES: dict[str, Takes] = {
         (("files",), ("files",), ("overrides",)),
         {"--format": ("text", "json"), **flags("--written", "--effective", "--json")},
     ),
-    "show": Takes((("files",), ("paths",)), flags("--sources", "--minimal", "--model", "--resolved", "--json", "--plot", "--out")),
+    "show": Takes(
+        (("files",), ("paths",)),
+        {**flags("--sources", "--minimal", "--model", "--resolved", "--json"), "--plot": ("lr_scheduler",), "--out": "files"},
+    ),
     "explain": Takes((("paths", "components", "codes"),), flags("--all", "--json")),
     "ls": Takes((("kinds",), ()), {**dict.fromkeys(f"--{key}" for key in catalogue.HEADER_KEYS), **flags("--json")}),
     "cat": Takes((("shipped",), ())),
