@@ -33,6 +33,7 @@ OPTIMIZERS = {
     "bf16_states": "optimizer={name: adamw, state_dtype: bfloat16}",
 }
 QWEN3 = "model={name: qwen3, flavor: debugmodel, n_layers: 2}"
+FOUR_LAYERS = [*EXPERTS, "model.n_layers=4"]
 LONGER_HELD_OUT = [*EXPERTS, "validation.seq_len=96"]
 QWEN3_MOE = (
     "model={name: qwen3, flavor: debugmodel_moe, n_layers: 2, moe: {num_experts: 8, top_k: 2, hidden_dim: 128, num_shared_experts: 1}}"
@@ -215,10 +216,11 @@ LAYOUTS = [
     case(
         "fsdp2_pp2_zbv_ep2",
         nproc=4,
-        base=[*EXPERTS, "model.n_layers=4"],
+        base=FOUR_LAYERS,
         overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES, EP2],
         slow=True,
     ),
+    case("fsdp2_pp2_dualpipev_ep2", nproc=4, base=FOUR_LAYERS, overrides=[*pipeline(2, "DualPipeV"), *FOUR_STAGES, EP2], slow=True),
     case("cp2_ep2", nproc=2, base=EXPERTS, overrides=[CP2, EP2], slow=True),
     case("fsdp2_cp2_ep4", nproc=4, base=EXPERTS, overrides=[CP2, EP4], slow=True),
     case("fsdp2_tp2_pp2_ep2_etp2", nproc=8, base=EXPERTS, overrides=[*pipeline(2), TP2, EP2, ETP2], slow=True),
@@ -246,8 +248,8 @@ LAYOUTS = [
     case("tp2_deepseek_v3_whole_queries", nproc=2, base=[*DEEPSEEK, "model.q_lora_rank=null"], overrides=[TP2], slow=True),
     case("cp2_deepseek_v3", nproc=2, base=DEEPSEEK, overrides=[CP2], slow=True),
     case("cp2_alltoall_deepseek_v3", nproc=2, base=DEEPSEEK, overrides=[CP2, BY_HEADS], slow=True),
-    case("fsdp2_deepseek_v3_compiled", nproc=2, base=DEEPSEEK, overrides=COMPILED, slow=True),
-    case("fsdp4_ep2_deepseek_v3", nproc=4, base=DEEPSEEK, overrides=[EP2], slow=True),
+    case("fsdp4_ep2_deepseek_v3_compiled", nproc=4, base=DEEPSEEK, overrides=[EP2, *COMPILED], slow=True),
+    case("pp4_deepseek_v3", nproc=4, base=DEEPSEEK, overrides=[*pipeline(4), *FOUR_STAGES], slow=True),
     case("pp2_dualpipev_ep2_deepseek_v3", nproc=4, base=DEEPSEEK, overrides=[*pipeline(2, "DualPipeV"), *FOUR_STAGES, EP2], slow=True),
     case(
         "fsdp2_tp2_pp2_looped_ep4_deepseek_v3",

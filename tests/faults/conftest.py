@@ -56,7 +56,7 @@ def said(resolved: Path) -> str:
 @pytest.fixture(scope="session")
 def tested_commit() -> str:
     """The commit that is tested, marked where files differ from it: all but the results, which the tests write themselves."""
-    commit, changed = git("rev-parse", "--short=10", "HEAD"), git("status", "--porcelain", "--", ":/", f":!{RESULTS}")
+    commit, changed = git("rev-parse", "--short=10", "HEAD"), git("status", "--porcelain", "--", ":/", f":(exclude){RESULTS.name}")
     return f"{commit}-dirty" if changed else commit
 
 
@@ -74,5 +74,6 @@ def note(request: pytest.FixtureRequest, tested_commit: str) -> Iterator[Note]:
         results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
         stamp = {"commit": tested_commit, "date": datetime.now(UTC).date().isoformat(), "test": request.node.name.partition("[")[0]}
         results |= {row: {**cells, **stamp} for row, cells in noted.items()}
-        text = json.dumps(dict(sorted(results.items(), key=lambda item: int(item[0]))), indent=1, ensure_ascii=False)
+        in_order = sorted(results.items(), key=lambda item: (int(item[0].rstrip("b")), item[0]))
+        text = json.dumps(dict(in_order), indent=1, ensure_ascii=False)
         RESULTS.write_text(text + "\n", encoding="utf-8")

@@ -95,7 +95,7 @@ def test_row_10_no_edit_of_10_000_bytes_is_loaded_in_silence(killed_once: Path, 
     assert store.damage(9, "always") == []
     assert silent == 0
     outcome = "each detected: none of 10,000 would be loaded"
-    note(60, injected="one byte changed in a checkpoint, 10,000 times (A5.6)", outcome=outcome, lost="two intervals at most")
+    note("10b", injected="one byte changed anywhere in a checkpoint, 10,000 times", outcome=outcome, lost="two intervals at most")
 
 
 HARM: dict[str, Callable[[Path], None]] = {

@@ -45,7 +45,9 @@ def test_row_34_a_full_disk_in_logs_and_metrics_costs_lines_only(run: Run, note:
     )
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.EACCES])
+@pytest.mark.parametrize(
+    "number", [errno.EIO, pytest.param(errno.EROFS, marks=pytest.mark.slow), pytest.param(errno.EACCES, marks=pytest.mark.slow)]
+)
 def test_row_35_no_call_that_fails_in_a_save_harms_the_old_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, note: Note, number: int
 ) -> None:

@@ -40,7 +40,19 @@ def drawn(seed: int) -> tuple[list[str], int]:
     overrides.append(f"parallelism.pipeline_parallel_schedule={dice.choice(list(SCHEDULES))}")
     if has_experts:
         overrides.append(f"parallelism.expert_parallel_degree={dice.choice([1, 2, 3])}")
+        if dice.random() < 0.5:
+            overrides[0] = latent(dice, heads)
     return overrides, ranks if dice.random() < 0.9 else ranks + 1
+
+
+def latent(dice: Random, heads: int) -> str:
+    """A model of deepseek_v3, of which any layers may be dense."""
+    layers = dice.choice([1, 2, 3, 8])
+    attention = f"n_heads: {heads}, q_lora_rank: {dice.choice(['null', 10])}, kv_lora_rank: 12"
+    widths = "qk_nope_head_dim: 8, qk_rope_head_dim: 4, v_head_dim: 6"
+    experts = f"{{num_experts: 4, top_k: 2, hidden_dim: 32, num_shared_experts: {dice.choice([0, 1])}}}"
+    sizes = f"vocab_size: 96, dim: 48, n_layers: {layers}, n_dense_layers: {dice.randint(0, layers)}, feed_forward: {{hidden_dim: 64}}"
+    return f"model={{name: deepseek_v3, {sizes}, {attention}, {widths}, moe: {experts}}}"
 
 
 def agree(seed: int, recipe: Path) -> str:

@@ -10,7 +10,6 @@ from titanrun.config.conflict import conflict
 from titanrun.config.fields import bookkeeping, numerics, performance
 from titanrun.config.types import Fraction, NonNegativeInt, OrAuto, PositiveInt, RunPath, Text
 
-OVERLAP = "the overlap of communication between experts with computation"
 DEEPEP = "the exchange of tokens by DeepEP's kernels"
 BY_OPERATION = "op"
 
@@ -61,7 +60,7 @@ class ParallelismConfig(Config):
     """What the last norm and the output head count as."""
     module_fqns_per_model_part: tuple[tuple[Text, ...], ...] | None = performance(None)
     """The modules of each stage by name; null: split by the counts above."""
-    pipeline_parallel_expert_parallel_overlap: bool = performance(True, not_built=OVERLAP)
+    pipeline_parallel_expert_parallel_overlap: bool = performance(True)
     """Whether DualPipeV runs one pass's communication between experts during another pass's computation."""
     context_parallel_degree: PositiveInt = performance(1, unit="ranks")
     """Ranks that split each row."""

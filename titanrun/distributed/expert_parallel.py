@@ -62,24 +62,32 @@ def split_weights(experts: Any, mesh: DeviceMesh) -> None:
         experts.register_parameter(name, nn.Parameter(split, requires_grad=weight.requires_grad))
 
 
+def unmarked(slots_SD: Tensor) -> Tensor:
+    """Nothing happens where tokens travel."""
+    return slots_SD
+
+
 @dataclass(frozen=True, slots=True)
 class Exchange:
     """Runs experts that the ranks of `group` share. No token is dropped, however many go to one expert.
 
-    Collectives need the sizes of what is sent on the host: each layer waits for the device once.
+    Collectives need the sizes of what is sent on the host: each layer waits for the device once. `mark` is called with the tokens
+    before and after they travel, either way, and gives them back.
     """
 
     group: ProcessGroup
+    mark: Callable[[Tensor], Tensor] = unmarked
 
     def __call__(self, experts: Run, slots_SD: Tensor, counts_E: Tensor) -> Tensor:
         """What the experts make of slots sorted by expert, in the same order; `counts_E` to each expert."""
+        slots_SD = self.mark(slots_SD)
         sent_RL = counts_E.unflatten(0, (self.group.size(), -1))
         received_RL = all_to_all_single(sent_RL, None, None, self.group)
         sent, received = torch.stack([sent_RL.sum(1), received_RL.sum(1)]).tolist()
-        arrived_SD = all_to_all_single_autograd(slots_SD, received, sent, self.group)
+        arrived_SD = self.mark(all_to_all_single_autograd(slots_SD, received, sent, self.group))
         order_S = by_expert(received_RL, sum(received))
-        out_SD = experts(arrived_SD[order_S], received_RL.sum(0))
-        return all_to_all_single_autograd(out_SD[order_S.argsort()], sent, received, self.group)
+        out_SD = self.mark(experts(arrived_SD[order_S], received_RL.sum(0))[order_S.argsort()])
+        return self.mark(all_to_all_single_autograd(out_SD, sent, received, self.group))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The L2 norm of all gradients, wherever their parts are, and clipping to it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,14 @@ EPSILON = 1e-6
 COARSE_FROM = 2**18
 
 
+@dataclass(frozen=True, slots=True)
+class PartNorm:
+    """The L2 norm of what this rank holds of one gradient, in fp32, and the groups of ranks that hold other parts of it."""
+
+    norm: Tensor
+    groups: list[ProcessGroup]
+
+
 def gradient_norm(gradients: Sequence[Tensor], *, device: torch.device | None = None, pipeline: ProcessGroup | None = None) -> Tensor:
     """L2 norm over all gradients of all ranks as one fp32 number.
 
@@ -26,17 +35,27 @@ def gradient_norm(gradients: Sequence[Tensor], *, device: torch.device | None = 
         device: where ranks communicate; None is where the gradients are.
         pipeline: the ranks that hold the other layers.
     """
-    parts: dict[tuple[str, ...], list[Tensor]] = {}
+    return total_norm(part_norms(gradients, device=device), device=device, pipeline=pipeline)
+
+
+def part_norms(gradients: Sequence[Tensor], *, device: torch.device | None = None) -> list[PartNorm]:
+    """The norm of each gradient's part, without those of other ranks."""
+    wholes = [gathered(gradient) if is_summed_coarsely(gradient, device) else gradient for gradient in gradients]
+    norms = torch._foreach_norm([own_part(whole) for whole in wholes], 2.0, dtype=torch.float32)
+    return [PartNorm(norm, split_over(whole)) for norm, whole in zip(norms, wholes, strict=True)]
+
+
+def total_norm(parts: Sequence[PartNorm], *, device: torch.device | None = None, pipeline: ProcessGroup | None = None) -> Tensor:
+    """The norm of all gradients of all ranks, of whose parts these are this rank's."""
+    norms: dict[tuple[str, ...], list[Tensor]] = {}
     groups: dict[tuple[str, ...], list[ProcessGroup]] = {}
-    for gradient in gradients:
-        whole = gathered(gradient) if is_summed_coarsely(gradient, device) else gradient
-        split = split_over(whole)
-        names = tuple(group.group_name for group in split)
-        groups[names] = split
-        parts.setdefault(names, []).append(own_part(whole))
-    if pipeline is None and list(parts) == [()]:
-        return norm_of(parts[()])
-    squares = [summed(norm_of(tensors).square().to(device), groups[names]) for names, tensors in parts.items()]
+    for part in parts:
+        names = tuple(group.group_name for group in part.groups)
+        groups[names] = part.groups
+        norms.setdefault(names, []).append(part.norm)
+    if pipeline is None and list(norms) == [()]:
+        return together(norms[()])
+    squares = [summed(together(found).square().to(device), groups[names]) for names, found in norms.items()]
     return summed(torch.stack(squares).sum(), [] if pipeline is None else [pipeline]).sqrt()
 
 
@@ -49,9 +68,9 @@ def is_summed_coarsely(gradient: Tensor, device: torch.device | None) -> bool:
     return device is not None and not is_accelerator(device) and is_split(gradient) and gradient.numel() >= COARSE_FROM
 
 
-def norm_of(tensors: Sequence[Tensor]) -> Tensor:
-    """L2 norm over tensors of this rank, in fp32."""
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(tensors), 2.0, dtype=torch.float32)))
+def together(norms: Sequence[Tensor]) -> Tensor:
+    """The norm of several tensors from the norm of each."""
+    return torch.linalg.vector_norm(torch.stack(list(norms)))
 
 
 def summed(value: Tensor, groups: Sequence[ProcessGroup]) -> Tensor:

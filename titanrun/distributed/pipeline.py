@@ -23,6 +23,7 @@ from titanrun.distributed.stages import SCHEDULES, PipelinePlan, stages_of_rank
 
 T = TypeVar("T")
 LossOf = Callable[[Tensor, int], Tensor]
+Overlap = Callable[[Any], None]
 Autocast = Callable[[], AbstractContextManager[object]]
 
 
@@ -82,15 +83,24 @@ class Pipeline:
         plan: which stages there are, and in which order microbatches go through them.
         group: the pipeline ranks.
         autocast: what each forward pass runs in.
+        overlap: makes a schedule run its pairs of passes at once.
     """
 
     def __init__(
-        self, stages: Mapping[int, nn.Module], plan: PipelinePlan, *, group: ProcessGroup, device: torch.device, autocast: Autocast
+        self,
+        stages: Mapping[int, nn.Module],
+        plan: PipelinePlan,
+        *,
+        group: ProcessGroup,
+        device: torch.device,
+        autocast: Autocast,
+        overlap: Overlap | None = None,
     ) -> None:
         self.stages = dict(sorted(stages.items()))
         self.plan = plan
         self.group = group
         self.device = device
+        self.overlap = overlap
         self.last = len(plan.stages) - 1
         self._holders = holders(plan, group.size())
         self._loss_of: LossOf | None = None
@@ -172,7 +182,9 @@ class Pipeline:
             # torch would try each stage with gradients to learn its shapes, which counts tokens of experts twice
             self.forward(microbatches[:1], lambda output, number: None)
             stages = [self._torch_stage(index, stage, shape) for index, stage in self.stages.items()]
-            self._schedules[key] = make_schedule(self.plan, stages, len(microbatches), self._loss)
+            self._schedules[key] = made = make_schedule(self.plan, stages, len(microbatches), self._loss)
+            if self.overlap is not None:
+                self.overlap(made)
         return self._schedules[key]
 
     def _torch_stage(self, index: int, stage: nn.Module, tokens: Size) -> PipelineStage:

@@ -97,6 +97,13 @@ def stage_count(section: ParallelismConfig, layers: int) -> int:
     return shape.stages_per_rank * section.pipeline_parallel_degree
 
 
+def overlaps_passes(section: ParallelismConfig) -> bool:
+    """Whether a forward and a backward pass run at once, one computing while the other's tokens travel between experts."""
+    is_pair = section.pipeline_parallel_schedule == "DualPipeV" and section.pipeline_parallel_schedule_csv is None
+    has_both = section.pipeline_parallel_degree > 1 and section.expert_parallel_degree > 1
+    return is_pair and has_both and section.pipeline_parallel_expert_parallel_overlap
+
+
 def units_per_stage(stages: int, layers: int, weights: Weights) -> list[int]:
     """Layers and weights of each stage, the earlier stages taking what is left over."""
     each, left = divmod(layers + weights.first + weights.last, stages)

@@ -23,6 +23,7 @@ from titanrun.distributed.precision import Precision
 from titanrun.distributed.rows import RowSharing
 from titanrun.distributed.shards import finished_gradients, from_all_stages, gathered, plain
 from titanrun.distributed.vocabulary import label_logprobs, token_entropy
+from titanrun.training.early_steps import EarlySteps
 from titanrun.training.passes import Loss, Passes, WholeModel
 
 MODEL_PREFIX = "model."
@@ -85,12 +86,12 @@ class Engine:
         passes: Passes | None = None,
         rows: RowSharing | None = None,
         marking: Marking = unmarked,
+        early: EarlySteps | None = None,
     ) -> None:
         self.model = model
-        self.optimizer = optimizer
-        self.schedule = schedule
+        self.optimizer, self.schedule = optimizer, schedule
         self.passes = WholeModel(model, loss, precision, device) if passes is None else passes
-        self.device, self.max_norm = device, max_norm
+        self.device, self.max_norm, self.early = device, max_norm, early
         self.meshes, self.rows, self.marking = meshes, rows, marking
         self.steps_done, self._holds_gradients = 0, False
         self._listeners: list[Callable[[], None]] = []
@@ -108,6 +109,9 @@ class Engine:
         parts = [self._own_share(batch) for batch in ([batches] if isinstance(batches, TokenBatch) else batches)]
         assert normalizer is not None or not self._holds_gradients, "several calls a step need an explicit normalizer"
         self._holds_gradients = True
+        if self.early is not None:
+            assert len(parts) == 1, "a rule refuses several passes where weights are updated in the first"
+            self._set_rates(None)
         valid_tokens = self._of_all_ranks(torch.stack([part.valid_count() for part in parts]).sum().to(self.device, non_blocking=True))
         divisor = (valid_tokens if normalizer is None else normalizer).clamp(min=1)
         sums = []
@@ -120,17 +124,15 @@ class Engine:
 
         Args:
             lr: this step's learning rate of every group; without it peak x schedule.
-            accepts: whether gradients of that norm may update the weights. While it is asked, they are there to be looked at.
+            accepts: whether gradients of that norm may update the weights. While it is asked, they are there to be looked at. Early
+                steps are done by then: a refusal says that the weights are spoiled.
         """
         parameters = self._parameters()
-        gradients = finished_gradients(parameters)
-        norm = gradient_norm(gradients, device=self.device, pipeline=self._group("pp"))
+        norm = self._norm(parameters)
         is_accepted = accepts(norm)
         if is_accepted and self.max_norm is not None:
             clip_gradients(parameters, norm=norm, max_norm=self.max_norm)
-        factor = self.schedule.factor(self.steps_done)
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["peak_lr"] * factor if lr is None else lr
+        self._set_rates(lr)
         if is_accepted:
             self.optimizer.step()
             self.weights_changed()
@@ -146,6 +148,18 @@ class Engine:
     def on_new_weights(self, listener: Callable[[], None]) -> None:
         """Calls `listener` from now on whenever the weights have changed."""
         self._listeners.append(listener)
+
+    def _norm(self, parameters: Sequence[Tensor]) -> Tensor:
+        """L2 norm of the step's gradients, over all ranks."""
+        if self.early is not None:
+            return self.early.take_norm()
+        return gradient_norm(finished_gradients(parameters), device=self.device, pipeline=self._group("pp"))
+
+    def _set_rates(self, lr: float | None) -> None:
+        """Gives each group this step's learning rate; without one peak x schedule."""
+        factor = self.schedule.factor(self.steps_done)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["peak_lr"] * factor if lr is None else lr
 
     def zero_grad(self) -> None:
         """Drops the gradients, so that their memory is free until the next backward pass."""

@@ -4,7 +4,7 @@ Nothing here knows what is right: two results that should have the same bits do 
 """
 
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -16,9 +16,10 @@ from titanrun.distributed.agreement import Ranks
 from titanrun.distributed.checksums import checksum, checksums, differing, odd_copies
 from titanrun.distributed.seeds import load_random_states, random_states
 from titanrun.training.engine import MODEL_PREFIX, Engine, StepOutput
+from titanrun.training.run_checkpoints import shortened
 
 EXIT_CORRUPTION = 70
-SHOWN = 3
+RANKS_SHOWN = 3
 
 
 class Corruption(Exception):
@@ -90,7 +91,7 @@ class Replay:
         if found:
             hosts = self.ranks.together(socket.gethostname)
             odd = sorted({rank for ranks in found.values() for rank in ranks})
-            raise Corruption(step, f"copies of {shortened(found)} have other bits on {named(odd, hosts)}")
+            raise Corruption(step, f"copies of {shortened(sorted(found))} have other bits on {named(odd, hosts)}")
 
     def _judge(self, step: int, doubts: list[Doubt]) -> None:
         """Raises Corruption for what says most about where it happened: tensors that changed by themselves, a rank's own loss, gradients,
@@ -100,11 +101,13 @@ class Replay:
         loss = [rank for rank, doubt in enumerate(doubts) if doubt.loss]
         gradients = {rank: doubt.gradients for rank, doubt in enumerate(doubts) if doubt.gradients}
         if kept:
-            raise Corruption(step, f"{shortened(chain(*kept.values()))} changed on {named([*kept], hosts)} while nothing updated them")
+            raise Corruption(
+                step, f"{shortened(sorted({*chain(*kept.values())}))} changed on {named([*kept], hosts)} while nothing updated them"
+            )
         if loss:
             raise Corruption(step, f"the same batch gave another loss the second time on {named(loss, hosts)}")
         if gradients:
-            names = shortened(chain(*gradients.values()))
+            names = shortened(sorted({*chain(*gradients.values())}))
             raise Corruption(step, f"the same batches gave other gradients ({names}) the second time on {named([*gradients], hosts)}")
 
 
@@ -121,12 +124,5 @@ def gradients_of(engine: Engine) -> dict[str, Tensor]:
 
 def named(ranks: Sequence[int], hosts: Sequence[str]) -> str:
     """Ranks with their hosts: `rank 3 (gpu-17)`."""
-    more = len(ranks) - SHOWN
-    return ", ".join(f"rank {rank} ({hosts[rank]})" for rank in ranks[:SHOWN]) + (f" and {more} more" if more > 0 else "")
-
-
-def shortened(names: Iterable[str]) -> str:
-    """A few names, and how many more there are."""
-    listed = sorted(set(names))
-    more = len(listed) - SHOWN
-    return ", ".join(listed[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+    more = len(ranks) - RANKS_SHOWN
+    return ", ".join(f"rank {rank} ({hosts[rank]})" for rank in ranks[:RANKS_SHOWN]) + (f" and {more} more" if more > 0 else "")

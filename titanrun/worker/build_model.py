@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +20,12 @@ from titanrun.distributed.meta_device import allocate, on_meta_device
 from titanrun.distributed.precision import Precision
 from titanrun.distributed.rows import RowSharing
 from titanrun.distributed.seeds import WeightGenerator
-from titanrun.distributed.stages import plan_pipeline
+from titanrun.distributed.stages import overlaps_passes, plan_pipeline
 from titanrun.models.shared.attention import BACKENDS
 from titanrun.models.shared.family import family_module
 from titanrun.models.shared.moe_balance import ExpertBalance, moe_layers
 from titanrun.recipe.recipe import Recipe
+from titanrun.training.early_steps import EarlySteps
 from titanrun.training.engine import Engine
 from titanrun.training.passes import Loss, Passes
 
@@ -195,6 +198,7 @@ def build_engine(
         ExpertBalance(moe_layers(model), **over_ranks(meshes)).watch(optimizer, record)
     schedule = recipe.lr_scheduler.builder()(recipe.lr_scheduler)
     loss = build_loss(recipe)
+    steps_early = getattr(recipe.optimizer, "early_step_in_backward", False)
     return Engine(
         model,
         optimizer,
@@ -205,6 +209,7 @@ def build_engine(
         max_norm=recipe.training.max_norm,
         meshes=meshes,
         rows=layout.rows,
+        early=EarlySteps(optimizer, device=device) if steps_early else None,
         marking=marking,
         passes=None if layout.stages is None else pipeline_passes(recipe, layout, loss, device=device, meshes=meshes),
     )
@@ -222,13 +227,21 @@ def over_ranks(meshes: Meshes | None) -> dict[str, Callable[[Tensor], Tensor]]:
 
 def pipeline_passes(recipe: Recipe, layout: Layout, loss: Loss, *, device: torch.device, meshes: Meshes | None) -> Passes:
     """How batches go through the stages of all pipeline ranks."""
-    assert meshes is not None
+    assert meshes is not None and layout.stages is not None
     pipeline = import_module("titanrun.distributed.pipeline").Pipeline(
         layout.stages,
         plan_pipeline(recipe.parallelism, recipe.model.module_names()),
         group=meshes.group("pp"),
         device=device,
         autocast=lambda: layout.precision.autocast(device),
+        overlap=overlap_of(layout.stages) if overlaps_passes(recipe.parallelism) else None,
     )
     passes: Passes = import_module("titanrun.training.pipeline_passes").PipelinePasses(pipeline, loss)
     return passes
+
+
+def overlap_of(stages: Mapping[int, nn.Module]) -> Callable[[Any], None]:
+    """What makes a schedule run pairs of passes at once, through layers that know of it."""
+    overlap = import_module("titanrun.distributed.overlap")
+    turns = overlap.take_turns([layer for stage in stages.values() for layer in moe_layers(stage)])
+    return partial(overlap.overlap_pairs, turns=turns)

@@ -2,9 +2,11 @@
 
 python tools/bench                    training, start-up, recipes and checkpoints on the CPU
 python tools/bench train              the debug model against a bare loop, one thread
+python tools/bench ranks              two gloo ranks, FSDP and TP, against a bare script; the start of two workers against one
 python tools/bench startup            validate, --help, the first step
 python tools/bench recipes            validate of large and many recipes, diff-config
 python tools/bench checkpoints        a save against a raw write, the digest, a save in the background
+python tools/bench interruptions      what a save takes from a run, SIGTERM to committed, SIGKILL to the next step
 python tools/bench gpu [--toy]        throughput on the accelerator; --toy: the same code at toy size on a CPU
 """
 
@@ -17,7 +19,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from checkpoints import checkpoints_report
 from compare import Comparison, compare
-from startup import DEBUG_RECIPE, startup_report
+from interruptions import interruptions_report
+from startup import DEBUG_RECIPE, startup_report, workers_report
+from two_ranks import two_ranks_report
 
 from recipes import recipes_report
 
@@ -39,7 +43,8 @@ TOY_SIZES = {"debugmodel, 2 x 64": ("training.local_batch_size=2", "training.seq
 def main() -> None:
     """Run one benchmark, or those for the CPU."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=("train", "startup", "recipes", "checkpoints", "gpu"))
+    names = ("train", "ranks", "startup", "recipes", "checkpoints", "interruptions", "gpu")
+    parser.add_argument("what", nargs="?", choices=names)
     parser.add_argument("--toy", action="store_true", help="gpu: toy size on the CPU, so that the code stays alive without a GPU")
     parser.add_argument("--blocks", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20, help="steps of a block")
@@ -47,12 +52,17 @@ def main() -> None:
     options = parser.parse_args()
     if options.what in (None, "train"):
         train_report(options.blocks, options.steps)
+    if options.what in (None, "ranks"):
+        two_ranks_report(DEBUG_RECIPE, options.blocks, options.steps)
+        workers_report(options.runs)
     if options.what in (None, "startup"):
         startup_report(options.runs)
     if options.what in (None, "recipes"):
         recipes_report(options.runs)
     if options.what in (None, "checkpoints"):
         checkpoints_report(options.runs)
+    if options.what in (None, "interruptions"):
+        interruptions_report(min(options.runs, 3))
     if options.what == "gpu":
         gpu_report(toy=options.toy)
 

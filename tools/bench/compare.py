@@ -4,7 +4,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, redirect_stderr
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -23,6 +23,8 @@ from titanrun.training.trainer import Trainer
 from titanrun.worker.assemble import assembled
 from titanrun.worker.job import meet_others
 
+# wall and CPU seconds of each step of the loop to compare with
+BareSteps = Callable[[Recipe, Trainer], Iterator[tuple[float, float]]]
 QUIET = ("checkpoint.enable=false", "validation.enable=false", "metrics.log_freq=10")
 
 
@@ -47,21 +49,30 @@ class Comparison:
         return statistics.median(ours - bare for ours, bare in zip(self.titanrun_cpu, self.bare_cpu, strict=True))
 
 
-def compare(recipe_file: str, overrides: list[str], *, blocks: int, steps_per_block: int, threads: int | None) -> Comparison:
-    """Blocks of steps, titanrun and bare in turn, after one uncounted block of each."""
+def compare(
+    recipe_file: str,
+    overrides: list[str],
+    *,
+    blocks: int,
+    steps_per_block: int,
+    threads: int | None,
+    ranks: int = 1,
+    bare: BareSteps | None = None,
+) -> Comparison:
+    """Blocks of steps, titanrun and bare in turn, after one uncounted block of each; of several ranks each runs all of it."""
     if threads is not None:
         torch.set_num_threads(threads)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        resolved = resolve(recipe_file, [*QUIET, *overrides], environment={})
+        resolved = resolve(recipe_file, [*QUIET, *overrides], environment={}, ranks=ranks)
         path = Path(folder) / "resolved.yaml"
         path.write_text(resolved.text, encoding="utf-8")
         (Path(folder) / "logs").mkdir()
         quiet = stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
         stack.enter_context(redirect_stderr(quiet))
         with assembled(resolved.run, meet_others(path, read_place()), signals=SignalRequests()) as trainer:
-            bare = bare_steps(resolved.run, trainer)
-            return measure(trainer, bare, blocks=blocks, steps=steps_per_block, tokens=trainer.plan.tokens_per_step)
+            steps = (bare or bare_steps)(resolved.run, trainer)
+            return measure(trainer, steps, blocks=blocks, steps=steps_per_block, tokens=trainer.plan.tokens_per_step)
 
 
 def bare_steps(recipe: Recipe, trainer: Trainer) -> Iterator[tuple[float, float]]:

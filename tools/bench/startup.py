@@ -5,6 +5,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -61,6 +62,20 @@ def startup_report(runs: int) -> None:
     budget = torch_import + float(done.stdout) + 1.2
     show("titanrun train to the end of step 1 (batch 1, length 64)", first_step, budget)
     print(f"  of which import torch {torch_import:.2f} s and one bare step {float(done.stdout):.2f} s")
+
+
+def workers_report(runs: int) -> None:
+    """Prints what two workers take to train one step and end, as a share of what one takes: the smallest wall times, measured in turn."""
+    command = [sys.executable, "-m", "titanrun", "train", DEBUG_RECIPE, *FIRST_STEP, "device=cpu"]
+    seconds: dict[int, list[float]] = {1: [], 2: []}
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(runs):
+            for count, taken in seconds.items():
+                began = time.perf_counter()
+                one_run([*command, f"launch.nproc_per_node={count}", f"dump_folder={folder}/{count}-{number}"])
+                taken.append(time.perf_counter() - began)
+    one, two = min(seconds[1]), min(seconds[2])
+    print(f"two workers to the end of step 1: {two:.2f} s, {two / one:.2f} of one worker's {one:.2f} s (target 1.7)")
 
 
 def show(what: str, seconds: float, target: float) -> None:

@@ -1,6 +1,7 @@
 """Logits and gradients equal transformers' DeepseekV3ForCausalLM on random weights, in both directions of the mapping."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from torch import Generator
 from transformers import AutoModelForCausalLM, DeepseekV3ForCausalLM
 from transformers import DeepseekV3Config as TheirConfig
 
+from titanrun.components.data.batch import TokenBatch
+from titanrun.components.data.documents import marked_by_positions
 from titanrun.config.problems import ProblemsFound
 from titanrun.models.deepseek_v3.config import DeepseekV3Config
 from titanrun.models.deepseek_v3.huggingface import from_huggingface, huggingface_config, to_huggingface
@@ -123,6 +126,34 @@ def distance(ours, theirs):
     """Largest difference over the largest element; an expert that no token was sent to has no gradient."""
     largest = theirs.abs().max()
     return 0.0 if largest == 0 and not ours.any() else ((ours - theirs).abs().max() / largest).item()
+
+
+def test_packed_documents_have_the_logits_that_transformers_gives_them(deepseek_v3):
+    attention = {"backend": "flex", "mask": "block_causal", "documents": "positions"}
+    config = deepseek_v3(latent_norm_eps=1e-6, moe=EXPERTS, rope={"scaling": YARN}, init={"linear_std": 0.1}, attention=attention)
+    model = random_model(config)
+    theirs = DeepseekV3ForCausalLM(TheirConfig(**huggingface_config(config, "float32")))
+    theirs.load_state_dict(stacked(to_huggingface(config, model.state_dict())))
+    positions = torch.stack([torch.cat([torch.arange(length) for length in lengths]) for lengths in ((20, 1, 43), (64,))])
+    rows = torch.randint(config.vocab_size, (2, 65), generator=Generator().manual_seed(1))
+    batch = marked_by_positions(replace(TokenBatch.from_rows(rows), positions=positions))
+    with torch.no_grad():
+        ours, across = model(batch.tokens, positions, batch.documents), model(batch.tokens, positions)
+        # with a cache transformers does not look for documents
+        expected = theirs(batch.tokens, position_ids=positions, use_cache=False).logits
+    assert (ours - expected).abs().max() < 1e-5
+    assert (ours - across).abs().max() > 0.01
+
+
+def stacked(saved):
+    """Tensors under the names that transformers saves them by, as its model holds them."""
+    whole = {name: tensor for name, tensor in saved.items() if ".experts." not in name}
+    for layer in {name.partition(".experts.")[0] for name in saved if ".experts." in name}:
+        count = sum(name.startswith(f"{layer}.experts.") for name in saved) // 3
+        of = {kind: [saved[f"{layer}.experts.{expert}.{kind}_proj.weight"] for expert in range(count)] for kind in ("gate", "up", "down")}
+        whole[f"{layer}.experts.gate_up_proj"] = torch.cat([torch.stack(of["gate"]), torch.stack(of["up"])], dim=1)
+        whole[f"{layer}.experts.down_proj"] = torch.stack(of["down"])
+    return whole
 
 
 def test_there_and_back_is_bitwise_the_same(config):

@@ -100,6 +100,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "checkpoint.initial_load_model_only": {"checkpoint.initial_load_path": "weights"},
     "parallelism.expert_parallel_degree": EXPERTS,
     "parallelism.expert_tensor_parallel_degree": {**EXPERTS, "parallelism.expert_parallel_degree": 2},
+    "parallelism.pipeline_parallel_expert_parallel_overlap": {**EXPERTS, "parallelism.pipeline_parallel_schedule": "DualPipeV"},
     "debug.moe_force_load_balance": EXPERTS,
 }
 SMALL: dict[str, Any] = {

@@ -11,6 +11,8 @@ import xxhash
 from titanrun.components.checkpoints.addresses import Address, Place, reading, store_errors
 
 BLOCK_BYTES = 16 * 1024**2
+# fits into a processor's cache
+WRITE_BYTES = 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +36,18 @@ class DigestedFile:
         self.failure: OSError | None = None
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
-        """Appends."""
-        self._digest.update(data)
-        try:
-            written = self._put(data)
-        except OSError as error:
-            self.failure = error
-            raise
-        self._size += written
-        return written
+        """Appends, block by block: what was just summed up is still in the processor's cache when the system copies it."""
+        content = memoryview(data).cast("B")
+        before = self._size
+        for start in range(0, len(content), WRITE_BYTES):
+            block = content[start : start + WRITE_BYTES]
+            self._digest.update(block)
+            try:
+                self._size += self._put(block)
+            except OSError as error:
+                self.failure = error
+                raise
+        return self._size - before
 
     def _put(self, data: bytes | bytearray | memoryview) -> int:
         if isinstance(self._path, Path):
@@ -50,7 +55,7 @@ class DigestedFile:
         with store_errors(self._path):
             # some stores' streams give nothing back
             self._file.write(data)
-        return len(data) if not isinstance(data, memoryview) else data.nbytes
+        return len(data)
 
     def tell(self) -> int:
         """Bytes written so far."""

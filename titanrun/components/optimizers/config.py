@@ -100,7 +100,7 @@ class AdamWConfig(GroupedConfig):
     """Which of torch's kernels steps; they differ by rounding."""
     state_dtype: Literal["weights", "bfloat16"] = numerics("weights")
     """Type that both running means are kept in: the weights' own, or bfloat16, at half the memory of fp32 weights."""
-    early_step_in_backward: bool = performance(False, not_built="optimizer steps inside the backward pass")
+    early_step_in_backward: bool = performance(False)
     """Whether each parameter is updated as soon as its gradient is there, to free the gradient; rules out clipping."""
 
     def state_bytes(self, storage_bytes: int, *, in_layer: bool) -> float:
@@ -119,7 +119,7 @@ class SgdConfig(GroupedConfig):
     """Decay of the running sum of gradients; 0 keeps none."""
     dampening: Beta = numerics(0.0)
     """Share of the gradient that does not enter the running sum."""
-    nesterov: bool = numerics(False)
+    nesterov: bool = numerics(False, examples=[False])
     """Whether the update looks one step ahead along the running sum."""
 
     @model_validator(mode="after")

@@ -21,6 +21,7 @@ from titanrun.models.shared.huggingface_weights import (
     imported_weights,
 )
 
+JOINS = ".eh_proj.weight"
 BIAS = "mlp.gate.e_score_correction_bias"
 LAYER_NAMES = {
     "attention.wq.weight": ATTENTION_NAMES["attention.wq.weight"],
@@ -57,7 +58,8 @@ def from_huggingface(config: DeepseekV3Config, state: Mapping[str, Tensor]) -> d
 
     Raises ProblemsFound where names or shapes are not those of the model, and where a model without biases is given some.
     """
-    given = {name: tensor for name, tensor in state.items() if not predicts_more(config, name)}
+    beyond = layers_that_predict_more(config, state)
+    given = {name: tensor for name, tensor in state.items() if not name.startswith(beyond)}
     if config.moe.load_balance_coeff is None:
         biases = [given.pop(name) for name in bias_names(config) if name in given]
         if any(bias.count_nonzero() for bias in biases):
@@ -71,10 +73,12 @@ def bias_names(config: DeepseekV3Config) -> list[str]:
     return [f"model.layers.{layer}.{BIAS}" for layer in range(config.n_layers) if config.has_experts(layer)]
 
 
-def predicts_more(config: DeepseekV3Config, name: str) -> bool:
-    """Whether a weight is of a layer after the last: DeepSeek's releases keep those for multi-token prediction there."""
-    first, *rest = name.removeprefix("model.layers.").split(".")
-    return name.startswith("model.layers.") and first.isdigit() and bool(rest) and int(first) >= config.n_layers
+def layers_that_predict_more(config: DeepseekV3Config, state: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """How the names of layers for multi-token prediction begin, which DeepSeek's releases keep after the last layer. They alone join the
+    stream with an embedding; other layers after the last are of a larger model."""
+    joining = (name.removesuffix(JOINS) for name in state if name.endswith(JOINS))
+    own = {f"model.layers.{layer}" for layer in range(config.n_layers)}
+    return tuple(f"{layer}." for layer in joining if layer not in own)
 
 
 def huggingface_config(config: DeepseekV3Config, dtype_name: str) -> dict[str, Any]:

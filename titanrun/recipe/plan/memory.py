@@ -41,7 +41,7 @@ def stage_memory(layout: Layout, rank: int, parts: list[Part]) -> list[Item]:
     each = layout.storage_bytes
     items = [
         Item("weights", kept * each, f"{kept:,} x {each} bytes"),
-        Item("gradients", kept * each, f"{kept:,} x {each} bytes"),
+        gradients(layout, parts),
         optimizer_states(layout, parts),
     ]
     if layout.degrees.fsdp > 1:
@@ -50,6 +50,14 @@ def stage_memory(layout: Layout, rank: int, parts: list[Part]) -> list[Item]:
     if parts[-1] is layout.head:
         items.append(logits(layout))
     return items
+
+
+def gradients(layout: Layout, parts: list[Part]) -> Item:
+    """One for each weight; where weights are updated in the backward pass, one part's at a time."""
+    sizes, each = [part.kept for part in parts], layout.storage_bytes
+    if getattr(layout.run.optimizer, "early_step_in_backward", False):
+        return Item("gradients", max(sizes) * each, f"the largest part: {max(sizes):,} x {each} bytes")
+    return Item("gradients", sum(sizes) * each, f"{sum(sizes):,} x {each} bytes")
 
 
 def optimizer_states(layout: Layout, parts: list[Part]) -> Item:

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 from titanrun.config.problems import DataPath
 from titanrun.config.suggest import closest, listing
+from titanrun.config.tree import path_text
 from titanrun.distributed.config import ParallelismConfig
 from titanrun.distributed.degrees import common_divisors
-from titanrun.distributed.stages import SCHEDULES, rounds_fit, split_fault, stage_count, weights_of
+from titanrun.distributed.stages import SCHEDULES, overlaps_passes, rounds_fit, split_fault, stage_count, weights_of
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rule
 from titanrun.recipe.rules.ranks import at
@@ -17,6 +18,7 @@ MICROBATCH = at("pipeline_parallel_microbatch_size")
 PER_STAGE = at("pipeline_parallel_layers_per_stage")
 PARTS = at("module_fqns_per_model_part")
 WEIGHTS = (at("pipeline_parallel_first_stage_less_layers"), at("pipeline_parallel_last_stage_less_layers"))
+OVERLAP = at("pipeline_parallel_expert_parallel_overlap")
 LOCAL_BATCH = ("training", "local_batch_size")
 LAYERS = (("model", "n_layers"), ("model", "flavor"))
 
@@ -188,10 +190,24 @@ def split_backward_keeps_weights(run: Recipe) -> Iterator[Finding]:
 def overlap_keeps_activations(run: Recipe) -> Iterator[Finding]:
     """DualPipeV runs one pass's communication between experts during another pass's computation, which cannot recompute activations:
     use activation_checkpoint: none, or switch pipeline_parallel_expert_parallel_overlap off."""
-    section, name = run.parallelism, run.activation_checkpoint.name
-    overlaps = named_schedule(section) == "DualPipeV" and section.expert_parallel_degree > 1
-    if overlaps and section.pipeline_parallel_expert_parallel_overlap and name != "none":
-        overlap = at("pipeline_parallel_expert_parallel_overlap")
+    name = run.activation_checkpoint.name
+    if overlaps_passes(run.parallelism) and name != "none":
         message = f"activation checkpointing '{name}' cannot be combined with the overlap of experts and DualPipeV"
-        places = (("activation_checkpoint",), SCHEDULE, at("expert_parallel_degree"), overlap)
+        places = (("activation_checkpoint",), SCHEDULE, at("expert_parallel_degree"), OVERLAP)
         yield Finding(message, places, help="use activation_checkpoint: none, or pipeline_parallel_expert_parallel_overlap: false")
+
+
+@rule("overlap-stands-alone")
+def overlap_stands_alone(run: Recipe) -> Iterator[Finding]:
+    """Where DualPipeV runs two passes at once, tensor or context parallelism would communicate in both of them over the same ranks, in
+    an order that differs from rank to rank, and PyTorch's compiler works in one thread at a time. Switch one of the two off."""
+    if not overlaps_passes(run.parallelism):
+        return
+    degrees = ("tensor_parallel_degree", "context_parallel_degree")
+    clashes = [at(name) for name in degrees if getattr(run.parallelism, name) > 1]
+    if run.compile.enable:
+        clashes.append(("compile", "enable"))
+    for path in clashes:
+        message = f"{path_text(path)} cannot be combined with two passes at once, as DualPipeV runs them over experts"
+        help = "set pipeline_parallel_expert_parallel_overlap: false"
+        yield Finding(message, (path, SCHEDULE, at("expert_parallel_degree"), OVERLAP), help=help)

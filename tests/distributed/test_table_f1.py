@@ -1,0 +1,194 @@
+"""torchtitan's table of integration tests, row by row under its names, from overrides on the debug recipe with recipes/parts/cpu.yaml.
+
+A row trains as one process does, in fp32; where it saves, it goes on as one process does that was never stopped. What a row asks for that
+is not built, or needs a GPU, validate refuses by name: when it lands, the row fails here and must move.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.distributed.ranks import TEXT, alone, train
+from titanrun.config.problems import ProblemsFound
+from titanrun.recipe.resolve import resolve
+
+TOLERANCE = 1e-5
+# all of the debug model's layers
+BASE = ("model.n_layers=6",)
+FLEX, VARLEN = (*BASE, "model.flavor=debugmodel_flex_attn"), (*BASE, "model.flavor=debugmodel_varlen_attn")
+COMPILED = "compile={enable: true, backend: aot_eager}"
+OPERATIONS = "activation_checkpoint={name: selective, selective_ac_option: op}"
+FOUR_ROWS = ("training.local_batch_size=4", "validation.local_batch_size=2")
+# parameters that are updated in the backward pass have no gradients left to clip, to measure or to add up
+UNCLIPPED = (*BASE, "training.max_norm=null", "training.global_batch_size=8")
+OFFLOADED = (*FOUR_ROWS, "training.enable_cpu_offload=true", "optimizer.early_step_in_backward=true")
+ORDER = Path(__file__).with_name("v_shaped_order.csv")
+ASYNC = "parallelism.enable_async_tensor_parallel=true"
+SHARD1 = "parallelism.data_parallel_shard_degree=1"
+# rows that other tests stand for
+ELSEWHERE = {
+    "optional_checkpoint": "worker/test_checkpoint_settings.py",
+    "last_save_model_only_fp32": "worker/test_checkpoint_settings.py",
+    "last_save_model_only_bf16": "worker/test_checkpoint_settings.py",
+    "model_only_hf_checkpoint": "worker/test_weights.py",
+    "fsdp2_memory_estimation": "distributed/test_plan.py",
+    "float8_emulation": "distributed/test_converters.py",
+    "test_generate": "worker/test_generate.py",
+}
+# this has a function of its own
+APART = ["default"]
+ROWS = 43
+TESTS = Path(__file__).parents[1]
+SAVING = ("checkpoint={enable: true, interval: 5}", "lr_scheduler.total_steps=8")
+
+
+def degrees(**of: int) -> list[str]:
+    """Overrides of the degrees of parallelism: tp, pp, cp, replicate."""
+    names = {"tp": "tensor_parallel", "pp": "pipeline_parallel", "cp": "context_parallel", "replicate": "data_parallel_replicate"}
+    return [f"parallelism.{names[short]}_degree={degree}" for short, degree in of.items()]
+
+
+def schedule(name: str, **more: object) -> list[str]:
+    """Overrides of the pipeline's schedule."""
+    settings = {"schedule": name, **more}
+    return [f"parallelism.pipeline_parallel_{key}={value}" for key, value in settings.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One entry of the table: its name, its ranks, its overrides; several runs have one list each."""
+
+    name: str
+    nproc: int
+    runs: tuple[tuple[str, ...], ...]
+    base: tuple[str, ...] = BASE
+
+
+def row(name: str, nproc: int, *overrides: str, then: Sequence[str] | None = None, base: tuple[str, ...] = BASE) -> Any:
+    """One row for `pytest.mark.parametrize`; `then` is its second run, `base` applies to the one process it is compared with as well."""
+    runs = (overrides,) if then is None else (overrides, tuple(then))
+    return pytest.param(Row(name, nproc, runs, base), id=name)
+
+
+TRAINS = [
+    row("1d_compile", 4, COMPILED),
+    row("1d_compile_sac_op", 4, COMPILED, OPERATIONS),
+    row("2d_eager", 4, *degrees(tp=2)),
+    row("2d_compile", 4, *degrees(tp=2), COMPILED),
+    row("pp_looped_zero_bubble", 4, *degrees(pp=4), *schedule("InterleavedZeroBubble"), *FOUR_ROWS),
+    row("pp_zbv", 2, *degrees(pp=2), *schedule("ZBVZeroBubble"), *FOUR_ROWS),
+    row("pp_1f1b", 2, *degrees(pp=2), *schedule("1F1B"), SHARD1),
+    row("pp_gpipe", 2, *degrees(pp=2), *schedule("GPipe"), SHARD1),
+    row(
+        "pp_dp_1f1b",
+        4,
+        *(*degrees(pp=2), *schedule("1F1B"), "parallelism.data_parallel_shard_degree=2"),
+        then=[*degrees(pp=2), *schedule("1F1B", layers_per_stage=4), "parallelism.data_parallel_shard_degree=2"],
+    ),
+    row("pp_dp_gpipe", 4, *degrees(pp=2), *schedule("GPipe"), "parallelism.data_parallel_shard_degree=2"),
+    row("pp_tp", 4, *degrees(pp=2, tp=2), *schedule("1F1B")),
+    row("3d_compile", 8, *degrees(pp=2, tp=2), *schedule("1F1B"), COMPILED),
+    row(
+        "pp_looped_1f1b",
+        4,
+        *(*degrees(pp=4), *schedule("Interleaved1F1B"), *FOUR_ROWS),
+        then=[*degrees(pp=4), *schedule("Interleaved1F1B", layers_per_stage=1), *FOUR_ROWS],
+    ),
+    row("pp_custom_csv", 2, *degrees(pp=2), f"parallelism.pipeline_parallel_schedule_csv={ORDER}", *FOUR_ROWS),
+    row("optimizer_foreach", 2, "optimizer.implementation=foreach"),
+    row("ddp", 4, *degrees(replicate=4)),
+    row("hsdp", 4, *degrees(replicate=2)),
+    row("fsdp+flex_attn", 4, "activation_checkpoint=full", base=FLEX),
+    row("fsdp+flex_attn+per_op_sac", 4, OPERATIONS, base=FLEX),
+    row("fsdp+varlen_attn+per_op_sac", 4, OPERATIONS, base=VARLEN),
+    row("cp_allgather", 4, *degrees(cp=4), "parallelism.context_parallel_rotate_method=allgather"),
+    row("cp_alltoall", 4, *degrees(cp=4), "parallelism.context_parallel_rotate_method=alltoall"),
+    row("hsdp+tp", 8, *degrees(replicate=2, tp=2)),
+    row("fsdp+cp", 4, *degrees(cp=2)),
+    row("hsdp+cp_without_dp_shard", 4, *degrees(replicate=2, cp=2), SHARD1),
+    row("hsdp+cp_with_dp_shard", 8, *degrees(replicate=2, cp=2)),
+    row("fsdp+tp+cp", 8, *degrees(tp=2, cp=2)),
+    row(
+        "cpu_offload+opt_in_bwd+TP+DP+CP",
+        8,
+        *degrees(tp=2, cp=2),
+        *OFFLOADED,
+        then=[*degrees(tp=2, cp=2, replicate=2), *OFFLOADED],
+        base=UNCLIPPED,
+    ),
+    row("fsdp_reshard_always", 2, "parallelism.fsdp_reshard_after_forward=always"),
+    row("gradient_accumulation", 2, "training.global_batch_size=8"),
+    row("validation_tp_cp_pp", 8, *degrees(tp=2, cp=2, pp=2), *schedule("Interleaved1F1B"), *FOUR_ROWS),
+]
+
+
+def agrees(found: Sequence[dict[str, float]], expected: Sequence[dict[str, float]]) -> None:
+    """Fails where a step's numbers are not those of one process."""
+    assert len(found) == len(expected)
+    for step, (ours, theirs) in enumerate(zip(found, expected, strict=True), start=1):
+        assert ours == pytest.approx(theirs, rel=TOLERANCE), f"step {step}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", TRAINS)
+def test_a_row_trains_as_one_process_does(entry: Row) -> None:
+    for overrides in entry.runs:
+        agrees(train(entry.nproc, [*entry.base, *overrides]).numbers, alone(entry.base).numbers)
+
+
+@pytest.mark.slow
+def test_default() -> None:
+    seen = ["profiling={enable_profiling: true, profile_freq: 5}", "metrics.trackers=[tensorboard]"]
+    trained = train(4, [*BASE, *seen])
+    agrees(trained.numbers, alone(BASE).numbers)
+    traces = sorted(path.name for path in (trained.folder / "profile_traces" / "iteration_5").iterdir())
+    assert traces == [f"rank{rank}.pt.trace.json" for rank in range(4)]
+    assert len(list((trained.folder / "tensorboard").iterdir())) == 1
+
+
+@cache
+def unbroken() -> list[dict[str, float]]:
+    """What one process logs in eight steps."""
+    return train(1, [*BASE, "lr_scheduler.total_steps=8", "training.steps=8"]).numbers
+
+
+SAVES = [row("full_checkpoint", 4), row("pp_dp_tp", 8, *degrees(pp=2, tp=2), *schedule("1F1B"))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", SAVES)
+def test_a_row_that_saves_goes_on_as_if_it_had_never_stopped(entry: Row, tmp_path: Path) -> None:
+    for steps in (5, 8):
+        found = train(entry.nproc, [*BASE, *entry.runs[0], *SAVING, f"training.steps={steps}"], folder=tmp_path).numbers
+    agrees(found, unbroken())
+
+
+def waits(name: str, nproc: int, *overrides: str, named: str) -> Any:
+    """A row that validate refuses, with a word of what it names."""
+    return pytest.param(nproc, overrides, named, id=name)
+
+
+REFUSED = [
+    # these wait for a GPU
+    waits("2d_asynctp_compile", 4, *degrees(tp=2), "compile.enable=true", ASYNC, named="symmetric memory of accelerators"),
+    # and these for what is not built
+    waits("dataloader_kwargs", 2, "training.dataloader.num_workers=2", named="num_workers"),
+]
+
+
+@pytest.mark.parametrize(("nproc", "overrides", "named"), REFUSED)
+def test_a_row_that_waits_is_refused_by_name(nproc: int, overrides: tuple[str, ...], named: str, tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(TEXT)
+    with pytest.raises(ProblemsFound) as found:
+        resolve(str(tmp_path / "recipe.yaml"), overrides, environment={}, ranks=nproc)
+    assert any(named in problem.message for problem in found.value.problems), found.value.problems
+
+
+def test_every_row_of_the_table_is_here() -> None:
+    rows = [entry.id for entry in (*TRAINS, *SAVES, *REFUSED)] + APART + list(ELSEWHERE)
+    assert len(rows) == len(set(rows)) == ROWS
+    assert [test for test in ELSEWHERE.values() if not (TESTS / test).is_file()] == []
