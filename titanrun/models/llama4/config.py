@@ -6,7 +6,7 @@ from titanrun.config.fields import bookkeeping, numerics, section
 from titanrun.config.problems import Problem
 from titanrun.config.render import shorten
 from titanrun.config.types import AUTO, NonNegativeFloat, NonNegativeInt, OrAuto, PositiveInt
-from titanrun.models.llama4.huggingface_sizes import EXPERTS_OF_TRANSFORMERS, read_sizes
+from titanrun.models.llama4.huggingface_sizes import EXPERTS_OF_TRANSFORMERS, TEXT_TYPE, WHOLE_TYPE, read_sizes
 from titanrun.models.shared.config import (
     FAR_TOO_WIDE,
     AttentionConfig,
@@ -35,6 +35,7 @@ class Llama4Config(GroupedQueryConfig):
 
     name: Literal["llama4"] = bookkeeping("llama4")
     builds: ClassVar = "titanrun.models.llama4.model:Llama4"
+    huggingface_types: ClassVar = (TEXT_TYPE, WHOLE_TYPE)
     follows: ClassVar = GroupedQueryConfig.follows | {("head_dim",), ("feed_forward", "hidden_dim"), ("moe", "hidden_dim")}
     head_dim: OrAuto[PositiveInt] = numerics("auto", examples=[128])
     """Width of one head; `auto` is dim / n_heads."""

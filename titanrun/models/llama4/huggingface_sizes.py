@@ -7,6 +7,8 @@ from titanrun.models.shared.config import Sizes
 from titanrun.models.shared.huggingface_config import HuggingFaceConfig
 from titanrun.models.shared.huggingface_decoder import read_decoder, read_rope
 
+# model_type of the text model, and of one that sees pictures
+TEXT_TYPE, WHOLE_TYPE = "llama4_text", "llama4"
 # what config.json leaves unsaid, since transformers has no choice there
 EXPERTS_OF_TRANSFORMERS = {
     "num_shared_experts": 1,
@@ -29,13 +31,13 @@ PICTURES = ("vision_config", "boi_token_index", "eoi_token_index", "image_token_
 def read_sizes(written: dict[str, Any]) -> Sizes:
     """The sizes in a config.json; absent keys have transformers' defaults. Raises ProblemsFound."""
     file = HuggingFaceConfig(written, family="llama4")
-    if file.only("model_type", "llama4_text", "llama4") == "llama4_text":
+    if file.only("model_type", TEXT_TYPE, WHOLE_TYPE) == TEXT_TYPE:
         sizes = read_text_model(file)
     else:
         for key in PICTURES:
             file.rest.pop(key, None)
         text = file.within_key("text_config")
-        text.only("model_type", "llama4_text")
+        text.only("model_type", TEXT_TYPE)
         sizes = {**read_text_model(text), "tie_word_embeddings": file.flag("tie_word_embeddings", False)}
         file.inner += text.inner
     file.close()
