@@ -258,6 +258,16 @@ def test_a_fork_starts_from_the_weights_and_names_its_parent(trained: Path, tmp_
     assert list(step_folders(child / "checkpoint")) == [3]
 
 
+def test_the_weights_of_another_run_come_in_without_a_recipe(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("titanrun.cli.checkpoint_copies.in_worker", lambda job: in_worker(job, monkeypatch))
+    assert command.run(["import", str(trained), str(tmp_path / "out"), "--from", "titanrun"]) == 0
+    assert list(step_folders(tmp_path / "out")) == [0], capsys.readouterr().err
+    with pytest.raises(ProblemsFound, match="come without a recipe"):
+        command.run(["import", str(trained), str(tmp_path / "other"), "--from", "torchtitan"])
+
+
 @pytest.mark.parametrize("words", [["ls"], ["prune", "--keep", "1"], ["verify"], ["show"]])
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path, words: list[str]) -> None:
     with pytest.raises(ProblemsFound) as found:

@@ -10,12 +10,13 @@ from titanrun.components.checkpoints.addresses import Place, is_address, place
 from titanrun.config.problems import fail
 from titanrun.launch.environment import environment
 from titanrun.recipe.resolve import resolve
-from titanrun.recipe.saved import checkpoint_at
+from titanrun.recipe.saved import checkpoint_at, resolved_file
 
 EXAMPLES = """  titanrun checkpoint export runs/first out --to hf --dtype bfloat16
   titanrun checkpoint export runs/first/checkpoint/step-40 weights.pt --to torch
   titanrun checkpoint import models/llama recipe.yaml out --from hf
   titanrun checkpoint import outputs/checkpoint/step-1000 recipe.yaml out --from torchtitan
+  titanrun checkpoint import runs/first out --from titanrun
   titanrun train recipe.yaml checkpoint.initial_load_path=out/step-0"""
 DTYPES = ("float32", "bfloat16", "float16")
 SHARD_BYTES = 5 * 10**9
@@ -50,7 +51,7 @@ def take_in(arguments: list[str]) -> int:
     overrides, others = split_overrides(arguments)
     parser = Parser("checkpoint import", "Make a checkpoint, step 0, of weights from elsewhere, for runs to start from.", EXAMPLES)
     parser.add_argument("source", help="a Hugging Face folder, a checkpoint of torchtitan, or a checkpoint of another run")
-    parser.add_argument("recipe", help="the recipe whose model takes them")
+    parser.add_argument("recipe", nargs="?", help="the recipe whose model takes them; of another run it may be left out")
     parser.add_argument("out", help="the folder to write step-0 into")
     parser.add_argument("--from", dest="origin", required=True, choices=("hf", "torchtitan", "titanrun"))
     parser.takes_overrides()
@@ -58,8 +59,11 @@ def take_in(arguments: list[str]) -> int:
     if not place(options.source).is_dir():
         raise fail("file", f"there is no folder '{options.source}'", help="name the folder that holds the weights")
     refuse_existing(place(options.out) / "step-0")
-    resolved = resolve(options.recipe, overrides, environment=environment())
     source = str(checkpoint_at(place(options.source))) if options.origin == "titanrun" else options.source
+    if options.recipe is None and options.origin != "titanrun":
+        raise fail("usage", "weights from elsewhere come without a recipe", help="name one, before the folder to write")
+    recipe = options.recipe or resolved_file(place(source))
+    resolved = resolve(recipe, overrides, environment=environment())
     return in_worker({"do": "import", "from": options.origin, "source": source, "out": options.out, "resolved": resolved.text})
 
 
