@@ -15,6 +15,8 @@ COMMANDS = {
     "fork": "start a new run from the weights of a checkpoint",
     "reproduce": "train a run once more, and compare it step by step",
     "checkpoint": "list, check, compare, export, import and clear away checkpoints",
+    "runs": "list, show, compare, tag and remove the runs there are",
+    "plot": "draw the metrics of runs into the terminal or a file",
     "validate": "find everything that is wrong with recipes, without a GPU",
     "plan": "what a run on many ranks needs, worked out on a laptop",
     "diff-config": "what differs between two recipes, runs or checkpoints",
