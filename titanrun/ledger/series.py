@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from titanrun.components.metrics.jsonl import NON_FINITE, read_metrics
+from titanrun.components.metrics.jsonl import read_metrics
 from titanrun.config.problems import fail
 from titanrun.config.suggest import closest, listing
 
@@ -15,6 +15,7 @@ X = Literal["step", "tokens", "time"]
 TOKENS, STEP_SECONDS = "tokens_seen", "time/step_seconds"
 # how a line begins that MetricsFile wrote: only such are read without a JSON parser
 BEGINNING = '{"step": '
+NUMBER = r"[-+.\deE]+|nan|-?inf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +44,8 @@ def read_series(path: Path, metric: str, x: X) -> Series:
     if not values:
         raise nothing_logged(path, metric)
     steps = sorted(values)
-    return Series(places(steps, numbers(whole, lines, x_metric(x)), x, path), [values[step] for step in steps])
-
-
-def x_metric(x: X) -> str:
-    """The metric that x is worked out of."""
-    return {"step": "step", "tokens": TOKENS, "time": STEP_SECONDS}[x]
+    known = {} if x == "step" else numbers(whole, lines, TOKENS if x == "tokens" else STEP_SECONDS)
+    return Series(places(steps, known, x, path), [values[step] for step in steps])
 
 
 def numbers(text: str, lines: Sequence[dict[str, object]] | None, metric: str) -> dict[int, float]:
@@ -56,13 +53,8 @@ def numbers(text: str, lines: Sequence[dict[str, object]] | None, metric: str) -
     if lines is not None:
         found = {line["step"]: line[metric] for line in lines if metric in line}
         return {step: float(value) for step, value in found.items() if isinstance(step, int) and isinstance(value, int | float)}
-    if metric == "step":
-        return {int(step): float(step) for step in re.findall(r'^\{"step": (\d+)', text, re.MULTILINE)}
-    pattern = rf'^\{{"step": (\d+),[^\n]*?"{re.escape(metric)}": ("?)([^\s,"}}]+)\2[,}}]'
-    return {
-        int(step): NON_FINITE.get(value, math.nan) if quote else float(value)
-        for step, quote, value in re.findall(pattern, text, re.MULTILINE)
-    }
+    pairs: list[tuple[str, str]] = re.findall(rf'^\{{"step": (\d+),[^\n]*?"{re.escape(metric)}": "?({NUMBER})"?[,}}]', text, re.MULTILINE)
+    return dict(zip([int(step) for step, _ in pairs], [float(value) for _, value in pairs], strict=True))
 
 
 def places(steps: Sequence[int], known: dict[int, float], x: X, path: Path) -> list[float]:
