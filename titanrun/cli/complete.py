@@ -24,6 +24,7 @@ Kind = Literal[
     "schemas",
     "shells",
     "checkpoint_commands",
+    "runs_commands",
 ]
 FORMATS = ("text", "json", "github", "sarif")
 SCHEMA_SUFFIX = ".schema.json"
@@ -52,8 +53,33 @@ COMMAND_LINES: dict[str, Takes] = {
     "train": Takes((("files",), ("overrides",)), {"--nproc": None}),
     "resume": Takes((("files",), ("overrides",))),
     "fork": Takes((("files",), ("overrides",))),
+    "generate": Takes(
+        (("files",), ()),
+        {
+            "--prompt": None,
+            "--max-new-tokens": None,
+            "--temperature": None,
+            "--top-k": None,
+            "--top-p": None,
+            "--seed": None,
+            "--stop": None,
+            **flags("--ignore-eos", "--add-bos", "--chat", "--json"),
+        },
+    ),
     "reproduce": Takes((("files",), ()), {"--steps": None, "--out": "files", "--tolerance": None}),
     "checkpoint": Takes((("checkpoint_commands",), ("files",), ("files",), ("overrides",))),
+    "runs": Takes((("runs_commands",), ("files",))),
+    "plot": Takes(
+        (("files",),),
+        {
+            "--metric": ("loss", "grad_norm", "lr", "tps", "memory_gib", "validation/loss"),
+            "--x": ("step", "tokens", "time"),
+            "--smooth": None,
+            "--log": ("x", "y"),
+            **flags("--seeds"),
+            "--out": "files",
+        },
+    ),
     "plan": Takes(
         (("files",), ("overrides",)),
         {"--world-size": None, "--device": ("a100", "a100-40", "b200", "h100", "h200", "mi300x"), **flags("--json")},
@@ -71,7 +97,10 @@ COMMAND_LINES: dict[str, Takes] = {
         (("files",), ("files",), ("overrides",)),
         {"--format": ("text", "json"), **flags("--written", "--effective", "--json")},
     ),
-    "show": Takes((("files",), ("paths",)), flags("--sources", "--minimal", "--model", "--resolved", "--json", "--plot", "--out")),
+    "show": Takes(
+        (("files",), ("paths",)),
+        {**flags("--sources", "--minimal", "--model", "--resolved", "--json"), "--plot": ("lr_scheduler",), "--out": "files"},
+    ),
     "explain": Takes((("paths", "components", "codes"),), flags("--all", "--json")),
     "ls": Takes((("kinds",), ()), {**dict.fromkeys(f"--{key}" for key in catalogue.HEADER_KEYS), **flags("--json")}),
     "cat": Takes((("shipped",), ())),
@@ -148,6 +177,7 @@ def of_kind(kind: Kind, current: str) -> Iterator[str]:
         "kinds": listed_kinds,
         "schemas": lambda _: (path.name.removesuffix(SCHEMA_SUFFIX) for path in sorted(catalogue.schema_file().parent.glob("*.json"))),
         "checkpoint_commands": lambda _: iter(("ls", "show", "verify", "diff", "prune", "save", "export", "import")),
+        "runs_commands": lambda _: iter(("ls", "show", "diff", "compare", "tag", "rm")),
         "shells": lambda _: iter(("bash", "zsh", "fish")),
     }
     return finders[kind](current)
