@@ -33,6 +33,12 @@ def test_the_architecture_is_read_from_a_file_a_folder_or_the_recipe(tmp_path: P
         assert (sizes["vocab_size"], sizes["max_seq_len"], sizes["flavor"]) == (2048, 256, None)
 
 
+def test_a_flavor_is_an_architecture_to_begin_with() -> None:
+    sizes = spelled(flavor="debugmodel")
+    assert TransformersConfig.sizes_from_huggingface(json.loads(str(sizes["config_json"]))).keys() <= sizes.keys()
+    assert (sizes["vocab_size"], sizes["max_seq_len"], sizes["flavor"]) == (2048, 2048, "debugmodel")
+
+
 def test_what_is_resolved_needs_the_file_no_more(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(FILE.read_text())
@@ -45,7 +51,8 @@ def test_what_is_resolved_needs_the_file_no_more(tmp_path: Path) -> None:
     ("written", "words"),
     [
         ({}, "needs path"),
-        ({"flavor": "7B", "path": str(FILE)}, "has no flavors"),
+        ({"flavor": "debugmodel", "path": str(FILE)}, "names an architecture, and path another"),
+        ({"flavor": "7B"}, "transformers has no flavor '7B'"),
         ({"path": "nowhere"}, "no file nowhere"),
         ({"config_json": "{"}, "is not JSON"),
         ({"config_json": "[]"}, "holds no mapping"),

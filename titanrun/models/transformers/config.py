@@ -60,13 +60,15 @@ class TransformersConfig(ModelConfig):
                 sizes[name] = found
         return sizes
 
-    def sizes_from_file(self) -> Sizes:
-        """What config.json says: the recipe's own text of it, or the file."""
-        if self.flavor not in (None, AUTO):
-            message = f"transformers has no flavors, and '{self.flavor}' is none"
-            raise fail("conflict", message, path=("model", "flavor"), help="remove it, and name the architecture's folder in path")
+    def sizes_from_file(self) -> Sizes | None:
+        """What config.json says: the recipe's own text of it, or the file; None where a flavor is named instead."""
         if self.config_json != AUTO:
             return self.sizes_from_huggingface(mapping_in(self.config_json))
+        if self.flavor not in (None, AUTO):
+            if self.path is None:
+                return None
+            message = f"flavor '{self.flavor}' names an architecture, and path another"
+            raise fail("conflict", message, path=("model", "flavor"), help="remove one of the two")
         if self.path is None and self.hf_assets_path is None:
             help = "name a folder with a config.json, or that file; or the folder that has the weights too, in hf_assets_path"
             raise fail("missing-key", "a transformers model needs path", path=PATH, help=help)

@@ -37,6 +37,8 @@ def from_huggingface(config: TransformersConfig, state: Mapping[str, Tensor]) ->
     """
     configuration = huggingface_configuration(config)
     found = causal_class(configuration)
+    # a bar for what takes no time, in the log of every rank
+    import_module("transformers.utils.logging").disable_progress_bar()
     try:
         loaded, report = found.from_pretrained(
             None, config=configuration, state_dict=dict(state), dtype=torch.float32, output_loading_info=True
