@@ -1,6 +1,7 @@
 """A class of transformers within titanrun against the same class called by hand, on random weights."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -129,3 +130,11 @@ def test_data_with_positions_needs_a_class_that_takes_them() -> None:
     model(tokens)
     with pytest.raises(ProblemsFound, match="takes no positions"):
         model(tokens, torch.arange(4)[None])
+
+
+def test_a_missing_package_is_a_problem_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of(path=str(HERE / "mistral.json"), vocab_size=32)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ProblemsFound) as caught:
+        config.parameter_shapes()
+    assert caught.value.problems[0].help == 'pip install "titanrun[transformers]"'
