@@ -11,6 +11,7 @@ from typing import Any
 from titanrun.config.problems import ProblemsFound, fail
 
 TOKENIZER_JSON = "tokenizer.json"
+CHAT_TEMPLATE = "chat_template.jinja"
 VOCABULARY_AND_MERGES = ("vocab.json", "merges.txt")
 # later files win: special_tokens_map.json is what older tokenizers saved beside tokenizer_config.json
 SPECIAL_TOKEN_FILES = ("special_tokens_map.json", "tokenizer_config.json")
@@ -80,6 +81,22 @@ def no_tokenizer(path: Path) -> ProblemsFound:
     if "tokenizer.model" in names:
         help += "; AutoTokenizer.from_pretrained(...).save_pretrained(...) of transformers makes one from tokenizer.model"
     return fail("data", f"'{path}' holds no tokenizer; found: {found or 'nothing'}", path=("path",), help=help)
+
+
+def chat_template(folder: Path) -> str:
+    """The chat template of a folder, from its own file or from tokenizer_config.json; of several the one called `default`.
+
+    Raises a data problem where there is none.
+    """
+    file = folder / CHAT_TEMPLATE
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    found = open_folder(folder).settings.get("chat_template")
+    if isinstance(found, list):
+        found = next((entry.get("template") for entry in found if isinstance(entry, dict) and entry.get("name") == "default"), None)
+    if not isinstance(found, str):
+        raise fail("data", f"the tokenizer in '{folder}' has no chat template", path=("path",), help=f"put one into '{file}'")
+    return found
 
 
 def vocabulary_size(folder: Path) -> int:

@@ -43,7 +43,8 @@ def paths_exist(run: Recipe) -> Iterator[Finding]:
         (("model", "hf_assets_path"), run.model.hf_assets_path),
         (("checkpoint", "initial_load_path"), run.checkpoint.initial_load_path),
     ]
-    inputs += [((section, "dataset", "path"), getattr(dataset, "path", None)) for section, dataset in datasets(run)]
+    for name in ("path", "template"):
+        inputs += [((section, "dataset", name), getattr(dataset, name, None)) for section, dataset in datasets(run)]
     for path, written in inputs:
         # whether a store has it, only the run asks: validate needs no network
         if written is not None and not is_address(written) and not exists(written):
