@@ -34,6 +34,8 @@ DESCRIPTION_BESIDE_EXECUTION = {
     "titanrun.components.checkpoints.quantization",
     "titanrun.components.checkpoints.retention",
     "titanrun.components.checkpoints.whole_folder",
+    "titanrun.components.data.chat_layouts",
+    "titanrun.components.data.source_files",
     "titanrun.components.metrics.jsonl",
     "titanrun.components.optimizers.claims",
     "titanrun.components.schedules.decays",

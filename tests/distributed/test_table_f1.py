@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from tests.distributed.ranks import TEXT, alone, train
-from titanrun.cli.main import COMMANDS
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.resolve import resolve
 
@@ -24,6 +23,9 @@ FLEX, VARLEN = (*BASE, "model.flavor=debugmodel_flex_attn"), (*BASE, "model.flav
 COMPILED = "compile={enable: true, backend: aot_eager}"
 OPERATIONS = "activation_checkpoint={name: selective, selective_ac_option: op}"
 FOUR_ROWS = ("training.local_batch_size=4", "validation.local_batch_size=2")
+# parameters that are updated in the backward pass have no gradients left to clip, to measure or to add up
+UNCLIPPED = (*BASE, "training.max_norm=null", "training.global_batch_size=8")
+OFFLOADED = (*FOUR_ROWS, "training.enable_cpu_offload=true", "optimizer.early_step_in_backward=true")
 ORDER = Path(__file__).with_name("v_shaped_order.csv")
 ASYNC = "parallelism.enable_async_tensor_parallel=true"
 SHARD1 = "parallelism.data_parallel_shard_degree=1"
@@ -35,9 +37,10 @@ ELSEWHERE = {
     "model_only_hf_checkpoint": "worker/test_weights.py",
     "fsdp2_memory_estimation": "distributed/test_plan.py",
     "float8_emulation": "distributed/test_converters.py",
+    "test_generate": "worker/test_generate.py",
 }
-# these have a function of their own
-APART = ["default", "test_generate"]
+# this has a function of its own
+APART = ["default"]
 ROWS = 43
 TESTS = Path(__file__).parents[1]
 SAVING = ("checkpoint={enable: true, interval: 5}", "lr_scheduler.total_steps=8")
@@ -109,6 +112,14 @@ TRAINS = [
     row("hsdp+cp_without_dp_shard", 4, *degrees(replicate=2, cp=2), SHARD1),
     row("hsdp+cp_with_dp_shard", 8, *degrees(replicate=2, cp=2)),
     row("fsdp+tp+cp", 8, *degrees(tp=2, cp=2)),
+    row(
+        "cpu_offload+opt_in_bwd+TP+DP+CP",
+        8,
+        *degrees(tp=2, cp=2),
+        *OFFLOADED,
+        then=[*degrees(tp=2, cp=2, replicate=2), *OFFLOADED],
+        base=UNCLIPPED,
+    ),
     row("fsdp_reshard_always", 2, "parallelism.fsdp_reshard_after_forward=always"),
     row("gradient_accumulation", 2, "training.global_batch_size=8"),
     row("validation_tp_cp_pp", 8, *degrees(tp=2, cp=2, pp=2), *schedule("Interleaved1F1B"), *FOUR_ROWS),
@@ -165,12 +176,6 @@ REFUSED = [
     # these wait for a GPU
     waits("2d_asynctp_compile", 4, *degrees(tp=2), "compile.enable=true", ASYNC, named="symmetric memory of accelerators"),
     # and these for what is not built
-    waits(
-        "cpu_offload+opt_in_bwd+TP+DP+CP",
-        8,
-        *(*degrees(tp=2, cp=2), "training.enable_cpu_offload=true", "optimizer.early_step_in_backward=true"),
-        named="inside the backward pass",
-    ),
     waits("dataloader_kwargs", 2, "training.dataloader.num_workers=2", named="num_workers"),
 ]
 
@@ -181,10 +186,6 @@ def test_a_row_that_waits_is_refused_by_name(nproc: int, overrides: tuple[str, .
     with pytest.raises(ProblemsFound) as found:
         resolve(str(tmp_path / "recipe.yaml"), overrides, environment={}, ranks=nproc)
     assert any(named in problem.message for problem in found.value.problems), found.value.problems
-
-
-def test_generate_waits_for_its_command() -> None:
-    assert "generate" not in COMMANDS
 
 
 def test_every_row_of_the_table_is_here() -> None:

@@ -26,7 +26,7 @@ PRELOADED = [
     "titanrun.distributed.fsdp",
     "tests.faults.processes",
 ]
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 300
 
 Fault = tuple[Any, ...]
 

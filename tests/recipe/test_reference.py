@@ -101,7 +101,7 @@ def test_the_example_of_a_code_has_that_problem_and_its_remedy_has_none(code: Co
         ("learning_rate", "'optimizer.lr'"),
         ("adamw", "'optimizer:adamw'"),
         ("training.stepz", "'training.steps'"),
-        ("optimizer:adamm", "'optimizer:adamw'"),
+        ("optimizer:adamww", "'optimizer:adamw'"),
         ("unknow-key", "'unknown-key'"),
         ("batch-size-divides", "'batch-sizes-divide'"),
         ("training.lr", "'optimizer.lr'"),

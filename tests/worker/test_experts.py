@@ -45,8 +45,9 @@ def test_the_bias_evens_experts_out(metrics: Metrics) -> None:
 
 
 @pytest.mark.slow
-def test_the_debug_recipe_learns_the_tiny_corpus(tmp_path: Path) -> None:
-    recipe, run = ROOT / "recipes" / "deepseek_v3_debug.yaml", tmp_path / "run"
+@pytest.mark.parametrize("name", ["deepseek_v3_debug", "gpt_oss_debug", "llama4_debug"])
+def test_the_debug_recipe_learns_the_tiny_corpus(name: str, tmp_path: Path) -> None:
+    recipe, run = ROOT / "recipes" / f"{name}.yaml", tmp_path / "run"
     command = [sys.executable, "-m", "titanrun", "train", str(recipe), f"dump_folder={run}", "metrics.log_freq=1"]
     subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "2"})
     lines = read_metrics(run / "metrics.jsonl")

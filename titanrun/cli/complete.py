@@ -52,6 +52,19 @@ COMMAND_LINES: dict[str, Takes] = {
     "train": Takes((("files",), ("overrides",)), {"--nproc": None}),
     "resume": Takes((("files",), ("overrides",))),
     "fork": Takes((("files",), ("overrides",))),
+    "generate": Takes(
+        (("files",), ()),
+        {
+            "--prompt": None,
+            "--max-new-tokens": None,
+            "--temperature": None,
+            "--top-k": None,
+            "--top-p": None,
+            "--seed": None,
+            "--stop": None,
+            **flags("--ignore-eos", "--add-bos", "--chat", "--json"),
+        },
+    ),
     "reproduce": Takes((("files",), ()), {"--steps": None, "--out": "files", "--tolerance": None}),
     "checkpoint": Takes((("checkpoint_commands",), ("files",), ("files",), ("overrides",))),
     "plan": Takes(
@@ -71,7 +84,10 @@ COMMAND_LINES: dict[str, Takes] = {
         (("files",), ("files",), ("overrides",)),
         {"--format": ("text", "json"), **flags("--written", "--effective", "--json")},
     ),
-    "show": Takes((("files",), ("paths",)), flags("--sources", "--minimal", "--model", "--resolved", "--json", "--plot", "--out")),
+    "show": Takes(
+        (("files",), ("paths",)),
+        {**flags("--sources", "--minimal", "--model", "--resolved", "--json"), "--plot": ("lr_scheduler",), "--out": "files"},
+    ),
     "explain": Takes((("paths", "components", "codes"),), flags("--all", "--json")),
     "ls": Takes((("kinds",), ()), {**dict.fromkeys(f"--{key}" for key in catalogue.HEADER_KEYS), **flags("--json")}),
     "cat": Takes((("shipped",), ())),

@@ -14,6 +14,7 @@ COMMANDS = {
     "resume": "go on with a run, from its directory or a checkpoint",
     "fork": "start a new run from the weights of a checkpoint",
     "reproduce": "train a run once more, and compare it step by step",
+    "generate": "continue prompts with a checkpoint or a Hugging Face folder",
     "checkpoint": "list, check, compare, export, import and clear away checkpoints",
     "validate": "find everything that is wrong with recipes, without a GPU",
     "plan": "what a run on many ranks needs, worked out on a laptop",

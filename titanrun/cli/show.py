@@ -41,7 +41,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--minimal", action="store_true", help="the shortest recipe that resolves to the same run")
     parser.add_argument("--model", action="store_true", help="the modules of the model, and what each converter took or left; needs torch")
     parser.add_argument("--plot", choices=("lr_scheduler",), help="the learning rate over the steps, as a picture")
-    parser.add_argument("-o", "--out", metavar="FILE.svg", default="", help="with --plot: draw into this file")
+    parser.add_argument("-o", "--out", metavar="FILE", default="", help="with --plot: draw into this SVG file")
     parser.add_argument("--resolved", action="store_true", help="the default: the bytes of resolved.yaml, or a part of them")
     parser.add_argument("--json", action="store_true", help="the same as JSON; with --sources one object a value")
     parser.takes_overrides()

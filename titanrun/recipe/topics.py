@@ -133,7 +133,8 @@ def entered(holder: Holder, key: str) -> Iterator[Holder]:
             steps = (*holder.steps, (key, {**written, **needed}, item is not None))
             yield Holder(choice, f"{inner.slot}:{name}", steps)
     elif is_section(inner):
-        yield Holder(inner, holder.component, (*holder.steps, (key, {}, False)))
+        needed = {name: example_of(needed) for name, needed in inner.model_fields.items() if needed.is_required()} if item else {}
+        yield Holder(inner, holder.component, (*holder.steps, (key, needed, item is not None)))
 
 
 def spot(holder: Holder, name: str) -> Spot:

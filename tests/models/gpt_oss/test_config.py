@@ -15,7 +15,7 @@ from titanrun.models.shared.counting import active_parameter_count, flops_per_to
 from titanrun.models.shared.flavors import overlaid, spell_out
 from titanrun.recipe.resolve import resolve
 
-# config.json of openai/gpt-oss-20b, without what says how its weights are stored
+# config.json of openai/gpt-oss-20b
 PUBLISHED = {
     "architectures": ["GptOssForCausalLM"],
     "attention_bias": True,
@@ -38,6 +38,7 @@ PUBLISHED = {
     "num_local_experts": 32,
     "output_router_logits": False,
     "pad_token_id": 199999,
+    "quantization_config": {"modules_to_not_convert": ["lm_head"], "quant_method": "mxfp4"},
     "rms_norm_eps": 1e-05,
     "rope_scaling": {
         "beta_fast": 32.0,

@@ -8,7 +8,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Generator
 from transformers import AutoModelForCausalLM, GptOssConfig, GptOssForCausalLM
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
+from titanrun.components.checkpoints.dequantize import expanded
+from titanrun.components.checkpoints.quantization import Quantization
 from titanrun.components.data.batch import TokenBatch
 from titanrun.components.data.documents import marked_by_positions
 from titanrun.config.problems import ProblemsFound
@@ -134,6 +137,23 @@ def test_there_and_back_is_bitwise_the_same(config):
     back = from_huggingface(config, to_huggingface(config, state))
     assert back.keys() == state.keys()
     assert all(torch.equal(back[name], state[name]) for name in state)
+
+
+def test_the_weights_that_openai_published_in_mxfp4_are_those_that_transformers_makes_of_them(gpt_oss):
+    config = gpt_oss(dim=64, moe={"hidden_dim": 32, "num_experts": 4})
+    state = to_huggingface(config, random_model(config).state_dict())
+    wanted = {}
+    for name in [name for name in state if name.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
+        experts, width, rows = state.pop(name).shape
+        blocks = torch.randint(256, (experts, rows, width // 32, 16), generator=Generator().manual_seed(0), dtype=torch.uint8)
+        scales = torch.randint(120, 130, blocks.shape[:-1], generator=Generator().manual_seed(1), dtype=torch.uint8)
+        state |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+        wanted[name] = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+    weights = from_huggingface(config, expanded(state, Quantization("mxfp4")))
+    for layer in range(2):
+        theirs = f"model.layers.{layer}.mlp.experts"
+        for ours, name in (("mlp1_weight", "gate_up_proj"), ("mlp2_weight", "down_proj")):
+            assert torch.equal(weights[f"layers.{layer}.moe.experts.{ours}"], wanted[f"{theirs}.{name}"].mT)
 
 
 def test_weights_of_another_model_are_named(gpt_oss):

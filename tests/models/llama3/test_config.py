@@ -113,7 +113,6 @@ def test_what_is_exported_is_read_back(tmp_path, llama3):
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, 'rope_scaling.rope_type is "yarn"'),
         ({"rope_scaling": {"type": "linear", "factor": 4.0}}, 'rope_scaling.rope_type is "linear"'),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config is a switch that llama3 does not know"),
         ({"logit_scale": 2.0}, "logit_scale is a switch that llama3 does not know"),
         ({"hidden_size": "2048"}, 'hidden_size is "2048", expected a positive whole number'),
         ({"num_attention_heads": None}, "num_attention_heads is missing"),

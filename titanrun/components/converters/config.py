@@ -77,7 +77,7 @@ class Float8LinearConfig(ConverterConfig):
     """Whether modules too small to gain from float8 on an H100 stay as they are too."""
     enable_fsdp_float8_all_gather: bool = performance(False)
     """Whether FSDP gathers the weights in float8, a quarter of fp32's bytes; tensorwise only."""
-    precompute_float8_dynamic_scale_for_fsdp: bool = performance(False)
+    precompute_float8_dynamic_scale_for_fsdp: bool = performance(False, examples=[False])
     """Whether the scales of all weights are computed together after each optimizer step, in one reduction."""
     emulate: bool = performance(False)
     """Whether products are made in fp32 from numbers rounded to float8: slow, on any device."""

@@ -119,7 +119,7 @@ class SgdConfig(GroupedConfig):
     """Decay of the running sum of gradients; 0 keeps none."""
     dampening: Beta = numerics(0.0)
     """Share of the gradient that does not enter the running sum."""
-    nesterov: bool = numerics(False)
+    nesterov: bool = numerics(False, examples=[False])
     """Whether the update looks one step ahead along the running sum."""
 
     @model_validator(mode="after")

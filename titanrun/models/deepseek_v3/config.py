@@ -32,6 +32,7 @@ class DeepseekV3Config(DecoderConfig):
 
     name: Literal["deepseek_v3"] = bookkeeping("deepseek_v3")
     builds: ClassVar = "titanrun.models.deepseek_v3.model:DeepseekV3"
+    huggingface_types: ClassVar = ("deepseek_v3",)
     follows: ClassVar = DecoderConfig.follows | {("latent_norm_eps",)}
     latent_norm_eps: OrAuto[PositiveFloat] = numerics("auto", examples=[1e-6])
     """Epsilon of the norms within attention, of compressed queries and of compressed keys and values; `auto` is norm_eps."""
@@ -57,7 +58,7 @@ class DeepseekV3Config(DecoderConfig):
     def sizes_from_huggingface(cls, written: dict[str, Any]) -> Sizes:
         """The sizes in a config.json of transformers' DeepseekV3ForCausalLM; absent keys have transformers' defaults."""
         file = HuggingFaceConfig(written, family="deepseek_v3")
-        file.only("model_type", "deepseek_v3")
+        file.only("model_type", *cls.huggingface_types)
         file.only("rope_interleave", True)
         file.only("moe_layer_freq", 1)
         for key in UNREAD:

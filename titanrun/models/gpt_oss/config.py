@@ -39,6 +39,7 @@ class GptOssConfig(GroupedQueryConfig):
 
     name: Literal["gpt_oss"] = bookkeeping("gpt_oss")
     builds: ClassVar = "titanrun.models.gpt_oss.model:GptOss"
+    huggingface_types: ClassVar = ("gpt_oss",)
     lacks: ClassVar[frozenset[Feature]] = frozenset({"varlen attention"})
     sliding_window: OrAuto[PositiveInt] | None = numerics("auto", unit="tokens", examples=[128])
     """Tokens that a query of the first, third, fifth ... layer sees, itself among them; null: all before it, as in the other layers."""
@@ -52,7 +53,7 @@ class GptOssConfig(GroupedQueryConfig):
     def sizes_from_huggingface(cls, written: dict[str, Any]) -> Sizes:
         """The sizes in a config.json of GptOssForCausalLM; absent keys have transformers' defaults."""
         file = HuggingFaceConfig(written, family="gpt_oss")
-        file.only("model_type", "gpt_oss")
+        file.only("model_type", *cls.huggingface_types)
         sizes = read_decoder(file, max_seq_len=131072, attention_bias=True, norm_eps=1e-5)
         sizes |= {
             "n_kv_heads": file.whole("num_key_value_heads", 8),

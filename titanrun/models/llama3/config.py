@@ -16,6 +16,7 @@ class Llama3Config(GroupedQueryConfig):
 
     name: Literal["llama3"] = bookkeeping("llama3")
     builds: ClassVar = "titanrun.models.llama3.model:Llama3"
+    huggingface_types: ClassVar = ("llama",)
     follows: ClassVar = GroupedQueryConfig.follows | {("n_kv_heads",), ("head_dim",), ("feed_forward", "hidden_dim")}
     head_dim: OrAuto[PositiveInt] = numerics("auto", examples=[128])
     """Width of one head; `auto` is dim / n_heads."""
@@ -28,7 +29,7 @@ class Llama3Config(GroupedQueryConfig):
     def sizes_from_huggingface(cls, written: dict[str, Any]) -> Sizes:
         """The sizes in a config.json of transformers' LlamaForCausalLM; absent keys have transformers' defaults."""
         file = HuggingFaceConfig(written, family="llama3")
-        file.only("model_type", "llama")
+        file.only("model_type", *cls.huggingface_types)
         file.only("sliding_window", None)
         for switch in ("mlp_bias", "use_sliding_window"):
             file.only(switch, False)

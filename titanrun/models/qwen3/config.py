@@ -44,6 +44,7 @@ class Qwen3Config(GroupedQueryConfig):
 
     name: Literal["qwen3"] = bookkeeping("qwen3")
     builds: ClassVar = "titanrun.models.qwen3.model:Qwen3"
+    huggingface_types: ClassVar = ("qwen3", "qwen3_moe")
     attention: AttentionConfig = section(AttentionConfig)
     rope: Qwen3RopeConfig = section(Qwen3RopeConfig)
     feed_forward: Qwen3FeedForwardConfig = section(Qwen3FeedForwardConfig)
@@ -55,7 +56,7 @@ class Qwen3Config(GroupedQueryConfig):
     def sizes_from_huggingface(cls, written: dict[str, Any]) -> Sizes:
         """The sizes in a config.json of Qwen3ForCausalLM or Qwen3MoeForCausalLM; absent keys have transformers' defaults."""
         file = HuggingFaceConfig(written, family="qwen3")
-        is_moe = file.only("model_type", "qwen3", "qwen3_moe") == "qwen3_moe"
+        is_moe = file.only("model_type", *cls.huggingface_types) == "qwen3_moe"
         file.only("use_sliding_window", False)
         file.only("sliding_window", None)
         file.take("max_window_layers", 0, lambda value: type(value) is int, "a whole number")

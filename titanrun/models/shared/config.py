@@ -39,6 +39,8 @@ class ModelConfig(ComponentConfig):
     is_slot: ClassVar = True
     follows: ClassVar[frozenset[DataPath]] = frozenset()
     """Sizes that `derived` decides once all others are known."""
+    huggingface_types: ClassVar[tuple[str, ...]] = ()
+    """`model_type` in the config.json files that `flavor: auto` reads for this family."""
     lacks: ClassVar[frozenset[Feature]] = frozenset()
     """What the rest of titanrun can do and this family cannot; a rule refuses recipes that ask for it."""
 
