@@ -21,6 +21,10 @@ ETP2 = "parallelism.expert_tensor_parallel_degree=2"
 EP2, EP4 = "parallelism.expert_parallel_degree=2", "parallelism.expert_parallel_degree=4"
 TP2 = "parallelism.tensor_parallel_degree=2"
 WHOLE_STREAM = "parallelism.enable_sequence_parallel=false"
+TRANSFORMERS = "model={{name: transformers, path: {}}}"
+MISTRAL, GPT2, MIXTRAL = (
+    [TRANSFORMERS.format(Path(__file__).parents[1] / f"models/transformers/{name}.json")] for name in ("mistral", "gpt2", "mixtral")
+)
 UNTIED = "model.tie_word_embeddings=false"
 ODD = "model.vocab_size=2049"
 COMPILED = ["compile={enable: true, backend: aot_eager}"]
@@ -102,6 +106,10 @@ LAYOUTS = [
     case("fsdp2_compiled_memory_budget", nproc=2, overrides=[*COMPILED, "activation_checkpoint=memory_budget"], slow=True),
     case("compiled_longer_held_out_rows", nproc=1, overrides=COMPILED, base=["validation.seq_len=96"], slow=True),
     case("compiled_inductor", nproc=1, overrides=["compile.enable=true"], slow=True),
+    case("fsdp2_mistral", nproc=2, base=MISTRAL, slow=True),
+    case("fsdp2_mistral_compiled_operations_recomputed", nproc=2, overrides=[*COMPILED, OPERATIONS], base=MISTRAL, slow=True),
+    case("fsdp2_gpt2_tied_recomputed", nproc=2, overrides=["activation_checkpoint=full"], base=GPT2, slow=True),
+    case("ddp2_mixtral", nproc=2, overrides=[DDP2], base=MIXTRAL, slow=True),
     case("fsdp3_uneven", nproc=3, base=["training.global_batch_size=6"], slow=True),
     case("fsdp2_tied", nproc=2, base=["model.tie_word_embeddings=true"], slow=True),
     case("fsdp2_unclipped", nproc=2, base=["training.max_norm=null"], slow=True),
