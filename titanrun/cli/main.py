@@ -16,6 +16,7 @@ COMMANDS = {
     "reproduce": "train a run once more, and compare it step by step",
     "generate": "continue prompts with a checkpoint or a Hugging Face folder",
     "checkpoint": "list, check, compare, export, import and clear away checkpoints",
+    "download": "fetch a model from the Hugging Face Hub",
     "validate": "find everything that is wrong with recipes, without a GPU",
     "plan": "what a run on many ranks needs, worked out on a laptop",
     "diff-config": "what differs between two recipes, runs or checkpoints",
