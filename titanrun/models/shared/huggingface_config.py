@@ -29,7 +29,8 @@ HARMLESS = frozenset(HARMLESS_KEYS.split())
 def load_config_json(folder: str | None) -> dict[str, Any]:
     """The mapping in `folder`/config.json. Raises ProblemsFound where there is none."""
     if folder is None:
-        raise fail("missing-key", "flavor auto needs hf_assets_path", path=FOLDER, help="name the folder that holds config.json")
+        help = "name the folder that holds config.json; titanrun download fetches one"
+        raise fail("missing-key", "flavor auto needs hf_assets_path", path=FOLDER, help=help)
     path = Path(folder) / "config.json"
     try:
         written = json.loads(path.read_text(encoding="utf-8"))
