@@ -1,5 +1,6 @@
 import json
 
+from titanrun.config.masking import masked_addresses
 from titanrun.config.problems import Origin, Problem, Related, SourceText
 from titanrun.config.render import render, width
 
@@ -60,3 +61,22 @@ def test_a_help_too_long_for_the_terminal_stands_below() -> None:
     assert lines[5].startswith("  = help: known keys: abcdef,")
     assert lines[6].startswith("    abcdef,")
     assert all(len(line) <= 60 for line in lines)
+
+
+def test_an_address_never_says_who_asks() -> None:
+    text = "folder: s3://me:hunter2@bucket/run?sig=abc  # kept"
+    origin = Origin(SourceText("recipe.yaml", text), 1, 9, 44)
+    value = "s3://me:hunter2@bucket/run?sig=abc"
+    problem = Problem("usage", f"not '{value}'", (), origin, help=f"drop {value}", got=value, related=(Related(origin, f"is {value}"),))
+    for form in ("text", "json", "github", "sarif"):
+        said = render([problem], format=form)
+        assert "hunter2" not in said and "sig=abc" not in said and "s3://***@bucket/run?***" in said
+    assert "1 | folder: s3://**********@bucket/run?*******  # kept\n" in render([problem])
+    assert masked_addresses("s3:/me@bucket (see a@b) s3://bucket/run@2") == "s3:/***@bucket (see a@b) s3://bucket/run@2"
+
+
+def test_a_value_that_nobody_wrote_is_named_once() -> None:
+    related = (Related(None, "model.head_dim 8 -> 16", ("model", "head_dim")), Related(None, "is 3", ("training", "steps")))
+    assert render([Problem("usage", "differs", related=related)]) == (
+        "error[usage]: differs\n  = model.head_dim 8 -> 16\n  = training.steps: is 3\n"
+    )

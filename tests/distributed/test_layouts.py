@@ -55,6 +55,12 @@ GPT_OSS = (
     "model={name: gpt_oss, flavor: debugmodel, vocab_size: 2048, dim: 64, n_heads: 4, n_kv_heads: 2, head_dim: 16, n_layers: 4, "
     "sliding_window: 16, moe: {num_experts: 4, top_k: 2, hidden_dim: 96}}",
 )
+# rows are cut into blocks of 16 tokens in all layers but one, which sharpens attention every 8 tokens
+LLAMA4_PATTERN = "every_n_layers_nope: 4, first_nope_layer: 2, fixed_attn_block_size: 16, qk_norm: true, attn_scale: 0.3, floor_scale: 8"
+LLAMA4_SIZES = (
+    "dim: 64, n_layers: 4, n_heads: 4, n_kv_heads: 2, feed_forward: {hidden_dim: 96}, moe: {num_experts: 4, top_k: 2, hidden_dim: 64}"
+)
+LLAMA4 = (f"model={{name: llama4, flavor: debugmodel_irope, {LLAMA4_SIZES}, {LLAMA4_PATTERN}}}", LARGE_EPS)
 # documents of the tiny corpus are about a hundred tokens long
 FLEX = ("model.flavor=debugmodel_flex_attn",)
 VARLEN = ("model.flavor=debugmodel_varlen_attn",)
@@ -227,6 +233,14 @@ LAYOUTS = [
     case("gpt_oss_cp2_ep2_alltoall", nproc=2, base=GPT_OSS, overrides=[CP2, EP2, BY_HEADS], slow=True),
     case("gpt_oss_pp2_zbv", nproc=2, base=GPT_OSS, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES], slow=True),
     case("gpt_oss_cp2_tp2_pp2", nproc=8, base=GPT_OSS, overrides=[CP2, TP2, *pipeline(2)], slow=True),
+    case("llama4_fsdp2_recomputed", nproc=2, base=LLAMA4, overrides=["activation_checkpoint=full"], slow=True),
+    case("llama4_fsdp2_compiled_operations_recomputed", nproc=2, base=LLAMA4, overrides=[*COMPILED, OPERATIONS], slow=True),
+    case("llama4_tp2", nproc=2, base=LLAMA4, overrides=[TP2], slow=True),
+    case("llama4_tp2_whole_stream", nproc=2, base=LLAMA4, overrides=[TP2, WHOLE_STREAM], slow=True),
+    case("llama4_cp2", nproc=2, base=LLAMA4, overrides=[CP2], slow=True),
+    case("llama4_cp2_ep2_alltoall", nproc=2, base=LLAMA4, overrides=[CP2, EP2, BY_HEADS], slow=True),
+    case("llama4_pp2_zbv", nproc=2, base=LLAMA4, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES], slow=True),
+    case("llama4_fsdp2_tp2_ep2_etp2", nproc=4, base=LLAMA4, overrides=[TP2, EP2, ETP2], slow=True),
     case("hsdp2x2_ep2", nproc=4, base=EXPERTS, overrides=[EP2, DDP2], slow=True),
     case("fsdp2_deepseek_v3_recomputed", nproc=2, base=DEEPSEEK, overrides=["activation_checkpoint=full"], slow=True),
     case("tp2_deepseek_v3", nproc=2, base=DEEPSEEK, overrides=[TP2], slow=True),

@@ -12,10 +12,17 @@ from titanrun.launch.local import HELD_BACK, run_again, start
 
 def test_signals_wait_while_the_worker_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
     blocked: list[set[int]] = []
-    monkeypatch.setattr(os, "execve", lambda *_: blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+
+    # as the real one this never comes back: what follows it would start workers
+    def execve(*_: object) -> None:
+        blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+        raise SystemExit
+
+    monkeypatch.setattr(os, "execve", execve)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     try:
-        start(LocalLaunchConfig(), resolved=Path("resolved.yaml"), processes=1)
+        with pytest.raises(SystemExit):
+            start(LocalLaunchConfig(), resolved=Path("resolved.yaml"), processes=1)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     assert blocked[0] >= set(HELD_BACK)

@@ -8,11 +8,25 @@ import pytest
 from titanrun.models.deepseek_v3.config import DeepseekV3Config
 from titanrun.models.gpt_oss.config import GptOssConfig
 from titanrun.models.llama3.config import Llama3Config
+from titanrun.models.llama4.config import Llama4Config
 from titanrun.models.qwen3.config import Qwen3Config
 from titanrun.models.shared.config import ModelConfig
 from titanrun.models.shared.flavors import overlaid, spell_out
 
 TINY_LLAMA3 = {"vocab_size": 96, "dim": 64, "n_layers": 2, "n_heads": 4, "max_seq_len": 16384}
+TINY_LLAMA4 = {
+    **TINY_LLAMA3,
+    "n_layers": 4,
+    "n_kv_heads": 2,
+    "every_n_layers_nope": 4,
+    "first_nope_layer": 3,
+    "fixed_attn_block_size": 24,
+    "qk_norm": True,
+    "attn_scale": 0.3,
+    "floor_scale": 8,
+    "feed_forward": {"hidden_dim": 96},
+    "moe": {"num_experts": 8, "top_k": 1, "hidden_dim": 48},
+}
 TINY_QWEN3 = {**TINY_LLAMA3, "n_kv_heads": 2, "head_dim": 16, "feed_forward": {"hidden_dim": 128}}
 TINY_GPT_OSS = {
     **TINY_LLAMA3,
@@ -48,6 +62,11 @@ def maker(family: type[ModelConfig], tiny: dict[str, Any]) -> Callable[..., Any]
 @pytest.fixture
 def llama3() -> Callable[..., Llama3Config]:
     return maker(Llama3Config, TINY_LLAMA3)
+
+
+@pytest.fixture
+def llama4() -> Callable[..., Llama4Config]:
+    return maker(Llama4Config, TINY_LLAMA4)
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ MORE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=["llama3", "qwen3", "qwen3_moe", "deepseek_v3", "gpt_oss"])
+@pytest.fixture(params=["llama3", "qwen3", "qwen3_moe", "deepseek_v3", "gpt_oss", "llama4"])
 def model(request: pytest.FixtureRequest) -> Any:
     family = request.param.removesuffix("_moe")
     make: Callable[..., Any] = request.getfixturevalue(family)

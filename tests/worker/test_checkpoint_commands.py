@@ -1,5 +1,6 @@
 """`titanrun checkpoint`, `resume` and `fork`: everything from the checkpoint alone."""
 
+import fcntl
 import io
 import json
 import os
@@ -234,6 +235,19 @@ def test_resume_knows_a_run_from_a_checkpoint_inside_and_outside_of_it(trained: 
         resume.resumed(tmp_path)
 
 
+def test_a_checkpoint_under_another_name_is_no_run_directory(trained: Path, tmp_path: Path) -> None:
+    copies = [tmp_path / "copy", trained / "checkpoint" / "step-8.superseded-0123abcd"]
+    for copy in copies:
+        shutil.copytree(trained / "checkpoint" / "step-8", copy)
+        found = resume.resumed(copy)
+        assert found[0] == str(copy / "resolved.yaml") and f"checkpoint.initial_load_path={json.dumps(str(copy))}" in found
+        assert "checkpoint.initial_load_model_only=false" in found and not any("dump_folder" in word for word in found)
+    (copies[0] / "manifest.json").unlink()
+    done = titanrun("resume", str(copies[0]))
+    assert done.returncode == 2 and "is a checkpoint, or what is left of one" in done.stderr
+    assert not (copies[0] / "run.json").exists()
+
+
 def test_a_fork_starts_from_the_weights_and_names_its_parent(trained: Path, tmp_path: Path) -> None:
     step, child = trained / "checkpoint" / "step-8", tmp_path / "child"
     done = titanrun("fork", str(step), "training.steps=3", "optimizer.lr=1e-4", f"dump_folder={child}")
@@ -242,6 +256,29 @@ def test_a_fork_starts_from_the_weights_and_names_its_parent(trained: Path, tmp_
     record = json.loads((child / "run.json").read_text())
     assert record["parent"] == {"checkpoint": str(step), "step": 8, "recipe": read_manifest(step).recipe}
     assert list(step_folders(child / "checkpoint")) == [3]
+
+
+@pytest.mark.parametrize("words", [["ls"], ["prune", "--keep", "1"], ["verify"], ["show"]])
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path, words: list[str]) -> None:
+    with pytest.raises(ProblemsFound) as found:
+        command.run([*words, str(tmp_path / "nowhere")])
+    assert found.value.exit_code == 4
+
+
+def test_nothing_is_pruned_below_a_run_that_trains(trained: Path) -> None:
+    with (trained / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for named in (trained, trained / "checkpoint"):
+            with pytest.raises(ProblemsFound, match="a run is training"):
+                command.run(["prune", str(named), "--keep", "1"])
+    assert len(step_folders(trained / "checkpoint")) == 3
+
+
+@pytest.mark.parametrize("words", [["ls"], ["verify"], ["show"], ["prune", "--keep", "1"]])
+def test_an_address_with_credentials_is_refused_without_showing_them(words: list[str]) -> None:
+    with pytest.raises(ProblemsFound, match=r"'memory://\*\*\*@bucket/run' is an address that cannot be used") as found:
+        command.run([*words, "memory://me:hunter2@bucket/run"])
+    assert "hunter2" not in str(found.value.problems)
 
 
 def test_a_run_that_trains_saves_when_it_is_asked(run: Run) -> None:

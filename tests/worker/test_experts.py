@@ -45,7 +45,7 @@ def test_the_bias_evens_experts_out(metrics: Metrics) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["deepseek_v3_debug", "gpt_oss_debug"])
+@pytest.mark.parametrize("name", ["deepseek_v3_debug", "gpt_oss_debug", "llama4_debug"])
 def test_the_debug_recipe_learns_the_tiny_corpus(name: str, tmp_path: Path) -> None:
     recipe, run = ROOT / "recipes" / f"{name}.yaml", tmp_path / "run"
     command = [sys.executable, "-m", "titanrun", "train", str(recipe), f"dump_folder={run}", "metrics.log_freq=1"]

@@ -40,7 +40,9 @@ def prune(arguments: list[str]) -> int:
         raise fail("usage", "--keep, --best and --every count checkpoints and steps", help="give numbers above zero")
     if not options.keep and not options.set_aside:
         raise fail("usage", "nothing says what to delete", help="give --keep K, --set-aside or both")
-    if isinstance(run, Path) and is_locked(run):
+    if not run.is_dir():
+        raise fail("checkpoint", f"there is no folder '{run}'", help="name a run directory, or the folder of its checkpoints")
+    if isinstance(run, Path) and any(map(is_locked, (run, *run.resolve().parents))):
         raise fail("conflict", f"a run is training in '{run}'", help="it prunes by itself: checkpoint.keep_latest_k")
     retention = Retention(options.keep, options.every, options.best)
     gone = [folder for step, folder in checkpoints_at(run).items() if step in retention.leaves_over(manifests(run))]

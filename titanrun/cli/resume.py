@@ -7,6 +7,7 @@ from pathlib import Path
 from titanrun.cli import train
 from titanrun.cli.arguments import Parser, split_overrides
 from titanrun.components.checkpoints.addresses import Place, is_address, place
+from titanrun.components.checkpoints.manifest import STEP_FOLDER, is_checkpoint
 from titanrun.config.emit import flow
 from titanrun.config.interpolate import escaped
 from titanrun.config.problems import fail
@@ -34,11 +35,13 @@ def resumed(named: Place) -> list[str]:
     """What `train` is told: which recipe, and where to go on."""
     if not named.is_dir():
         raise fail("file", f"there is no folder '{named}'", help="name a run directory, or a checkpoint")
-    if isinstance(named, Path) and (named / RESOLVED).is_file() and not is_step(named):
+    if isinstance(named, Path) and (named / RESOLVED).is_file() and not is_checkpoint(named) and not is_step(named):
         return [str(named / RESOLVED), setting("dump_folder", str(named))]
     checkpoint = checkpoint_at(named)
-    run = run_around(checkpoint)
-    if run is None and is_where_it_saves(checkpoint):
+    # one that was set aside has lost its name: its run does not count it among its own any more
+    has_name = STEP_FOLDER.fullmatch(checkpoint.name) is not None
+    run = run_around(checkpoint) if has_name else None
+    if run is None and has_name and is_where_it_saves(checkpoint):
         return [resolved_file(checkpoint), *older(checkpoint, checkpoints_at(checkpoint.parent))]
     if run is None:
         state = [setting("checkpoint.initial_load_path", absolute(checkpoint)), "checkpoint.initial_load_model_only=false"]

@@ -18,6 +18,9 @@ ASSIGNED = re.compile(
     r"""(?=[^\s"']*[0-9])(?=[^\s"']*[A-Za-z])[A-Za-z0-9+/=_.\-]{16,}""",
     re.IGNORECASE,
 )
+# of an address what says who asks, and what a signed one ends with; a path has made one slash of two
+WHO = re.compile(r"""([A-Za-z][A-Za-z0-9+.-]+:/{1,2})([^/\s@'"]+)(?=@)""")
+SIGNED = re.compile(r"""([A-Za-z][A-Za-z0-9+.-]+://[^\s?#'"]*[?#])([^\s'"]+)""")
 PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 
 
@@ -26,6 +29,20 @@ def masked(text: str, values: Collection[str]) -> str:
     for value in sorted(values, key=len, reverse=True):
         text = text.replace(value, MASK)
     return text
+
+
+def masked_addresses(text: str) -> str:
+    """A text in which no address says who asks: `s3://***@bucket/run`, `s3://bucket/run?***`."""
+    return SIGNED.sub(rf"\g<1>{MASK}", WHO.sub(rf"\g<1>{MASK}", text)) if ":/" in text else text
+
+
+def starred_addresses(line: str) -> str:
+    """The same for a line below which carets point at columns: a star for each character."""
+    if ":/" not in line:
+        return line
+    for pattern in (WHO, SIGNED):
+        line = pattern.sub(lambda found: found[1] + "*" * len(found[2]), line)
+    return line
 
 
 def likely_secrets(environment: Mapping[str, str]) -> frozenset[str]:

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from titanrun.config.masking import masked_addresses, starred_addresses
+
 Code = Literal[
     "syntax",
     "encoding",
@@ -54,13 +56,13 @@ class SourceText:
         return lines[number - 1] if 0 < number <= len(lines) else ""
 
     def shown_line(self, number: int) -> str:
-        """The line as messages show it: secrets as stars, everything else in its column."""
+        """The line as messages show it: secrets, and who asks in an address, as stars, everything else in its column."""
         text = self.line(number)
         for place in self.hidden:
             if place.line == number:
                 start, end = place.column - 1, max(place.column, place.end_column - 1)
                 text = text[:start] + "*" * len(text[start:end]) + text[end:]
-        return text
+        return starred_addresses(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,9 @@ class Related:
     message: str
     path: DataPath = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", masked_addresses(self.message))
+
 
 @dataclass(frozen=True, slots=True)
 class Fix:
@@ -97,7 +102,7 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One diagnostic. `message` and `help` are short, lower case, without a full stop."""
+    """One diagnostic. `message` and `help` are short, lower case, without a full stop; an address in them never says who asks."""
 
     code: Code
     message: str
@@ -111,6 +116,11 @@ class Problem:
     expected: str | None = None
     related: tuple[Related, ...] = field(default=())
     fix: Fix | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", masked_addresses(self.message))
+        if self.help is not None:
+            object.__setattr__(self, "help", masked_addresses(self.help))
 
     @property
     def label(self) -> str:

@@ -7,7 +7,8 @@ from textwrap import wrap
 from typing import Literal
 
 from titanrun.config.emit import flow
-from titanrun.config.problems import Fix, Origin, Problem
+from titanrun.config.masking import masked_addresses
+from titanrun.config.problems import Fix, Origin, Problem, Related
 from titanrun.config.tree import path_text
 
 Format = Literal["text", "json", "github", "sarif"]
@@ -72,10 +73,17 @@ def block(problem: Problem, style: dict[str, str], columns: int | None = None) -
         lines += snippet(origin, None if below else problem.help, style, style[problem.severity])
         lines += footnote("help", str(problem.help), columns) if below else []
     for related in problem.related:
-        place = str(related.origin) if related.origin else path_text(related.path)
-        lines += footnote(place, related.message, columns)
+        lines += related_lines(related, columns)
     lines += [f"  = note: included from {place}" for place in includes(origin)]
     return "\n".join(lines) + "\n"
+
+
+def related_lines(related: Related, columns: int | None) -> list[str]:
+    """What stands at a further place. One that nobody wrote has its path only, which the message may begin with."""
+    path = path_text(related.path)
+    if related.origin is None and related.message.startswith(f"{path} "):
+        return folded(f"  = {related.message}", columns)
+    return footnote(str(related.origin or path), related.message, columns)
 
 
 def footnote(head: str, text: str, columns: int | None) -> list[str]:
@@ -130,6 +138,7 @@ def shorten(value: object) -> str:
         text = flow(value)
     else:
         text = names[value] if value is None or isinstance(value, bool) else f"'{value}'" if isinstance(value, str) else str(value)
+    text = masked_addresses(text)
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from titanrun.components.checkpoints.addresses import Place, is_address
-from titanrun.components.checkpoints.manifest import is_checkpoint, step_folders
+from titanrun.components.checkpoints.manifest import MANIFEST_FILE, is_checkpoint, step_folders
 from titanrun.config.base import dump, nested
 from titanrun.config.counted import counted
 from titanrun.config.diff import Change, compare
@@ -36,6 +36,8 @@ RUN_JSON = "run.json"
 STATUS = "status.json"
 METRICS = "metrics.jsonl"
 LOCK = ".lock"
+# the second says so of one whose manifest is lost
+OF_A_CHECKPOINT = (MANIFEST_FILE, ".metadata")
 RUNS = "runs"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -64,6 +66,10 @@ def find_run_directory(resolved: Resolved, now: datetime) -> RunDirectory:
         refuse_another_run(resolved.run)
         return RunDirectory(path, "new")
     refuse_links_outside(path, resolved.run)
+    if any((path / name).exists() for name in OF_A_CHECKPOINT):
+        help = "name a new folder; titanrun resume goes on from a checkpoint"
+        message = f"'{path}' is a checkpoint, or what is left of one, and no run directory"
+        raise fail("file", message, path=("dump_folder",), origin=origin, help=help)
     if not (path / RESOLVED).is_file():
         help = "name an empty or a new folder"
         raise fail("file", f"'{path}' is not empty and holds no run", path=("dump_folder",), origin=origin, help=help)

@@ -16,12 +16,13 @@ MOST_HINTS = 3
 # these have the same meaning and unit as the field they stand for, so that `validate --fix` may write it
 SAME_MEANING = frozenset(
     (
-        *("block_size", "clip_grad_norm", "embed_dim", "epsilon", "evaluation", "first_k_dense_replace", "hidden_size", "learning_rate"),
+        *("attention_chunk_size", "block_size", "clip_grad_norm", "embed_dim", "epsilon", "evaluation", "first_k_dense_replace"),
+        *("hidden_size", "learning_rate"),
         *("log_interval", "lr_schedule", "max_grad_norm", "max_steps", "micro_batch_size", "moe_intermediate_size", "n_embd", "n_group"),
         *("n_head", "n_layer", "n_routed_experts", "n_shared_experts", "norm_topk_prob", "num_attention_heads", "num_experts_per_tok"),
         *("num_heads", "num_hidden_layers", "num_key_value_heads", "num_kv_heads", "num_layers", "num_steps", "optim", "optimiser"),
         *("per_device_train_batch_size", "random_seed", "routed_scaling_factor", "run_name", "save_steps", "scoring_func"),
-        *("sequence_length", "topk_group", "train_steps", "wd"),
+        *("sequence_length", "topk_group", "train_steps", "use_qk_norm", "wd"),
     )
 )
 
@@ -29,6 +30,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "accumulate_grad_batches": ("global_batch_size",),
     "activation_checkpointing": ("activation_checkpoint",),
     "arch": ("name", "flavor"),
+    "attention_chunk_size": ("fixed_attn_block_size",),
     "batch_size": ("local_batch_size", "global_batch_size"),
     "betas": ("beta1", "beta2"),
     "bf16": ("mixed_precision_param",),
@@ -56,6 +58,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "gradient_clipping": ("max_norm",),
     "hidden_size": ("dim",),
     "intermediate_size": ("hidden_dim",),
+    "intermediate_size_mlp": ("hidden_dim",),
     "keep": ("keep_latest_k",),
     "layers": ("n_layers",),
     "learning_rate": ("lr",),
@@ -79,6 +82,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "n_layer": ("n_layers",),
     "n_routed_experts": ("num_experts",),
     "n_shared_experts": ("num_shared_experts",),
+    "no_rope_layer_interval": ("every_n_layers_nope",),
     "norm_topk_prob": ("route_norm",),
     "num_attention_heads": ("n_heads",),
     "num_epochs": ("epochs",),
@@ -117,6 +121,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "train_tokens": ("tokens",),
     "trainer": ("training", "kind"),
     "type": ("name",),
+    "use_qk_norm": ("qk_norm",),
     "val": ("validation",),
     "warmup": ("warmup_steps",),
     "wd": ("weight_decay",),

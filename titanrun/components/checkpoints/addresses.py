@@ -29,6 +29,7 @@ CREDENTIALS = re.compile(r"[^/]*://[^/]*@|.*[?#]")
 # what each store needs beside fsspec, and the extra of titanrun that brings it
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs"}
 EXTRAS = {"s3fs": "s3", "gcsfs": "gcs", "adlfs": "azure"}
+WITHOUT_CREDENTIALS = "write the bucket and the path only; the store's own environment variables say who you are"
 COPY_BYTES = 16 * 1024**2
 
 
@@ -159,9 +160,11 @@ Place: TypeAlias = Path | Address
 
 
 def place(text: str) -> Place:
-    """The folder or the address that is named. A file:// address is a folder."""
+    """The folder or the address that is named. A file:// address is a folder. Raises a problem where an address says who asks."""
     if not is_address(text):
         return Path(text)
+    if CREDENTIALS.match(text):
+        raise fail("usage", f"'{text}' is an address that cannot be used", help=WITHOUT_CREDENTIALS)
     if text.startswith("file:"):
         return Path(text.removeprefix("file:").removeprefix("//"))
     store, _, rest = text.partition(":")
@@ -239,8 +242,7 @@ def opened(store: str) -> Any:
 def without_credentials(text: str) -> str:
     """An address that says where, and not who."""
     if is_address(text) and (CREDENTIALS.match(text) or ".." in PurePath(text).parts or not text.partition(":")[2].strip("/")):
-        help = "write the bucket and the path only; the store's own environment variables say who you are"
-        raise PydanticCustomError("an_address_without_credentials", "is an address that cannot be used", {"help": help})
+        raise PydanticCustomError("an_address_without_credentials", "is an address that cannot be used", {"help": WITHOUT_CREDENTIALS})
     return text
 
 

@@ -1,0 +1,6 @@
+"""How Llama 4 is split over ranks, as data."""
+
+from titanrun.distributed.tensor_parallel import Plan
+from titanrun.models.shared.parallelize import DECODER, MIXTURE_OF_EXPERTS
+
+TENSOR_PLAN: Plan = {**DECODER, **MIXTURE_OF_EXPERTS}
