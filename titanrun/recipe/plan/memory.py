@@ -7,6 +7,7 @@ and values, the attention's output before and after it is laid out for the proje
 
 from dataclasses import dataclass
 
+from titanrun.recipe.plan.activations import kept, microbatches_kept
 from titanrun.recipe.plan.layout import Layout, Part
 
 # of the estimate of activations, against what autograd keeps: tests/recipe/plan compares them
@@ -87,18 +88,11 @@ def gathered(layout: Layout, parts: list[Part]) -> Item:
 
 
 def activations(layout: Layout, rank: int, parts: list[Part]) -> Item:
-    """What the layers keep for the backward pass, for every microbatch that is in flight."""
+    """What the layers keep for the backward pass, for every microbatch that is in flight, and a layer that is recomputed."""
+    layer, in_flight = kept(layout), microbatches_kept(layout, rank)
     layers = sum(is_layer(layout, part) for part in parts)
-    stream, split = layout.run.model.kept_widths()
-    section, degrees = layout.run.parallelism, layout.degrees
-    shared = degrees.tensor if section.enable_sequence_parallel else 1
-    whole = stream / shared + split / degrees.tensor
-    dim = layout.run.model.stream_width()
-    full = layout.run.activation_checkpoint.name == "full"
-    # a layer that is computed again keeps its input, and one layer at a time keeps everything
-    per_token = layers * dim / shared + whole if full else layers * whole
-    in_flight = min(layout.microbatches, degrees.pipeline - rank)
-    tokens = layout.tokens_per_pass // layout.microbatches * in_flight
+    per_token = layer.of_layers(layers) + layer.while_recomputing / in_flight
+    tokens = round(layout.tokens_per_pass // layout.microbatches * in_flight)
     words = f"{tokens:,} tokens x {per_token:,.0f} x {layout.compute_bytes} bytes"
     return Item("activations", round(tokens * per_token * layout.compute_bytes), f"{words}, +-{ERROR_BAND:.0%}")
 
