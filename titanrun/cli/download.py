@@ -1,7 +1,6 @@
 """`titanrun download`: a model's files from the Hugging Face Hub into a folder, with their digests written down."""
 
 import json
-import os
 from pathlib import Path
 
 import xxhash
@@ -16,6 +15,7 @@ from huggingface_hub.errors import (
 from titanrun.cli.arguments import Parser
 from titanrun.config.counted import counted
 from titanrun.config.problems import ProblemsFound, fail
+from titanrun.launch.environment import environment
 
 SUMMARY = (
     "Fetch a model from the Hugging Face Hub into a folder that model.hf_assets_path and `titanrun generate` take. What is there "
@@ -78,7 +78,7 @@ def refusal(error: Exception, repository: str, revision: str) -> ProblemsFound:
         return fail("file", f"the Hub has no model '{repository}'", help="check the name; a private one needs HF_TOKEN")
     if isinstance(error, HFValidationError):
         return fail("usage", f"'{repository}' is no name of a model", help="write OWNER/NAME")
-    where = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    where = environment().get("HF_ENDPOINT", "https://huggingface.co")
     return fail(
         "file", f"{repository} could not be fetched from {where}: {str(error).splitlines()[0]}", help="run the same command again to go on"
     )
