@@ -159,7 +159,8 @@ class SumsUp(ParallelStyle):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         def gather(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-            whole = gathered_stream(arguments[0], device_mesh, self.stream)
+            # its parts are compiled one by one, and read views of it: as in AwaitedRows
+            whole = gathered_stream(arguments[0], device_mesh, self.stream, wait=True)
             # each rank's gradient is of its own summand
             return whole.to_local(grad_placements=[Partial()]), *arguments[1:]
 
@@ -214,11 +215,11 @@ class SplitExperts(ParallelStyle):
         return module
 
 
-def gathered_stream(stream: Tensor, mesh: DeviceMesh, placed: Placement) -> DTensor:
-    """The whole of the stream on each rank, as a DTensor whose gradients may be summands."""
+def gathered_stream(stream: Tensor, mesh: DeviceMesh, placed: Placement, *, wait: bool = False) -> DTensor:
+    """The whole of the stream on each rank, as a DTensor whose gradients may be summands; it may still be under way unless `wait`."""
     if not isinstance(stream, DTensor):
         stream = DTensor.from_local(stream, mesh, [placed], run_check=False)
-    return stream.redistribute(placements=[Replicate()], async_op=True)
+    return stream.redistribute(placements=[Replicate()], async_op=not wait)
 
 
 def place_weights(module: nn.Module, mesh: DeviceMesh, placements: Mapping[str, Placement]) -> None:

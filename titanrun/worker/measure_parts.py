@@ -46,7 +46,7 @@ def of_one_stage(recipe: Recipe) -> Recipe:
     ranks = recipe.parallelism.pipeline_parallel_degree
     data["parallelism"] |= {"pipeline_parallel_degree": 1, "module_fqns_per_model_part": None, "pipeline_parallel_layers_per_stage": None}
     data["training"]["global_batch_size"] = recipe.training.global_batch_size
-    if are_alike(recipe) or ranks > 1:
+    if "n_layers" in data["model"] and (are_alike(recipe) or ranks > 1):
         data["model"]["n_layers"] = 1 if are_alike(recipe) else recipe.model.layer_count()
     return Recipe.model_validate(data)
 
@@ -63,11 +63,12 @@ def are_alike(recipe: Recipe) -> bool:
 
 
 def measured(model: nn.Module) -> dict[str, Any]:
-    """The sizes of the embedding, of each layer, and of norm and head together. A matrix that two share counts once, in the embedding."""
+    """The sizes of the embedding, of each layer, and of all the rest together: norm, head, and what else a model has. A matrix that two
+    share counts once, in the embedding."""
     seen: set[int] = set()
     embedding = sizes(model.tok_embeddings.parameters(), seen)
     layers = [sizes(layer.parameters(), seen) for layer in model.layers.children()]
-    return {"embedding": embedding, "layers": layers, "head": sizes([*model.norm.parameters(), *model.output.parameters()], seen)}
+    return {"embedding": embedding, "layers": layers, "head": sizes(model.parameters(), seen)}
 
 
 def sizes(parameters: Iterable[nn.Parameter], seen: set[int]) -> Sizes:
