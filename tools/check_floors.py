@@ -63,7 +63,7 @@ MAY_IMPORT = {
     "E3": {"D0", "D1", "E1", "E2", "E3"},
     "E4": {"D0", "D1", "D2", "E1", "E2", "E3", "E4"},
 }
-HEAVY = {"torch", "torchao", "datasets", "transformers", "tokenizers", "safetensors", "numpy", "rich", "tensorboard"}
+HEAVY = {"torch", "torchao", "datasets", "transformers", "tokenizers", "safetensors", "numpy", "rich", "tensorboard", "wandb", "mlflow"}
 # where a function may import: the registry finds components by name, the command line loads one command
 FUNCTION_IMPORTS_ALLOWED = ("titanrun.config.registry", "titanrun.cli")
 ENVIRONMENT_READERS = {"titanrun.launch.environment", "titanrun.distributed.environment"}

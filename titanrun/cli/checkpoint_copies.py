@@ -12,9 +12,12 @@ from titanrun.launch.environment import environment
 from titanrun.recipe.resolve import resolve
 from titanrun.recipe.saved import checkpoint_at
 
-EXAMPLES = """  titanrun checkpoint export runs/first out --to hf --dtype bfloat16
-  titanrun checkpoint export runs/first/checkpoint/step-40 weights.pt --to torch
+EXAMPLES = """  titanrun checkpoint export runs/first out --format hf --dtype bfloat16
+  titanrun checkpoint export runs/first/checkpoint/step-40 weights.pt --format torch
+  titanrun checkpoint export runs/tuned adapter --format hf              adapters alone, for peft
+  titanrun checkpoint export runs/tuned out --format hf --merge          adapters within the weights
   titanrun checkpoint import models/llama recipe.yaml out --from hf
+  titanrun checkpoint import adapter recipe.yaml out --from peft
   titanrun checkpoint import outputs/checkpoint/step-1000 recipe.yaml out --from torchtitan
   titanrun train recipe.yaml checkpoint.initial_load_path=out/step-0"""
 DTYPES = ("float32", "bfloat16", "float16")
@@ -29,11 +32,12 @@ def export(arguments: list[str]) -> int:
     parser.add_argument("place", metavar="checkpoint", help="a checkpoint, or a run directory for its newest one")
     parser.add_argument("out", help="what to write; it may not exist")
     parser.add_argument(
-        "--to",
+        "--format",
         required=True,
         choices=("hf", "safetensors", "torch"),
-        help="a folder for transformers, one of safetensors, or one torch file",
+        help="a folder for transformers (of adapters: for peft), one of safetensors, or one torch file",
     )
+    parser.add_argument("--merge", action="store_true", help="adapters become part of the weights beside which they are")
     parser.add_argument("--dtype", choices=DTYPES, help="type of the weights; default: as they are saved")
     parser.add_argument("--shard-bytes", type=int, default=SHARD_BYTES, metavar="N", help="largest file, for hf and safetensors (5 GB)")
     options = parser.parse_args(arguments)
@@ -41,18 +45,18 @@ def export(arguments: list[str]) -> int:
         raise fail("usage", f"'{options.out}' is an address, and exports are written on this machine", help="name a path, then copy it")
     refuse_existing(Path(options.out))
     checkpoint = checkpoint_at(place(options.place))
-    asked = {"dtype": options.dtype, "shard_bytes": options.shard_bytes}
-    return in_worker({"do": "export", "checkpoint": str(checkpoint), "out": options.out, "to": options.to, **asked})
+    asked = {"merge": options.merge, "dtype": options.dtype, "shard_bytes": options.shard_bytes}
+    return in_worker({"do": "export", "checkpoint": str(checkpoint), "out": options.out, "format": options.format, **asked})
 
 
 def take_in(arguments: list[str]) -> int:
     """Make a checkpoint of weights from elsewhere."""
     overrides, others = split_overrides(arguments)
     parser = Parser("checkpoint import", "Make a checkpoint, step 0, of weights from elsewhere, for runs to start from.", EXAMPLES)
-    parser.add_argument("source", help="a Hugging Face folder, a checkpoint of torchtitan, or a checkpoint of another run")
+    parser.add_argument("source", help="a Hugging Face folder, a checkpoint of torchtitan or of another run, or adapters that peft saved")
     parser.add_argument("recipe", help="the recipe whose model takes them")
     parser.add_argument("out", help="the folder to write step-0 into")
-    parser.add_argument("--from", dest="origin", required=True, choices=("hf", "torchtitan", "titanrun"))
+    parser.add_argument("--from", dest="origin", required=True, choices=("hf", "torchtitan", "titanrun", "peft"))
     parser.takes_overrides()
     options = parser.parse_args(others)
     if not place(options.source).is_dir():

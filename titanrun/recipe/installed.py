@@ -33,6 +33,12 @@ def packages() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+def is_installed(package: str) -> bool:
+    """Whether a package can be imported. A folder of its name without code, such as the files that wandb leaves, is none."""
+    spec = find_spec(package)
+    return spec is not None and spec.origin is not None
+
+
 def code_digest() -> str:
     """Of titanrun's own modules, flavors and data: in a clone the version alone does not say what runs."""
     found = xxhash.xxh3_128()

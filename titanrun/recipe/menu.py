@@ -25,6 +25,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.experts",
     "titanrun.recipe.rules.compiled",
     "titanrun.recipe.rules.converters",
+    "titanrun.recipe.rules.adapters",
     "titanrun.recipe.rules.recomputing",
     "titanrun.recipe.rules.attention",
     "titanrun.recipe.rules.model",

@@ -53,6 +53,8 @@ def of_one_stage(recipe: Recipe) -> Recipe:
 
 def are_alike(recipe: Recipe) -> bool:
     """Whether all layers have the same weights in the same shapes."""
+    if any("layers." in pattern for converter in recipe.converters for found in converter.patterns.values() for pattern in found):
+        return False
     layers: dict[str, dict[str, Any]] = {}
     for name, shape in recipe.model.parameter_shapes().items():
         first, _, rest = name.partition(".")
@@ -72,12 +74,13 @@ def measured(model: nn.Module) -> dict[str, Any]:
 
 
 def sizes(parameters: Iterable[nn.Parameter], seen: set[int]) -> Sizes:
-    """Elements of the whole, of what this rank keeps, and of what it computes with."""
-    total = [0, 0, 0]
+    """Elements of the whole, of what this rank keeps, and of what it computes with; and those of the first two that are trained."""
+    total = [0, 0, 0, 0, 0]
     for parameter in parameters:
         if id(parameter) not in seen:
             seen.add(id(parameter))
-            for position, count in enumerate((parameter.numel(), own_part(parameter).numel(), gathered(parameter))):
+            whole, kept, is_trained = parameter.numel(), own_part(parameter).numel(), int(parameter.requires_grad)
+            for position, count in enumerate((whole, kept, gathered(parameter), whole * is_trained, kept * is_trained)):
                 total[position] += count
     return total
 

@@ -12,7 +12,7 @@ from titanrun.recipe.plan.traffic import bubble, traffic
 from titanrun.recipe.resolve import resolve
 
 DIM, VOCABULARY, LAYERS = 64, 96, 4
-LAYER = Part(whole=1000, kept=250, gathered=500)
+LAYER = Part(whole=1000, kept=250, gathered=500, whole_trained=1000, trained=250)
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def laid_out(tmp_path):
         training = "{dataset: {name: tokens, path: x.npy}, local_batch_size: 4, seq_len: 32, steps: 100}"
         recipe.write_text(f"version: 1\nmodel: {model}\ntraining: {training}\n")
         run = resolve(str(recipe), list(overrides), environment={}, ranks=ranks).run
-        embedding, head = Part(800, 200, 400), Part(900, 225, 450)
+        embedding, head = Part(800, 200, 400, 800, 200), Part(900, 225, 450, 900, 225)
         return Layout(run, Degrees(**degrees), embedding, [LAYER] * LAYERS, head)
 
     return make

@@ -15,17 +15,20 @@ BYTES = {"float32": 4, "bfloat16": 2}
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The embedding, one layer, or norm and output head: elements of the whole, of the part one rank keeps, and gathered to compute."""
+    """The embedding, one layer, or norm and output head: elements of the whole, of the part one rank keeps, and gathered to compute; and
+    how many of the first two are trained."""
 
     whole: int
     kept: int
     gathered: int
+    whole_trained: int
+    trained: int
 
     def __add__(self, other: "Part") -> "Part":
-        return Part(self.whole + other.whole, self.kept + other.kept, self.gathered + other.gathered)
+        return Part(*(getattr(self, field) + getattr(other, field) for field in self.__slots__))
 
 
-NOTHING = Part(0, 0, 0)
+NOTHING = Part(0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
