@@ -71,9 +71,10 @@ FUNCTION_IMPORTS_ALLOWED = ("titanrun.config.registry", "titanrun.cli")
 ENVIRONMENT_READERS = {"titanrun.launch.environment", "titanrun.distributed.environment"}
 # the rim of each wing; stores, whose libraries share no exception;
 # trackers, which are foreign code that must not stop a run; a library that raises nothing narrower; ranks that
-# would wait for ever for one that failed
+# would wait for ever for one that failed; the Hub's library, whose HTTP client changes
 MAY_CATCH_ALL = {
     "titanrun.worker.main",
+    "titanrun.cli.download",
     "titanrun.cli.guard",
     "titanrun.components.checkpoints.addresses",
     "titanrun.components.metrics.background",

@@ -64,7 +64,8 @@ class TokenizerFolder:
 def open_folder(path: Path) -> TokenizerFolder:
     """The tokenizer folder at `path`. Raises a data problem, placed at `path` of the tokenizer's config, where there is none."""
     if not path.exists():
-        raise fail("data", f"there is no folder '{path}'", path=("path",), help="name the folder that holds tokenizer.json")
+        help = f"name the folder that holds tokenizer.json; titanrun download OWNER/NAME -o {path} fetches one"
+        raise fail("data", f"there is no folder '{path}'", path=("path",), help=help)
     if not path.is_dir():
         raise fail("data", f"'{path}' is a file, not a folder", path=("path",), help=f"name the folder that holds it: {path.parent}")
     whole = (path / TOKENIZER_JSON).is_file()
