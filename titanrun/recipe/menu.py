@@ -30,6 +30,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.attention",
     "titanrun.recipe.rules.model",
     "titanrun.recipe.rules.data",
+    "titanrun.recipe.rules.chat",
     "titanrun.recipe.rules.schedule",
     "titanrun.recipe.rules.checkpoint",
     "titanrun.recipe.rules.optimizer",

@@ -29,7 +29,8 @@ HARMLESS = frozenset(HARMLESS_KEYS.split())
 def load_config_json(folder: str | None, *, at: DataPath = FOLDER) -> dict[str, Any]:
     """The mapping in `folder`/config.json, or in the file itself where that is named. Raises ProblemsFound at `at` where there is none."""
     if folder is None:
-        raise fail("missing-key", "flavor auto needs hf_assets_path", path=at, help="name the folder that holds config.json")
+        help = "name the folder that holds config.json; titanrun download fetches one"
+        raise fail("missing-key", "flavor auto needs hf_assets_path", path=at, help=help)
     path = Path(folder) if folder.endswith(".json") else Path(folder) / "config.json"
     try:
         written = json.loads(path.read_text(encoding="utf-8"))
