@@ -15,6 +15,7 @@ FLOORS = [
     ("titanrun.recipe", "D2"),
     ("titanrun.cli", "D3"),
     ("titanrun.launch", "D3"),
+    ("titanrun.ledger", "D3"),
     ("titanrun.sweep", "D3"),
     ("titanrun.__main__", "D3"),
     ("titanrun.distributed", "E1"),
@@ -34,7 +35,10 @@ DESCRIPTION_BESIDE_EXECUTION = {
     "titanrun.components.checkpoints.quantization",
     "titanrun.components.checkpoints.retention",
     "titanrun.components.checkpoints.whole_folder",
+    "titanrun.components.data.chat_layouts",
+    "titanrun.components.data.source_files",
     "titanrun.components.metrics.jsonl",
+    "titanrun.components.metrics.readings",
     "titanrun.components.optimizers.claims",
     "titanrun.components.schedules.decays",
     "titanrun.components.schedules.one_cycle",
@@ -61,15 +65,16 @@ MAY_IMPORT = {
     "E3": {"D0", "D1", "E1", "E2", "E3"},
     "E4": {"D0", "D1", "D2", "E1", "E2", "E3", "E4"},
 }
-HEAVY = {"torch", "torchao", "datasets", "transformers", "tokenizers", "safetensors", "numpy", "rich", "tensorboard"}
+HEAVY = {"torch", "torchao", "datasets", "transformers", "tokenizers", "safetensors", "numpy", "rich", "tensorboard", "wandb", "mlflow"}
 # where a function may import: the registry finds components by name, the command line loads one command
 FUNCTION_IMPORTS_ALLOWED = ("titanrun.config.registry", "titanrun.cli")
 ENVIRONMENT_READERS = {"titanrun.launch.environment", "titanrun.distributed.environment"}
 # the rim of each wing; stores, whose libraries share no exception;
 # trackers, which are foreign code that must not stop a run; a library that raises nothing narrower; ranks that
-# would wait for ever for one that failed
+# would wait for ever for one that failed; the Hub's library, whose HTTP client changes
 MAY_CATCH_ALL = {
     "titanrun.worker.main",
+    "titanrun.cli.download",
     "titanrun.cli.guard",
     "titanrun.components.checkpoints.addresses",
     "titanrun.components.metrics.background",

@@ -118,6 +118,7 @@ def test_cp_keeps_comments_and_never_overwrites(tmp_path: Path) -> None:
         (["train"], "the following arguments are required: recipe"),
         (["train", "nowhere.yaml"], "nowhere.yaml"),
         (["train", "."], "is a directory"),
+        (["plan", DEBUG, "\n"], "unexpected argument ''\n  = help: see titanrun plan --help"),
         (["validate", DEBUG, "--levle", "rules"], "unknown option '--levle'\n  = help: did you mean '--level'?"),
         (["train", DEBUG, "training.stepz=3"], "did you mean 'steps'?"),
     ],

@@ -27,6 +27,7 @@ CALLS = {
     "doctor": ["--no-training"],
     "completion": ["bash"],
     "schema": [],
+    "runs": ["ls", "."],
 }
 
 

@@ -41,8 +41,9 @@ class KeeperConfig(TrackerConfig):
 
 
 class Keeper:
-    def __init__(self, config, *, run_dir):
+    def __init__(self, config, *, run_dir, tracked):
         Path(config.received).write_text(config.api_key)
+        (run_dir / "told.txt").write_text(repr(tracked))
         logging.getLogger("titanrun.keeper").warning("opening with %s, as %r", config.api_key, config)
         logging.getLogger("titanrun.keeper").warning("a library says %s", os.environ["OTHER_TOKEN"])
         if config.breaks:

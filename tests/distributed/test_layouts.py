@@ -21,6 +21,10 @@ ETP2 = "parallelism.expert_tensor_parallel_degree=2"
 EP2, EP4 = "parallelism.expert_parallel_degree=2", "parallelism.expert_parallel_degree=4"
 TP2 = "parallelism.tensor_parallel_degree=2"
 WHOLE_STREAM = "parallelism.enable_sequence_parallel=false"
+TRANSFORMERS = "model={{name: transformers, path: {}}}"
+MISTRAL, GPT2, MIXTRAL = (
+    [TRANSFORMERS.format(Path(__file__).parents[1] / f"models/transformers/{name}.json")] for name in ("mistral", "gpt2", "mixtral")
+)
 UNTIED = "model.tie_word_embeddings=false"
 ODD = "model.vocab_size=2049"
 COMPILED = ["compile={enable: true, backend: aot_eager}"]
@@ -58,7 +62,7 @@ GPT_OSS = (
 # rows are cut into blocks of 16 tokens in all layers but one, which sharpens attention every 8 tokens
 LLAMA4_PATTERN = "every_n_layers_nope: 4, first_nope_layer: 2, fixed_attn_block_size: 16, qk_norm: true, attn_scale: 0.3, floor_scale: 8"
 LLAMA4_SIZES = (
-    "dim: 64, n_layers: 4, n_heads: 4, n_kv_heads: 2, feed_forward: {hidden_dim: 96}, moe: {num_experts: 4, top_k: 2, hidden_dim: 64}"
+    "dim: 32, n_layers: 4, n_heads: 4, n_kv_heads: 2, feed_forward: {hidden_dim: 96}, moe: {num_experts: 4, top_k: 2, hidden_dim: 64}"
 )
 LLAMA4 = (f"model={{name: llama4, flavor: debugmodel_irope, {LLAMA4_SIZES}, {LLAMA4_PATTERN}}}", LARGE_EPS)
 # documents of the tiny corpus are about a hundred tokens long
@@ -102,6 +106,13 @@ LAYOUTS = [
     case("fsdp2_compiled_memory_budget", nproc=2, overrides=[*COMPILED, "activation_checkpoint=memory_budget"], slow=True),
     case("compiled_longer_held_out_rows", nproc=1, overrides=COMPILED, base=["validation.seq_len=96"], slow=True),
     case("compiled_inductor", nproc=1, overrides=["compile.enable=true"], slow=True),
+    case("fsdp2_mistral", nproc=2, base=MISTRAL, slow=True),
+    case("fsdp2_mistral_compiled_operations_recomputed", nproc=2, overrides=[*COMPILED, OPERATIONS], base=MISTRAL, slow=True),
+    case("fsdp2_gpt2_tied_recomputed", nproc=2, overrides=["activation_checkpoint=full"], base=GPT2, slow=True),
+    case("hsdp2x2_gpt2_tied", nproc=4, overrides=[DDP2], base=GPT2, slow=True),
+    case("fsdp2_mistral_offload", nproc=2, overrides=["training.enable_cpu_offload=true"], base=MISTRAL, slow=True),
+    case("fsdp2_mixtral", nproc=2, base=MIXTRAL, slow=True),
+    case("ddp2_mixtral", nproc=2, overrides=[DDP2], base=MIXTRAL, slow=True),
     case("fsdp3_uneven", nproc=3, base=["training.global_batch_size=6"], slow=True),
     case("fsdp2_tied", nproc=2, base=["model.tie_word_embeddings=true"], slow=True),
     case("fsdp2_unclipped", nproc=2, base=["training.max_norm=null"], slow=True),
@@ -240,6 +251,8 @@ LAYOUTS = [
     case("llama4_cp2", nproc=2, base=LLAMA4, overrides=[CP2], slow=True),
     case("llama4_cp2_ep2_alltoall", nproc=2, base=LLAMA4, overrides=[CP2, EP2, BY_HEADS], slow=True),
     case("llama4_pp2_zbv", nproc=2, base=LLAMA4, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES], slow=True),
+    case("llama4_tp2_pp2_compiled", nproc=4, base=LLAMA4, overrides=[*COMPILED, TP2, *pipeline(2)], slow=True),
+    case("llama4_fsdp2_tp2_pp2_ep4_compiled", nproc=8, base=LLAMA4, overrides=[*COMPILED, TP2, *pipeline(2), EP4], slow=True),
     case("llama4_fsdp2_tp2_ep2_etp2", nproc=4, base=LLAMA4, overrides=[TP2, EP2, ETP2], slow=True),
     case("hsdp2x2_ep2", nproc=4, base=EXPERTS, overrides=[EP2, DDP2], slow=True),
     case("fsdp2_deepseek_v3_recomputed", nproc=2, base=DEEPSEEK, overrides=["activation_checkpoint=full"], slow=True),

@@ -1,23 +1,34 @@
 """What `titanrun plan` says a rank keeps is what the ranks of a real run keep, within 5%; what it says layers keep, autograd keeps."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import CheckpointPolicy
 
 from tests.distributed.ranks import TEXT, train
+from titanrun.distributed.activation_checkpoint import Choice, product_shapes
+from titanrun.distributed.degrees import Degrees
 from titanrun.distributed.shards import own_part
 from titanrun.models.deepseek_v3.model import DeepseekV3
 from titanrun.models.llama3.model import Llama3
 from titanrun.models.qwen3.model import Qwen3
+from titanrun.recipe.plan.activations import kept as kept_of
+from titanrun.recipe.plan.layout import NOTHING, Layout
 from titanrun.recipe.plan.memory import ERROR_BAND
 from titanrun.recipe.resolve import resolve
 from titanrun.training.trainer import Trainer
 
+ROOT = Path(__file__).parents[2]
 TOLERANCE = 0.05
 TP2 = "parallelism.tensor_parallel_degree=2"
 PP2 = "parallelism.pipeline_parallel_degree=2"
@@ -36,6 +47,21 @@ LAYOUTS: list[Any] = [
     pytest.param(4, [REPLICAS], id="hsdp2x2", marks=SLOW),
     pytest.param(4, [TP2], id="fsdp2_tp2", marks=SLOW),
 ]
+
+DOCUMENTED = re.findall(
+    r"^\$ titanrun (plan (?:.*\\\n)*.*)\n((?:.*\n)*?)```$", (ROOT / "docs" / "parallelism.md").read_text(), re.MULTILINE
+)
+FAMILIES = pytest.mark.parametrize(
+    ("family", "model"),
+    [
+        (Llama3, "{name: llama3, flavor: debugmodel}"),
+        (Qwen3, "{name: qwen3, flavor: debugmodel}"),
+        (Qwen3, "{name: qwen3, flavor: debugmodel_moe, moe: {num_experts: 8, top_k: 2}}"),
+        (DeepseekV3, "{name: deepseek_v3, flavor: debugmodel, n_dense_layers: 0, q_lora_rank: 128}"),
+        (DeepseekV3, "{name: deepseek_v3, flavor: debugmodel, n_dense_layers: 6}"),
+    ],
+    ids=["llama3", "qwen3", "experts", "deepseek_v3", "latent attention"],
+)
 
 
 def kept(trainer: Trainer) -> dict[str, int]:
@@ -70,23 +96,26 @@ def test_a_rank_keeps_what_the_plan_says(nproc: int, overrides: list[str], tmp_p
     assert said["gradients"] == said["weights"]
 
 
-@pytest.mark.parametrize(
-    ("family", "model"),
-    [
-        (Llama3, "{name: llama3, flavor: debugmodel}"),
-        (Qwen3, "{name: qwen3, flavor: debugmodel}"),
-        (Qwen3, "{name: qwen3, flavor: debugmodel_moe, moe: {num_experts: 8, top_k: 2}}"),
-        (DeepseekV3, "{name: deepseek_v3, flavor: debugmodel, n_dense_layers: 0, q_lora_rank: 128}"),
-        (DeepseekV3, "{name: deepseek_v3, flavor: debugmodel, n_dense_layers: 6}"),
-    ],
-    ids=["llama3", "qwen3", "experts", "deepseek_v3", "latent attention"],
-)
-def test_layers_keep_what_the_formula_says(family: Any, model: str, tmp_path: Path) -> None:
-    recipe = tmp_path / "recipe.yaml"
+def built_of(family: Any, model: str, folder: Path, *overrides: str) -> tuple[Any, Any]:
+    """The run of a recipe in fp32, and its model with weights."""
+    recipe = folder / "recipe.yaml"
     recipe.write_text(f"version: 1\nmodel: {model}\ntraining: {{dataset: tiny, mixed_precision_param: float32}}\n")
-    run = resolve(str(recipe), [], environment={}).run
+    run = resolve(str(recipe), overrides, environment={}).run
     built = family(run.model, seq_len=64)
     built.init_weights()
+    return run, built
+
+
+def through_a_layer(run: Any, built: Any) -> torch.Tensor:
+    """What the last layer makes of two rows of 64 tokens."""
+    stream = torch.randn(2, 64, run.model.stream_width(), requires_grad=True)
+    out: torch.Tensor = list(built.layers.values())[-1](stream, built.rope_rows(64, None), None)
+    return out
+
+
+@FAMILIES
+def test_layers_keep_what_the_formula_says(family: Any, model: str, tmp_path: Path) -> None:
+    run, built = built_of(family, model, tmp_path)
     held: dict[int, int] = {}
     weights = {weight.untyped_storage().data_ptr() for weight in (*built.parameters(), *built.buffers())}
 
@@ -96,8 +125,52 @@ def test_layers_keep_what_the_formula_says(family: Any, model: str, tmp_path: Pa
             held[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    stream = torch.randn(2, 64, run.model.stream_width(), requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        out = next(iter(built.layers.values()))(stream, built.rope_rows(64, None), None)
+        out = through_a_layer(run, built)
     assert out.requires_grad
     assert sum(held.values()) == pytest.approx(2 * 64 * 4 * sum(run.model.kept_widths()), rel=ERROR_BAND)
+
+
+def test_the_documentation_plans_what_it_promises() -> None:
+    sizes = [re.search(r"--world-size (\d+)", command) for command, _ in DOCUMENTED]
+    assert [size and size[1] for size in sizes] == ["8", "256", "512"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "text"), DOCUMENTED, ids=["8B", "70B", "405B"])
+def test_the_documentation_shows_what_plan_prints(command: str, text: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "titanrun", *shlex.split(command.replace("\\\n", " "))], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout + done.stderr == text
+
+
+class Keeping(TorchDispatchMode):
+    """Adds up what selective checkpointing keeps of the operations of one pass, by its own choice."""
+
+    def __init__(self, shapes: frozenset[torch.Size]) -> None:
+        super().__init__()
+        self.choice = Choice(shapes)
+        self.bytes = 0
+        self.has_kernel = False
+
+    def __torch_dispatch__(self, operation: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        found = operation(*arguments, **(options or {}))
+        self.has_kernel |= "attention" in operation.name()
+        if self.choice(SimpleNamespace(is_recompute=False), operation, *arguments, **(options or {})) == CheckpointPolicy.MUST_SAVE:
+            self.bytes += sum(map(nbytes, tree_leaves(found)))
+        return found
+
+
+@FAMILIES
+def test_operations_keep_what_the_formula_says(family: Any, model: str, tmp_path: Path) -> None:
+    run, built = built_of(family, model, tmp_path, "activation_checkpoint={name: selective, selective_ac_option: op}")
+    layer = list(built.layers.values())[-1]
+    wanted = run.activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns
+    with Keeping(product_shapes(layer, "layers.0", wanted)) as keeping:
+        through_a_layer(run, built)
+    layout = Layout(run, Degrees(), NOTHING, [NOTHING], NOTHING)
+    # where keys are wider than values, a CPU has no kernel for attention, and the products instead are not kept
+    attended = 0 if keeping.has_kernel else layer.attention.wo.in_features
+    measured = keeping.bytes + 2 * 64 * 4 * (run.model.stream_width() + attended)
+    assert measured == pytest.approx(2 * 64 * 4 * kept_of(layout).partly, rel=0.02)

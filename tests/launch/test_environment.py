@@ -20,6 +20,23 @@ def test_ranks_of_srun_are_told_what_torchrun_would_tell_them() -> None:
     assert (joined["LOCAL_RANK"], joined["MASTER_ADDR"], joined["MASTER_PORT"]) == ("1", "gpu03", "23456")
 
 
+@pytest.mark.parametrize(
+    ("seen", "local_rank"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "0", "SLURM_GPUS_ON_NODE": "8"}, "0"),
+        ({"ROCR_VISIBLE_DEVICES": "5", "SLURM_GPUS_ON_NODE": "8"}, "0"),
+        ({"CUDA_VISIBLE_DEVICES": "0,1", "SLURM_GPUS_ON_NODE": "2"}, "1"),
+        # two tasks for one accelerator: the second has none, and find_device says so
+        ({"CUDA_VISIBLE_DEVICES": "0", "SLURM_GPUS_ON_NODE": "1"}, "1"),
+        ({"CUDA_VISIBLE_DEVICES": ""}, "1"),
+        ({}, "1"),
+    ],
+    ids=["own", "own-amd", "all-of-the-node", "too-many-tasks", "none", "not-told"],
+)
+def test_a_task_that_sees_its_own_accelerator_only_takes_that(seen: dict[str, str], local_rank: str) -> None:
+    assert joined_environment({**STEP, **seen})["LOCAL_RANK"] == local_rank
+
+
 @pytest.mark.parametrize("changed", [{"SLURM_STEP_NUM_TASKS": "1"}, {"SLURM_STEP_NUM_TASKS": ""}])
 def test_a_batch_script_is_one_rank(changed: dict[str, str]) -> None:
     assert ranks_around(joined_environment({**STEP, **changed})) == (0, 1)

@@ -8,7 +8,9 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -75,18 +77,31 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def launchers(folder: Path, *of_each: list[str]) -> list[subprocess.Popen[str]]:
-    """A launcher for each list of overrides."""
-    (folder / "recipe.yaml").write_text(RECIPE)
-    meeting = [f"launch.nnodes={max(2, len(of_each))}", f"launch.rdzv_endpoint=127.0.0.1:{free_port()}"]
-    command = [sys.executable, "-m", "titanrun", "train", "recipe.yaml", *meeting]
-    return [subprocess.Popen([*command, *own], cwd=folder, stderr=subprocess.PIPE, text=True) for own in of_each]
+Launchers: TypeAlias = Callable[..., list[subprocess.Popen[str]]]
+
+
+@pytest.fixture
+def launchers(tmp_path: Path) -> Iterator[Launchers]:
+    """Starts a launcher for each list of overrides; none outlives the test."""
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*of_each: list[str]) -> list[subprocess.Popen[str]]:
+        meeting = [f"launch.nnodes={max(2, len(of_each))}", f"launch.rdzv_endpoint=127.0.0.1:{free_port()}"]
+        command = [sys.executable, "-m", "titanrun", "train", "recipe.yaml", *meeting]
+        started.extend(subprocess.Popen([*command, *own], cwd=tmp_path, stderr=subprocess.PIPE, text=True) for own in of_each)
+        return started
+
+    yield start
+    for launcher in started:
+        launcher.kill()
+        launcher.communicate()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("numbered", [False, True], ids=["as_they_arrive", "numbered"])
-def test_two_machines_train_as_one_with_two_processes(tmp_path: Path, numbered: bool) -> None:
-    started = launchers(tmp_path, *([f"launch.node_rank={node}"] if numbered else [] for node in (1, 0)))
+def test_two_machines_train_as_one_with_two_processes(tmp_path: Path, launchers: Launchers, numbered: bool) -> None:
+    started = launchers(*([f"launch.node_rank={node}"] if numbered else [] for node in (1, 0)))
     errors = [launcher.communicate(timeout=240)[1] for launcher in started]
     assert [launcher.returncode for launcher in started] == [0, 0], errors
     assert [error == "" for error in errors].count(True) == 1
@@ -100,9 +115,9 @@ def test_two_machines_train_as_one_with_two_processes(tmp_path: Path, numbered: 
 
 
 @pytest.mark.slow
-def test_a_signal_to_one_machine_saves_and_stops_all(tmp_path: Path) -> None:
+def test_a_signal_to_one_machine_saves_and_stops_all(tmp_path: Path, launchers: Launchers) -> None:
     long = ["training.steps=4000", "lr_scheduler.total_steps=4000"]
-    started = launchers(tmp_path, long, long)
+    started = launchers(long, long)
     metrics = tmp_path / "run" / "metrics.jsonl"
     while not metrics.exists() or len(metrics.read_text().splitlines()) < 2:
         assert all(launcher.poll() is None for launcher in started)
@@ -114,16 +129,18 @@ def test_a_signal_to_one_machine_saves_and_stops_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_machine_that_meets_nobody_is_a_problem(tmp_path: Path) -> None:
-    (alone,) = launchers(tmp_path, ["launch.rdzv_timeout_seconds=3"])
+def test_a_machine_that_meets_nobody_is_a_problem(launchers: Launchers) -> None:
+    (alone,) = launchers(["launch.rdzv_timeout_seconds=3"])
     _, error = alone.communicate(timeout=240)
     assert alone.returncode == 2
     assert error.startswith("error[usage]: 2 machines do not meet at 127.0.0.1:") and "Traceback" not in error
 
 
 @pytest.mark.slow
-def test_machines_that_start_different_numbers_are_a_problem(tmp_path: Path) -> None:
-    started = launchers(tmp_path, ["launch.nproc_per_node=2"], [])
+def test_machines_that_start_different_numbers_are_a_problem(launchers: Launchers) -> None:
+    # a batch for 2, 3 and 4 ranks: alone, each machine's own view of the run is sound
+    rows = "training.global_batch_size=24"
+    started = launchers(["launch.nproc_per_node=2", rows], [rows])
     errors = "".join(launcher.communicate(timeout=240)[1] for launcher in started)
     assert [launcher.returncode for launcher in started] == [2, 2], errors
     assert "3 ranks are not what 2 machines make" in errors and "Traceback" not in errors

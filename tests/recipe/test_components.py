@@ -23,7 +23,7 @@ KEYWORDS = {
     "lr_scheduler": set(),
     "loss": set(),
     "activation_checkpoint": {"model"},
-    "trackers": {"run_dir"},
+    "trackers": {"run_dir", "tracked"},
     "launch": {"resolved", "processes"},
     "converters": {"model", "shards"},
     "rope_scaling": {"frequencies", "theta"},

@@ -32,6 +32,7 @@ from titanrun.worker import checkpoint as worker
 from titanrun.worker.main import main
 
 Run = Callable[..., Path]
+PLAIN = {"merge": False, "dtype": None, "shard_bytes": SHARD_BYTES}
 
 
 @pytest.fixture
@@ -135,7 +136,7 @@ def test_the_export_for_transformers_has_the_same_weights(
     trained: Path, tmp_path: Path, dtype: str | None, shard_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step, out = trained / "checkpoint" / "step-4", tmp_path / "out"
-    asked = {"checkpoint": str(step), "out": str(out), "to": "hf", "dtype": dtype, "shard_bytes": shard_bytes}
+    asked = {"checkpoint": str(step), "out": str(out), "format": "hf", "merge": False, "dtype": dtype, "shard_bytes": shard_bytes}
     assert in_worker({"do": "export", **asked}, monkeypatch) == 0
     assert (out / "model.safetensors.index.json").exists() == (shard_bytes < SHARD_BYTES)
     theirs = AutoModelForCausalLM.from_pretrained(out)
@@ -150,9 +151,9 @@ def test_an_export_needs_nothing_but_the_checkpoint(trained: Path, tmp_path: Pat
     expected = weights_of(moved)
     (tmp_path / "tokens.npy").unlink()
     shutil.rmtree(trained)
-    done = titanrun("checkpoint", "export", str(moved), str(tmp_path / "weights.pt"), "--to", "torch")
+    done = titanrun("checkpoint", "export", str(moved), str(tmp_path / "weights.pt"), "--format", "torch")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{tmp_path / 'weights.pt'}\n", "")
-    asked = {"checkpoint": str(moved), "out": str(tmp_path / "weights"), "to": "safetensors", "dtype": None, "shard_bytes": SHARD_BYTES}
+    asked = {"checkpoint": str(moved), "out": str(tmp_path / "weights"), "format": "safetensors", **PLAIN}
     assert in_worker({"do": "export", **asked}, monkeypatch) == 0
     loaded = torch.load(tmp_path / "weights.pt", weights_only=True)
     other = safetensors.torch.load_file(tmp_path / "weights" / "model.safetensors")
@@ -165,9 +166,9 @@ def test_nothing_is_exported_from_a_damaged_checkpoint_or_over_something(
 ) -> None:
     step = trained / "checkpoint" / "step-4"
     with pytest.raises(ProblemsFound, match="never written over"):
-        command.run(["export", str(step), str(trained), "--to", "hf"])
+        command.run(["export", str(step), str(trained), "--format", "hf"])
     flip(step / "__0_0.distcp")
-    asked = {"checkpoint": str(step), "out": str(tmp_path / "out"), "to": "torch", "dtype": None, "shard_bytes": SHARD_BYTES}
+    asked = {"checkpoint": str(step), "out": str(tmp_path / "out"), "format": "torch", **PLAIN}
     assert in_worker({"do": "export", **asked}, monkeypatch) == 4
     assert "has other bytes than were saved" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -264,6 +265,10 @@ def test_the_weights_of_another_run_come_in_without_a_recipe(
     monkeypatch.setattr("titanrun.cli.checkpoint_copies.in_worker", lambda job: in_worker(job, monkeypatch))
     assert command.run(["import", str(trained), str(tmp_path / "out"), "--from", "titanrun"]) == 0
     assert list(step_folders(tmp_path / "out")) == [0], capsys.readouterr().err
+    assert command.run(["export", str(trained), str(tmp_path / "hf"), "--format", "hf"]) == 0
+    assert command.run(["import", str(tmp_path / "hf"), str(tmp_path / "back"), "--from", "hf"]) == 0
+    first, second = (weights_of(tmp_path / folder / "step-0") for folder in ("out", "back"))
+    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
     with pytest.raises(ProblemsFound, match="come without a recipe"):
         command.run(["import", str(trained), str(tmp_path / "other"), "--from", "torchtitan"])
 

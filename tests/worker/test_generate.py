@@ -147,7 +147,6 @@ def test_numbers_that_choose_no_token_are_refused(trained: Path, words: list[str
     [
         (["--prompt", ""], "the prompt '' has no tokens to continue"),
         (["--prompt", "x", "--max-new-tokens", "96"], "the model's rows have 96 at most"),
-        (["--prompt", "x", "--chat"], "has no chat template"),
     ],
 )
 def test_what_the_model_cannot_continue_is_a_problem(
@@ -155,8 +154,16 @@ def test_what_the_model_cannot_continue_is_a_problem(
 ) -> None:
     written = io.StringIO()
     monkeypatch.setattr(sys, "stderr", written)
-    say(trained, *words, code=3 if "--chat" in words else 2)
+    say(trained, *words, code=2)
     assert message in written.getvalue()
+
+
+def test_a_tokenizer_without_a_chat_template_is_a_problem(exported: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    (exported / "chat_template.jinja").unlink()
+    written = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", written)
+    say(exported, "--prompt", "x", "--chat", code=3)
+    assert "has no chat template" in written.getvalue()
 
 
 def test_a_model_of_no_family_and_a_folder_of_nothing_are_problems(exported: Path, tmp_path: Path) -> None:

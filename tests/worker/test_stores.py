@@ -96,12 +96,19 @@ def test_the_commands_read_and_prune_a_store(
     assert command.run(["diff", f"{store}/step-4", f"{store}/step-8", "--names"]) == 0
     assert command.run(["prune", store, "--keep", "1"]) == 0
     assert saved(store) == [10]
-    job = {"do": "export", "checkpoint": f"{store}/step-10", "out": str(tmp_path / "weights.pt"), "to": "torch", "dtype": None}
+    job = {
+        "do": "export",
+        "checkpoint": f"{store}/step-10",
+        "out": str(tmp_path / "weights.pt"),
+        "format": "torch",
+        "merge": False,
+        "dtype": None,
+    }
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({**job, "shard_bytes": 10**9})))
     assert worker.main() == 0
     assert "norm.weight" in torch.load(tmp_path / "weights.pt")
     with pytest.raises(ProblemsFound, match="exports are written on this machine"):
-        command.run(["export", store, "s3://bucket/out", "--to", "hf"])
+        command.run(["export", store, "s3://bucket/out", "--format", "hf"])
 
 
 def test_resume_and_fork_from_a_store_and_another_recipe_is_refused(

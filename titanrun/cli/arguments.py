@@ -59,7 +59,7 @@ class Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """A mistake in the command line."""
         if message.startswith(UNRECOGNIZED):
-            word = message.removeprefix(UNRECOGNIZED).split()[0]
+            word = next(iter(message.removeprefix(UNRECOGNIZED).split()), "")
             meant = closest(word, self._option_string_actions) if word.startswith("-") else None
             kind = "unknown option" if word.startswith("-") else "unexpected argument"
             raise fail("usage", f"{kind} '{word}'", help=f"did you mean '{meant}'?" if meant else f"see {self.prog} --help")

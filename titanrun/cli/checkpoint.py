@@ -17,7 +17,7 @@ EXAMPLES = """  titanrun checkpoint ls runs/first
   titanrun checkpoint diff runs/first/checkpoint/step-10 runs/second --names
   titanrun checkpoint save runs/first                                      of a run that is training now
   titanrun checkpoint prune runs/first --keep 2 --every 100
-  titanrun checkpoint export runs/first out --to hf --dtype bfloat16
+  titanrun checkpoint export runs/first out --format hf --dtype bfloat16
   titanrun checkpoint import models/llama recipe.yaml out --from hf"""
 SUMMARY = "Look at saved checkpoints, check, compare, copy them out and in, and clear away. Most of it needs no torch."
 MIB = 1024**2

@@ -3,18 +3,23 @@
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from titanrun.cli.arguments import Parser, split_overrides
 from titanrun.components.checkpoints.addresses import Place, is_address, place
 from titanrun.config.problems import fail
 from titanrun.launch.environment import environment
-from titanrun.recipe.resolve import resolve
+from titanrun.recipe.of_huggingface import recipe_of
+from titanrun.recipe.resolve import Resolved, resolve
 from titanrun.recipe.saved import checkpoint_at, resolved_file
 
-EXAMPLES = """  titanrun checkpoint export runs/first out --to hf --dtype bfloat16
-  titanrun checkpoint export runs/first/checkpoint/step-40 weights.pt --to torch
-  titanrun checkpoint import models/llama recipe.yaml out --from hf
+EXAMPLES = """  titanrun checkpoint export runs/first out --format hf --dtype bfloat16
+  titanrun checkpoint export runs/first/checkpoint/step-40 weights.pt --format torch
+  titanrun checkpoint export runs/tuned adapter --format hf              adapters alone, for peft
+  titanrun checkpoint export runs/tuned out --format hf --merge          adapters within the weights
+  titanrun checkpoint import models/llama out --from hf
+  titanrun checkpoint import adapter recipe.yaml out --from peft
   titanrun checkpoint import outputs/checkpoint/step-1000 recipe.yaml out --from torchtitan
   titanrun checkpoint import runs/first out --from titanrun
   titanrun train recipe.yaml checkpoint.initial_load_path=out/step-0"""
@@ -30,11 +35,12 @@ def export(arguments: list[str]) -> int:
     parser.add_argument("place", metavar="checkpoint", help="a checkpoint, or a run directory for its newest one")
     parser.add_argument("out", help="what to write; it may not exist")
     parser.add_argument(
-        "--to",
+        "--format",
         required=True,
         choices=("hf", "safetensors", "torch"),
-        help="a folder for transformers, one of safetensors, or one torch file",
+        help="a folder for transformers (of adapters: for peft), one of safetensors, or one torch file",
     )
+    parser.add_argument("--merge", action="store_true", help="adapters become part of the weights beside which they are")
     parser.add_argument("--dtype", choices=DTYPES, help="type of the weights; default: as they are saved")
     parser.add_argument("--shard-bytes", type=int, default=SHARD_BYTES, metavar="N", help="largest file, for hf and safetensors (5 GB)")
     options = parser.parse_args(arguments)
@@ -42,29 +48,39 @@ def export(arguments: list[str]) -> int:
         raise fail("usage", f"'{options.out}' is an address, and exports are written on this machine", help="name a path, then copy it")
     refuse_existing(Path(options.out))
     checkpoint = checkpoint_at(place(options.place))
-    asked = {"dtype": options.dtype, "shard_bytes": options.shard_bytes}
-    return in_worker({"do": "export", "checkpoint": str(checkpoint), "out": options.out, "to": options.to, **asked})
+    asked = {"merge": options.merge, "dtype": options.dtype, "shard_bytes": options.shard_bytes}
+    return in_worker({"do": "export", "checkpoint": str(checkpoint), "out": options.out, "format": options.format, **asked})
 
 
 def take_in(arguments: list[str]) -> int:
     """Make a checkpoint of weights from elsewhere."""
     overrides, others = split_overrides(arguments)
     parser = Parser("checkpoint import", "Make a checkpoint, step 0, of weights from elsewhere, for runs to start from.", EXAMPLES)
-    parser.add_argument("source", help="a Hugging Face folder, a checkpoint of torchtitan, or a checkpoint of another run")
-    parser.add_argument("recipe", nargs="?", help="the recipe whose model takes them; of another run it may be left out")
+    parser.add_argument("source", help="a Hugging Face folder, a checkpoint of torchtitan or of another run, or adapters that peft saved")
+    parser.add_argument("recipe", nargs="?", help="the recipe whose model takes them; of a Hugging Face folder or a run it may be left out")
     parser.add_argument("out", help="the folder to write step-0 into")
-    parser.add_argument("--from", dest="origin", required=True, choices=("hf", "torchtitan", "titanrun"))
+    parser.add_argument("--from", dest="origin", required=True, choices=("hf", "torchtitan", "titanrun", "peft"))
     parser.takes_overrides()
     options = parser.parse_args(others)
     if not place(options.source).is_dir():
         raise fail("file", f"there is no folder '{options.source}'", help="name the folder that holds the weights")
     refuse_existing(place(options.out) / "step-0")
     source = str(checkpoint_at(place(options.source))) if options.origin == "titanrun" else options.source
-    if options.recipe is None and options.origin != "titanrun":
-        raise fail("usage", "weights from elsewhere come without a recipe", help="name one, before the folder to write")
-    recipe = options.recipe or resolved_file(place(source))
-    resolved = resolve(recipe, overrides, environment=environment())
+    resolved = recipe_for(options.origin, source, options.recipe, overrides)
     return in_worker({"do": "import", "from": options.origin, "source": source, "out": options.out, "resolved": resolved.text})
+
+
+def recipe_for(origin: str, source: str, recipe: str | None, overrides: Sequence[str]) -> Resolved:
+    """The recipe that is named, or the one that the weights bring along. Raises a problem where they bring none."""
+    if recipe is None and origin == "hf":
+        if overrides:
+            raise fail(
+                "usage", "config.json is the recipe, and overrides change one that is named", help="name a recipe, or leave them out"
+            )
+        return recipe_of(Path(source))
+    if recipe is None and origin != "titanrun":
+        raise fail("usage", "weights from elsewhere come without a recipe", help="name one, before the folder to write")
+    return resolve(recipe or resolved_file(place(source)), overrides, environment=environment())
 
 
 def refuse_existing(out: Place) -> None:

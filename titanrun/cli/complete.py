@@ -24,6 +24,7 @@ Kind = Literal[
     "schemas",
     "shells",
     "checkpoint_commands",
+    "runs_commands",
 ]
 FORMATS = ("text", "json", "github", "sarif")
 SCHEMA_SUFFIX = ".schema.json"
@@ -65,8 +66,21 @@ COMMAND_LINES: dict[str, Takes] = {
             **flags("--ignore-eos", "--add-bos", "--chat", "--json"),
         },
     ),
+    "download": Takes(((),), {"--revision": None, "--only": ("tokenizer", "config", "weights"), "--output": "files"}),
     "reproduce": Takes((("files",), ()), {"--steps": None, "--out": "files", "--tolerance": None}),
     "checkpoint": Takes((("checkpoint_commands",), ("files",), ("files",), ("overrides",))),
+    "runs": Takes((("runs_commands",), ("files",))),
+    "plot": Takes(
+        (("files",),),
+        {
+            "--metric": ("loss", "grad_norm", "lr", "tps", "memory_gib", "validation/loss"),
+            "--x": ("step", "tokens", "time"),
+            "--smooth": None,
+            "--log": ("x", "y"),
+            **flags("--seeds"),
+            "--out": "files",
+        },
+    ),
     "plan": Takes(
         (("files",), ("overrides",)),
         {"--world-size": None, "--device": ("a100", "a100-40", "b200", "h100", "h200", "mi300x"), **flags("--json")},
@@ -164,6 +178,7 @@ def of_kind(kind: Kind, current: str) -> Iterator[str]:
         "kinds": listed_kinds,
         "schemas": lambda _: (path.name.removesuffix(SCHEMA_SUFFIX) for path in sorted(catalogue.schema_file().parent.glob("*.json"))),
         "checkpoint_commands": lambda _: iter(("ls", "show", "verify", "diff", "prune", "save", "export", "import")),
+        "runs_commands": lambda _: iter(("ls", "show", "diff", "compare", "tag", "rm")),
         "shells": lambda _: iter(("bash", "zsh", "fish")),
     }
     return finders[kind](current)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
-from importlib.util import find_spec
 from pathlib import Path
 from re import match
 from typing import Any
@@ -20,6 +19,7 @@ from titanrun.config.base import ComponentConfig
 from titanrun.config.counted import counted
 from titanrun.config.emit import emit
 from titanrun.launch.machine import GIB, free_disk, in_gib, memory, processor
+from titanrun.recipe.installed import is_installed
 from titanrun.recipe.topics import topics
 
 EXAMPLES = """  titanrun doctor
@@ -122,7 +122,7 @@ def extras() -> Iterator[Finding]:
         if issubclass(topic.config, ComponentConfig) and topic.config.extra is not None:
             wanted.setdefault(topic.config.extra, []).append(topic.title)
     for extra, components in wanted.items():
-        missing = find_spec(extra) is None
+        missing = not is_installed(extra)
         help = f'pip install "titanrun[{extra}]"' if missing else None
         yield Finding(f"[{extra}]", f"{'not installed' if missing else 'installed'}; for {', '.join(components)}", help=help)
 

@@ -44,7 +44,9 @@ def advice_on_nothing(field: FieldInfo) -> str | None:
 
 def path_advice(slot: type[ComponentConfig], path: str) -> str | None:
     """Where a path goes that was written in the place of a component's name."""
-    takers = [name for name, choice in registry.choices(slot).items() if "path" in choice.model_fields]
+    known = registry.choices(slot)
+    # in the order they are declared: the plainest comes first
+    takers = sorted((name for name in known if "path" in known[name].model_fields), key=[*registry.loaded_names(slot)].index)
     return f"write {{name: {takers[0]}, path: {path}}}; names that take a path: {listing(takers, last='and')}" if takers else None
 
 

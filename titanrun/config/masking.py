@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 MASK = "***"
 # words in the name of an environment variable that holds a secret
@@ -29,6 +30,15 @@ def masked(text: str, values: Collection[str]) -> str:
     for value in sorted(values, key=len, reverse=True):
         text = text.replace(value, MASK)
     return text
+
+
+def masked_data(data: Any, values: Collection[str]) -> Any:
+    """Plain data with the texts in it masked."""
+    if isinstance(data, str):
+        return masked(data, values)
+    if isinstance(data, Mapping):
+        return {key: masked_data(value, values) for key, value in data.items()}
+    return [masked_data(item, values) for item in data] if isinstance(data, list) else data
 
 
 def masked_addresses(text: str) -> str:

@@ -43,6 +43,12 @@ def names(slot: "type[ComponentConfig]") -> list[str]:
     return sorted(loaded | set(_offers.get(slot.slot, {})))
 
 
+def loaded_names(slot: "type[ComponentConfig]") -> "Iterator[str]":
+    """The names of a slot's choices that are imported, in the order they were declared."""
+    for candidate in loaded_choices(slot):
+        yield str(candidate.model_fields["name"].default)
+
+
 def loaded_choices(slot: "type[ComponentConfig]") -> "Iterator[type[ComponentConfig]]":
     """Subclasses of a slot that are choices: they declare a name of their own."""
     for candidate in slot.__subclasses__():

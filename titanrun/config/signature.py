@@ -30,6 +30,12 @@ def check_signature(text: str) -> Literal["none", "good", "changed"]:
     return "good" if found and found[1] == digest(unified[found.end() :]) else "changed"
 
 
+def recipe_hash(text: str) -> str:
+    """What the header of a resolved recipe says its hash is; of a text without one, the hash of that text."""
+    found = SIGNATURE.match(text)
+    return found[1] if found else digest(text)
+
+
 def digest(body: str) -> str:
     """The SHA-256 of text as hexadecimal digits."""
     return hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest()

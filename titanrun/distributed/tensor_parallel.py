@@ -56,6 +56,23 @@ Plan = Mapping[str, Role]
 """Roles by module name; `*` is any one step of it. Lines that name no module are for a family's other models."""
 
 
+# the matrices of a low-rank adapter: into its rank, and out of it
+ADAPTER = ("lora_a", "lora_b")
+SPLIT_BEHIND, SPLIT_BEFORE, WHOLE = (
+    dict(zip(ADAPTER, placements, strict=True))
+    for placements in ((Replicate(), Shard(0)), (Shard(1), Replicate()), (Replicate(), Replicate()))
+)
+ADAPTERS: Mapping[Role, Mapping[str, Placement]] = {
+    Role.COLUMNS: SPLIT_BEHIND,
+    Role.OUTPUT: SPLIT_BEHIND,
+    Role.SUMMAND_COLUMNS: SPLIT_BEHIND,
+    Role.ROWS: SPLIT_BEFORE,
+    Role.SUMMAND_ROWS: SPLIT_BEFORE,
+    Role.SUMMAND_WHOLE: WHOLE,
+}
+"""How the matrices of an adapter are split beside those of a module: each along the width that the module's ranks have parts of."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorParallel:
     """How the ranks divide what lies between the matrices.
@@ -76,14 +93,32 @@ def split_matrices(model: nn.Module, plan: Plan, how: TensorParallel, meshes: Me
         return
     hush()
     shared = shared_weights(model)
+    frozen = [name for name, weight in model.named_parameters() if not weight.requires_grad]
     styles = styles_of(how)
     for name, module in model.named_modules():
         line = line_for(name, plan)
         if line is not None:
-            parallelize_module(module, mesh, styles[plan[line]])
+            role = plan[line]
+            apart = take_adapter(module)
+            parallelize_module(module, mesh, styles[role])
+            for adapter, weight in apart.items():
+                module.register_parameter(adapter, weight)
+            place_weights(module, mesh, {adapter: ADAPTERS[role][adapter] for adapter in apart})
+    for name in frozen:
+        # some of torch's styles make what they split trained again
+        model.get_parameter(name).requires_grad_(False)
     share_again(model, shared)
     forgotten = [name for name, weight in model.named_parameters() if not is_split(weight)]
     assert not forgotten, f"the family's plan says nothing of {', '.join(forgotten)}"
+
+
+def take_adapter(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The matrices of a low-rank adapter, which the module lacks from here on: they are not split as its own are."""
+    own = dict(module.named_parameters(recurse=False))
+    found = {name: own[name] for name in ADAPTER if name in own}
+    for name in found:
+        delattr(module, name)
+    return found
 
 
 def hush() -> None:
@@ -159,7 +194,8 @@ class SumsUp(ParallelStyle):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         def gather(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-            whole = gathered_stream(arguments[0], device_mesh, self.stream)
+            # its parts are compiled one by one, and read views of it: as in AwaitedRows
+            whole = gathered_stream(arguments[0], device_mesh, self.stream, wait=True)
             # each rank's gradient is of its own summand
             return whole.to_local(grad_placements=[Partial()]), *arguments[1:]
 
@@ -214,11 +250,11 @@ class SplitExperts(ParallelStyle):
         return module
 
 
-def gathered_stream(stream: Tensor, mesh: DeviceMesh, placed: Placement) -> DTensor:
-    """The whole of the stream on each rank, as a DTensor whose gradients may be summands."""
+def gathered_stream(stream: Tensor, mesh: DeviceMesh, placed: Placement, *, wait: bool = False) -> DTensor:
+    """The whole of the stream on each rank, as a DTensor whose gradients may be summands; it may still be under way unless `wait`."""
     if not isinstance(stream, DTensor):
         stream = DTensor.from_local(stream, mesh, [placed], run_check=False)
-    return stream.redistribute(placements=[Replicate()], async_op=True)
+    return stream.redistribute(placements=[Replicate()], async_op=not wait)
 
 
 def place_weights(module: nn.Module, mesh: DeviceMesh, placements: Mapping[str, Placement]) -> None:

@@ -11,6 +11,8 @@ from titanrun.launch.machine import usable_cores
 # where ranks of one Slurm job meet, apart from those of another on the same machine
 FIRST_PORT = 20000
 PORTS = 10000
+# what Slurm sets for each task where accelerators are bound to tasks (--gpus-per-task, --gpu-bind)
+ONE_OF_MANY = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
 
 def environment() -> Mapping[str, str]:
@@ -67,9 +69,16 @@ def joined_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str
     if "WORLD_SIZE" in environ or not steps["STEP_NUM_TASKS"].isdigit() or int(steps["STEP_NUM_TASKS"]) < 2:
         return dict(environ)
     port = FIRST_PORT + int(steps["JOB_ID"]) % PORTS
-    joined = {"RANK": steps["PROCID"], "LOCAL_RANK": steps["LOCALID"], "WORLD_SIZE": steps["STEP_NUM_TASKS"]}
+    local_rank = "0" if sees_only_its_own(environ) else steps["LOCALID"]
+    joined = {"RANK": steps["PROCID"], "LOCAL_RANK": local_rank, "WORLD_SIZE": steps["STEP_NUM_TASKS"]}
     meeting = {"MASTER_ADDR": first_host(steps["STEP_NODELIST"]), "MASTER_PORT": str(port)}
     return {**meeting, **environ, **joined}
+
+
+def sees_only_its_own(environ: Mapping[str, str]) -> bool:
+    """Whether srun shows this task one of the several accelerators that the job has on this machine: the task's own."""
+    shown = {environ[name] for name in ONE_OF_MANY if name in environ}
+    return any("," not in of_task and of_task.strip() not in ("", "-1") for of_task in shown) and environ.get("SLURM_GPUS_ON_NODE") != "1"
 
 
 def first_host(nodes: str) -> str:

@@ -3,7 +3,7 @@
 from pathlib import PurePath
 from typing import Any
 
-from titanrun.components.data.config import TinyDatasetConfig
+from titanrun.components.data.config import TinyChatDatasetConfig, TinyDatasetConfig
 from titanrun.config.base import dump
 from titanrun.config.types import AUTO
 from titanrun.distributed.degrees import degrees_of
@@ -11,6 +11,7 @@ from titanrun.models.shared.flavors import spell_out
 from titanrun.recipe.length import decided_length
 from titanrun.recipe.recipe import Recipe
 
+SHIPPED = (TinyDatasetConfig, TinyChatDatasetConfig)
 LONGEST_WARMUP = 200
 WARMUP_SHARE = 10
 
@@ -49,7 +50,7 @@ def decided_tokenizer(recipe: Recipe, written: Any) -> Any:
         return None
     if recipe.model.hf_assets_path is not None:
         return {"name": "huggingface", "path": recipe.model.hf_assets_path}
-    return {"name": "tiny"} if isinstance(recipe.training.dataset, TinyDatasetConfig) else None
+    return {"name": "tiny"} if isinstance(recipe.training.dataset, SHIPPED) else None
 
 
 def decided_batch(recipe: Recipe, ranks: int | None) -> dict[str, Any]:
@@ -84,7 +85,7 @@ def with_steps(run: Recipe, steps: int) -> Recipe:
 
 
 def decided_validation(recipe: Recipe) -> dict[str, Any]:
-    """Rows and passes as in training; the held-out part of the tiny corpus where that corpus trains."""
+    """Rows and passes as in training; the held-out part of what ships with titanrun where the other part trains."""
     validation, training = recipe.validation, recipe.training
     decided: dict[str, Any] = {}
     if validation.local_batch_size == AUTO:
@@ -92,6 +93,8 @@ def decided_validation(recipe: Recipe) -> dict[str, Any]:
     if validation.seq_len == AUTO:
         decided["seq_len"] = training.seq_len
     if validation.dataset == AUTO:
-        held_out = TinyDatasetConfig(split="held_out", shuffle=False, repeat=False)
-        decided["dataset"] = dump(held_out) if isinstance(training.dataset, TinyDatasetConfig) else None
+        decided["dataset"] = None
+        if isinstance(training.dataset, SHIPPED):
+            held_out = {"split": "held_out", "shuffle": False, "repeat": False}
+            decided["dataset"] = dump(training.dataset) | held_out
     return decided

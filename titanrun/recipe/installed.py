@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(__file__).parents[1]
 # code, flavors, the tiny corpus and its tokenizer; the recipes and schemas that a wheel carries train nothing by themselves
-RUNS = {".py", ".yaml", ".json", ".jsonl", ".npy"}
+RUNS = {".py", ".yaml", ".json", ".jsonl", ".npy", ".jinja"}
 SHIPPED = "shipped"
 # what a package's folder of metadata is called
 METADATA = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(-py[\d.]+)?\.(dist|egg)-info")
@@ -31,6 +31,12 @@ def packages() -> dict[str, str]:
         for match in filter(None, (METADATA.fullmatch(entry.name) for entry in folder.iterdir())):
             found[match["name"].replace("_", "-").lower()] = match["version"]
     return dict(sorted(found.items()))
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package can be imported. A folder of its name without code, such as the files that wandb leaves, is none."""
+    spec = find_spec(package)
+    return spec is not None and spec.origin is not None
 
 
 def code_digest() -> str:

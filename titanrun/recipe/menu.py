@@ -11,7 +11,9 @@ from titanrun.config.suggest import closest, listing
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-MODEL_FAMILIES = {family: f"titanrun.models.{family}.config" for family in ("llama3", "llama4", "qwen3", "deepseek_v3", "gpt_oss")}
+MODEL_FAMILIES = {
+    family: f"titanrun.models.{family}.config" for family in ("llama3", "llama4", "qwen3", "deepseek_v3", "gpt_oss", "transformers")
+}
 RULE_MODULES = (
     "titanrun.recipe.rules.not_built",
     "titanrun.recipe.rules.ranks",
@@ -23,10 +25,12 @@ RULE_MODULES = (
     "titanrun.recipe.rules.experts",
     "titanrun.recipe.rules.compiled",
     "titanrun.recipe.rules.converters",
+    "titanrun.recipe.rules.adapters",
     "titanrun.recipe.rules.recomputing",
     "titanrun.recipe.rules.attention",
     "titanrun.recipe.rules.model",
     "titanrun.recipe.rules.data",
+    "titanrun.recipe.rules.chat",
     "titanrun.recipe.rules.schedule",
     "titanrun.recipe.rules.checkpoint",
     "titanrun.recipe.rules.optimizer",

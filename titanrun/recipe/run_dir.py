@@ -1,7 +1,6 @@
 """The run directory: who may write into it, and the files that say what ran."""
 
 import fcntl
-import json
 import os
 import re
 import socket
@@ -26,20 +25,23 @@ from titanrun.recipe.drift import Drift, change_text, judge
 from titanrun.recipe.length import written_lengths
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import Resolved, read_resolved
+from titanrun.recipe.run_files import LOCK as LOCK
+from titanrun.recipe.run_files import METRICS as METRICS
+from titanrun.recipe.run_files import RESOLVED as RESOLVED
+from titanrun.recipe.run_files import RUN_JSON as RUN_JSON
+from titanrun.recipe.run_files import RUNS as RUNS
+from titanrun.recipe.run_files import SOURCES as SOURCES
+from titanrun.recipe.run_files import STATUS as STATUS
+from titanrun.recipe.run_files import boot_id as boot_id
+from titanrun.recipe.run_files import read_json as read_json
+from titanrun.recipe.run_files import write_atomically as write_atomically
+from titanrun.recipe.run_files import write_json as write_json
 from titanrun.recipe.run_record import FORMAT, diff_name, start_record
-from titanrun.recipe.saved import RESOLVED as RESOLVED
 from titanrun.recipe.saved import folder_in, parent_of, refuse_another_run
 from titanrun.recipe.sources import source_report, sources
 
-SOURCES = "resolved.sources.json"
-RUN_JSON = "run.json"
-STATUS = "status.json"
-METRICS = "metrics.jsonl"
-LOCK = ".lock"
 # the second says so of one whose manifest is lost
 OF_A_CHECKPOINT = (MANIFEST_FILE, ".metadata")
-RUNS = "runs"
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,32 +220,3 @@ def record_decisions(run_directory: Path, decisions: Mapping[str, object], machi
     record = read_json(run_directory / RUN_JSON) or {"format": FORMAT, "starts": [{}]}
     record["starts"][-1] |= {"decided": dict(decisions), "machine": dict(machine)}
     write_json(run_directory / RUN_JSON, record)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object, or an empty one where the file is missing or torn."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}
-
-
-def write_json(path: Path, data: Mapping[str, object]) -> None:
-    """A JSON object, indented, in one atomic replacement."""
-    write_atomically(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write beside the target, flush to the disk, then rename over it."""
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    with temporary.open("w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
-def boot_id() -> str | None:
-    """Which boot of the machine this is, since process ids mean nothing after the next; None where the system does not say."""
-    return BOOT_ID.read_text(encoding="ascii").strip() if BOOT_ID.exists() else None

@@ -14,8 +14,7 @@ from titanrun.config.suggest import listing
 from titanrun.recipe.drift import change_text, judge
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved
-
-RESOLVED = "resolved.yaml"
+from titanrun.recipe.run_files import RESOLVED as RESOLVED
 
 
 def checkpoints_at(named: Place) -> dict[int, Place]:

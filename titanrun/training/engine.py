@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
+from titanrun.components.checkpoints.adapters import is_adapter
 from titanrun.components.checkpoints.optimizer_state import flatten
 from titanrun.components.data.batch import TokenBatch
 from titanrun.components.data.documents import Marking, unmarked
@@ -202,6 +203,13 @@ class Engine:
         # first, since it makes the state that an optimizer with averages keeps them beside
         state = flatten(self.model, self.optimizer) if with_optimizer else {}
         return {MODEL_PREFIX + name: tensor for name, tensor in self._weights().items()} | state
+
+    def frozen(self) -> frozenset[str]:
+        """Names of those `tensors` that are beside adapters and never change; empty where a model has no adapters."""
+        weights = self._weights()
+        trained = {name for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+        is_adapted = any(map(is_adapter, weights))
+        return frozenset(MODEL_PREFIX + name for name in weights if is_adapted and name not in trained)
 
     def loaded(self) -> None:
         """To be called after `tensors` were written to: the model computes with what they hold."""

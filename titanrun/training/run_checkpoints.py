@@ -124,9 +124,8 @@ class RunCheckpoints:
         if self.store.manifest(choice.step).holds == "model":
             self.state.load(checkpoint.load_state()["train"])
             # they may have been saved in the dtype of an export
-            checkpoint.load_tensors(
-                self.engine.tensors(with_optimizer=False), tolerance=self._tolerance(with_optimizer=False, cast=True), ranks=self.ranks
-            )
+            tolerance = self._tolerance(with_optimizer=False, cast=True)
+            checkpoint.load_tensors(self._wanted(checkpoint, with_optimizer=False), tolerance=tolerance, ranks=self.ranks)
             self.engine.loaded()
         else:
             self.restore(checkpoint)
@@ -140,7 +139,7 @@ class RunCheckpoints:
         saved = checkpoint.load_state()
         excluded = () if saved.get("loading") == self._loading() else self.config.exclude_from_loading
         with_optimizer = "optimizer" not in excluded
-        tensors = self.engine.tensors(with_optimizer=with_optimizer)
+        tensors = self._wanted(checkpoint, with_optimizer=with_optimizer)
         checkpoint.load_tensors(tensors, tolerance=self._tolerance(with_optimizer=with_optimizer), ranks=self.ranks)
         self.engine.loaded()
         if "train_state" not in excluded:
@@ -154,6 +153,14 @@ class RunCheckpoints:
             load_random_states(checkpoint.load_rng(self.ranks.rank), self.engine.device)
         else:
             log.info("saved by %d ranks, now %d: random draws begin anew from debug.seed, the data's order stays", before, self.ranks.count)
+
+    def _wanted(self, checkpoint: Checkpoint, *, with_optimizer: bool) -> dict[str, Tensor]:
+        """The tensors that a checkpoint fills: all, or those that are trained where it holds no others."""
+        tensors = self.engine.tensors(with_optimizer=with_optimizer)
+        if not self.config.adapters_only:
+            return tensors
+        absent = self.engine.frozen().difference(checkpoint.layouts())
+        return {name: tensor for name, tensor in tensors.items() if name not in absent}
 
     def _refuse_spoiled(self, snapshot: Snapshot) -> None:
         """Raises NonFinite where weights or optimizer state are; they are kept apart, to be looked at, and never gone on from."""
@@ -195,6 +202,9 @@ class RunCheckpoints:
 
     def _snapshot(self, *, model_only: bool, validation_loss: float | None = None, dtype: str | None = "export") -> Snapshot:
         tensors = self.engine.tensors(with_optimizer=not model_only)
+        if self.config.adapters_only and self.state.step != SEED_STEP:
+            frozen = self.engine.frozen()
+            tensors = {name: tensor for name, tensor in tensors.items() if name not in frozen}
         if model_only and dtype is not None:
             tensors = cast(tensors, self.config.export_dtype)
         return Snapshot(

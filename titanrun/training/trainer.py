@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from titanrun.components.data.batch import TokenBatch
+from titanrun.components.data.batch import TokenBatch, token_ids
 from titanrun.components.metrics.log import MetricLog
 from titanrun.components.metrics.recorder import Recorder
 from titanrun.components.metrics.throughput import Throughput
@@ -142,7 +142,8 @@ class Trainer:
 
     def _train(self, rows: NDArray[np.int64]) -> bool:
         """One optimizer step on this rank's rows of one global batch. Says whether it is done; a bad one may lead back instead."""
-        check_token_ids(rows, self.plan.vocab_size)
+        ids = token_ids(rows)
+        check_token_ids(ids, self.plan.vocab_size)
         batches = TokenBatch.from_rows(rows).split(self.plan.rows_per_pass)
         self.stragglers.begin_passes()
         with self.recorder.open():
@@ -156,7 +157,7 @@ class Trainer:
         self.state.step += 1
         self.state.tokens_seen += self.plan.tokens_per_step
         self._lr = update.lr
-        self.throughput.count_step(rows.size - len(rows))
+        self.throughput.count_step(ids.size - len(ids))
         self.garbage.after_step(self.state.step)
         self.on_step(self.state.step)
         self.watchdog.after_step(self.state.step)

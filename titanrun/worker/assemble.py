@@ -33,7 +33,7 @@ from titanrun.worker.build_checkpoints import begin, build_checkpoints, writes
 from titanrun.worker.build_data import Share, build_loader, build_marking, build_tokenizer, build_validator
 from titanrun.worker.build_guard import build_watchdog, guards
 from titanrun.worker.build_metrics import build_metric_log, build_throughput
-from titanrun.worker.build_model import build_engine, build_model, lay_out, lives_on_host, materialise, refuse_attention
+from titanrun.worker.build_model import build_engine, build_model, lay_out, lives_on_host, materialise, refuse_attention, refuse_unclaimed
 from titanrun.worker.build_profiling import profiled
 from titanrun.worker.company import company, decisions
 from titanrun.worker.converters import convert, refuse_idle, refuse_missing_kernels, tell
@@ -111,6 +111,7 @@ def build_whole_engine(recipe: Recipe, device: torch.device, meshes: Meshes | No
     model = build_model(recipe, precision)
     conversions = convert(recipe, model, meshes=meshes)
     refuse_idle(recipe, model, conversions)
+    refuse_unclaimed(recipe, model)
     tell(recipe, model, conversions)
     layout = lay_out(recipe, model, meshes=meshes, precision=precision)
     materialise(model, device=device, seed=recipe.debug.seed, offload=lives_on_host(recipe, meshes))

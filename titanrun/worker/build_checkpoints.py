@@ -63,9 +63,12 @@ def writes(config: CheckpointConfig) -> bool:
 def begin(recipe: Recipe, checkpoints: RunCheckpoints) -> None:
     """Puts the run where its own checkpoint left it, else where the recipe says that it starts."""
     config = recipe.checkpoint
+    if config.adapters_only:
+        # what checkpoints leave out
+        load_initial_weights(config, model_config=recipe.model, engine=checkpoints.engine, ranks=checkpoints.ranks)
     if config.enable and checkpoints.resume(steps=steps_of(recipe)):
         return
     if config.initial_load_path is not None and not config.initial_load_model_only:
         checkpoints.restore(named_checkpoint(config, checkpoints.ranks))
-    else:
+    elif not config.adapters_only:
         load_initial_weights(config, model_config=recipe.model, engine=checkpoints.engine, ranks=checkpoints.ranks)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from titanrun.components.converters.lora import init_adapters
 from titanrun.components.data.documents import Marking
 from titanrun.components.metrics.recorder import record
 from titanrun.config.problems import ProblemsFound, fail
@@ -20,10 +21,11 @@ from titanrun.distributed.meta_device import allocate, on_meta_device
 from titanrun.distributed.precision import Precision
 from titanrun.distributed.rows import RowSharing
 from titanrun.distributed.seeds import WeightGenerator
-from titanrun.distributed.stages import overlaps_passes, plan_pipeline
+from titanrun.distributed.stages import PipelinePlan, overlaps_passes, plan_pipeline
 from titanrun.models.shared.attention import BACKENDS
 from titanrun.models.shared.family import family_module
 from titanrun.models.shared.moe_balance import ExpertBalance, moe_layers
+from titanrun.recipe.adapters import lora_of
 from titanrun.recipe.recipe import Recipe
 from titanrun.training.early_steps import EarlySteps
 from titanrun.training.engine import Engine
@@ -36,11 +38,22 @@ def build_model(recipe: Recipe, precision: Precision) -> nn.Module:
         model: nn.Module = recipe.model.builder()(recipe.model, seq_len=longest_row(recipe))
     for layer in moe_layers(model):
         layer.deals_in_turn = recipe.debug.moe_force_load_balance
-    # here, where the model is whole: a pipeline stage lacks what a pattern may mean
-    problems = recipe.optimizer.claim_problems([name for name, parameter in model.named_parameters() if parameter.requires_grad])
+    return model
+
+
+def refuse_unclaimed(recipe: Recipe, model: nn.Module) -> None:
+    """Raises ProblemsFound where the optimizer's groups do not fit what is trained of the model, which converters are through with.
+
+    Called where the model is whole: a pipeline stage lacks what a pattern may mean.
+    """
+    problems = recipe.optimizer.claim_problems([name for name, _ in trained(model)])
     if problems:
         raise ProblemsFound(problems)
-    return model
+
+
+def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The parameters that are not frozen, by name."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +104,19 @@ def cut_into_stages(recipe: Recipe, model: nn.Module, meshes: Meshes | None) -> 
     if group is None:
         return None
     plan = plan_pipeline(recipe.parallelism, recipe.model.module_names())
+    refuse_frozen_stages(model, plan)
     stages: dict[int, nn.Module] = import_module("titanrun.distributed.pipeline").cut(model, plan, rank=group.rank(), ranks=group.size())
     return stages
+
+
+def refuse_frozen_stages(model: nn.Module, plan: PipelinePlan) -> None:
+    """Raises a problem where a stage has nothing to train: gradients begin and end nowhere on it."""
+    for number, names in enumerate(plan.stages):
+        prefixes = tuple(f"{name}." for name in names)
+        if not any(name.startswith(prefixes) for name, _ in trained(model)):
+            message = f"everything in pipeline stage {number} ({', '.join(names)}) is frozen, and each stage must train something"
+            help = "let target_modules name modules of every stage, or use fewer stages"
+            raise fail("conflict", message, path=("parallelism", "pipeline_parallel_degree"), help=help)
 
 
 def split_over_expert_ranks(model: nn.Module, meshes: Meshes | None) -> None:
@@ -176,7 +200,9 @@ def materialise(model: nn.Module, *, device: torch.device, seed: int, offload: b
         offload: whether weights live in host memory.
     """
     allocate(model, device, weights_on=CPU if offload else device)
-    model.init_weights(generator=WeightGenerator(seed, device, model))
+    generator = WeightGenerator(seed, device, model)
+    model.init_weights(generator=generator)
+    init_adapters(model, generator)
     model.train()
 
 
@@ -193,9 +219,9 @@ def build_engine(
     recipe: Recipe, model: nn.Module, layout: Layout, *, device: torch.device, meshes: Meshes | None, marking: Marking
 ) -> Engine:
     """Optimizer, schedule and loss around the model."""
-    optimizer = recipe.optimizer.builder()(recipe.optimizer, parameters=list(model.named_parameters()))
+    optimizer = recipe.optimizer.builder()(recipe.optimizer, parameters=trained(model))
     if recipe.model.routed_experts():
-        ExpertBalance(moe_layers(model), **over_ranks(meshes)).watch(optimizer, record)
+        ExpertBalance(moe_layers(model), **over_ranks(meshes), moves=lora_of(recipe) is None).watch(optimizer, record)
     schedule = recipe.lr_scheduler.builder()(recipe.lr_scheduler)
     loss = build_loss(recipe)
     steps_early = getattr(recipe.optimizer, "early_step_in_backward", False)

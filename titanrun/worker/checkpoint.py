@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from titanrun.components.checkpoints.adapters import is_adapter, merged, split_adapters
 from titanrun.components.checkpoints.addresses import Place, place
 from titanrun.components.checkpoints.checkpoint import RESOLVED_FILE, Checkpoint, Snapshot, Tolerance, tensor_files
 from titanrun.components.checkpoints.digested_file import DigestedFile
@@ -23,12 +24,14 @@ from titanrun.config.render import render_text
 from titanrun.distributed.dtypes import dtype_named
 from titanrun.distributed.meta_device import on_meta_device
 from titanrun.models.shared.family import family_module
+from titanrun.recipe.adapters import lora_of
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved
 from titanrun.recipe.saved import absolute, resolved_file
 from titanrun.training.engine import MODEL_PREFIX
 from titanrun.worker.failures import failure_of
-from titanrun.worker.weights import huggingface_files, read_plain
+from titanrun.worker.peft import read_adapters, write_adapters
+from titanrun.worker.weights import find_checkpoint, huggingface_files, huggingface_folder, read_plain
 
 EXIT_DIFFERS = 1
 Job = Mapping[str, Any]
@@ -53,15 +56,21 @@ def export(job: Job) -> int:
     """The weights of a checkpoint in another format."""
     checkpoint, out = Checkpoint(place(job["checkpoint"])), Path(job["out"])
     weights = good_weights(checkpoint)
+    recipe = recipe_of(checkpoint)
+    if job["merge"]:
+        weights = merged_weights(weights, recipe, checkpoint)
+    is_adapter_alone = job["format"] == "hf" and any(map(is_adapter, weights))
     if job["dtype"] is not None:
         dtype = dtype_named(job["dtype"])
         weights = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in weights.items()}
-    if job["to"] == "torch":
+    if is_adapter_alone:
+        export_adapters(out, weights, recipe)
+    elif job["format"] == "torch":
         write_torch(out, weights)
-    elif job["to"] == "safetensors":
+    elif job["format"] == "safetensors":
         write_weights(out, weights, {RESOLVED_FILE: checkpoint.load_resolved().encode()}, shard_bytes=job["shard_bytes"])
     else:
-        export_huggingface(out, weights, read_resolved(Path(resolved_file(checkpoint.folder))), shard_bytes=job["shard_bytes"])
+        export_huggingface(out, weights, recipe, shard_bytes=job["shard_bytes"])
     print(out)
     return 0
 
@@ -78,6 +87,42 @@ def export_huggingface(out: Path, weights: dict[str, Tensor], recipe: Recipe, *,
         sys.stderr.write(f"without the tokenizer: {error}\n")
         files, texts = [], {}
     write_folder(out, family.to_huggingface(recipe.model, weights), config, files, texts, shard_bytes=shard_bytes)
+
+
+def recipe_of(checkpoint: Checkpoint) -> Recipe:
+    """The recipe of the run that saved it."""
+    return read_resolved(Path(resolved_file(checkpoint.folder)))
+
+
+def merged_weights(weights: dict[str, Tensor], recipe: Recipe, checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """The weights with the adapters in them. Those that the checkpoint leaves out are read from where its run took them."""
+    lora = lora_of(recipe)
+    if lora is None or not any(map(is_adapter, weights)):
+        raise fail("usage", f"{checkpoint.folder} has no adapters to merge", help="leave --merge out")
+    base, adapters = split_adapters(weights)
+    if not base:
+        base = base_weights(recipe)
+    return merged({**base, **adapters}, scale=lora.scale)
+
+
+def base_weights(recipe: Recipe) -> dict[str, Tensor]:
+    """The weights that a run starts from, in its type. Raises a problem where they were drawn from a seed."""
+    section, dtype = recipe.checkpoint, dtype_named(recipe.training.dtype)
+    if section.initial_load_in_hf:
+        weights = from_huggingface(huggingface_folder(section, recipe.model), recipe)
+        return {name: tensor.to(dtype) for name, tensor in weights.items()}
+    if section.initial_load_path is None:
+        message = "the frozen weights are not in the checkpoint: its run drew them from debug.seed"
+        raise fail("checkpoint", message, help="train with checkpoint.adapters_only: false, or export the adapters without --merge")
+    base, _ = split_adapters(good_weights(find_checkpoint(place(section.initial_load_path), section.folder)))
+    return {name: tensor.to(dtype) for name, tensor in base.items()}
+
+
+def export_adapters(out: Path, weights: dict[str, Tensor], recipe: Recipe) -> None:
+    """A folder that peft opens beside the model that the run started from."""
+    lora = lora_of(recipe)
+    assert lora is not None, "only a run with adapters saves some"
+    write_adapters(out, split_adapters(weights)[1], lora, recipe.model)
 
 
 def write_torch(out: Path, weights: dict[str, Tensor]) -> None:
@@ -100,7 +145,7 @@ def take_in(job: Job) -> int:
         file.write_text(job["resolved"], encoding="utf-8")
         recipe = read_resolved(file)
     source = place(job["source"])
-    read = {"hf": from_huggingface, "torchtitan": from_torchtitan, "titanrun": from_titanrun}[job["from"]]
+    read = {"hf": from_huggingface, "torchtitan": from_torchtitan, "titanrun": from_titanrun, "peft": from_peft}[job["from"]]
     weights = read(source, recipe)
     state = {"train": {"step": 0, "tokens_seen": 0}, "imported": {"from": job["from"], "source": absolute(source)}}
     tensors = {MODEL_PREFIX + key: tensor for key, tensor in weights.items()}
@@ -129,6 +174,18 @@ def from_titanrun(source: Place, recipe: Recipe) -> dict[str, Tensor]:
     weights = good_weights(Checkpoint(source))
     refuse_others(source, layouts(weights), expected_shapes(recipe))
     return weights
+
+
+def from_peft(source: Place, recipe: Recipe) -> dict[str, Tensor]:
+    """The weights that the recipe starts from, with adapters that peft saved."""
+    lora = lora_of(recipe)
+    if lora is None:
+        help = "add `- name: lora` with the rank, alpha and target_modules of the adapter"
+        raise fail("usage", "the recipe has no adapters to take these", path=("converters",), help=help)
+    with on_meta_device():
+        model = recipe.model.builder()(recipe.model, seq_len=recipe.training.seq_len)
+    taken = lora.builder()(lora, model=model, shards=1).taken
+    return base_weights(recipe) | read_adapters(source, lora, recipe.model, taken)
 
 
 def expected_shapes(recipe: Recipe) -> dict[str, tuple[int, ...]]:

@@ -48,7 +48,7 @@ def unmatched(recipe: Recipe, model: nn.Module) -> Iterator[Problem]:
     for index, converter in enumerate(recipe.converters):
         for field, patterns in converter.patterns.items():
             for position, pattern in enumerate(patterns):
-                if not any(pattern in name for name in names):
+                if not any(converter.fits(pattern, name) for name in names):
                     path = ("converters", index, field, position)
                     yield Problem("unknown-name", f"no module of the model has '{pattern}' in its name", path, help=meant(pattern, names))
 

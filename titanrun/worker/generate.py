@@ -89,6 +89,9 @@ def encoded(text: str, tokenizer: Tokenizer, recipe: Recipe, job: Job) -> list[i
 
 def model_with_weights(recipe: Recipe, job: Job, *, row_length: int) -> torch.nn.Module:
     """The model in evaluation mode, in fp32 on a CPU and in bf16 on an accelerator."""
+    if "text generation" in recipe.model.lacks:
+        help = "export the checkpoint, and let transformers generate: titanrun checkpoint export"
+        raise fail("usage", f"titanrun does not generate with a {recipe.model.name} model", help=help)
     longest = decided(recipe.model.max_seq_len)
     if row_length > longest:
         message = f"the longest prompt and --max-new-tokens are {row_length} tokens, and the model's rows have {longest} at most"

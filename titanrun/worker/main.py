@@ -16,6 +16,7 @@ from titanrun.config.secrets import revealed, values_to_hide
 from titanrun.distributed.environment import Place, read_place, variables
 from titanrun.distributed.flight_recorder import write_collectives
 from titanrun.distributed.processes import leave, meet
+from titanrun.recipe.adapters import lora_of
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved_text
 from titanrun.recipe.run_dir import STATUS, read_json, write_json
@@ -142,6 +143,7 @@ def export(recipe: Recipe, trainer: Trainer, folder: Path, place: Place) -> None
         tokenizer=recipe.tokenizer,
         dtype_name=recipe.checkpoint.export_dtype,
         is_writer=place.is_first,
+        lora=lora_of(recipe),
     )
     # last: an export without it is one that something broke off
     if place.is_first:

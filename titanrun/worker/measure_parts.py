@@ -46,13 +46,15 @@ def of_one_stage(recipe: Recipe) -> Recipe:
     ranks = recipe.parallelism.pipeline_parallel_degree
     data["parallelism"] |= {"pipeline_parallel_degree": 1, "module_fqns_per_model_part": None, "pipeline_parallel_layers_per_stage": None}
     data["training"]["global_batch_size"] = recipe.training.global_batch_size
-    if are_alike(recipe) or ranks > 1:
+    if "n_layers" in data["model"] and (are_alike(recipe) or ranks > 1):
         data["model"]["n_layers"] = 1 if are_alike(recipe) else recipe.model.layer_count()
     return Recipe.model_validate(data)
 
 
 def are_alike(recipe: Recipe) -> bool:
     """Whether all layers have the same weights in the same shapes."""
+    if any("layers." in pattern for converter in recipe.converters for found in converter.patterns.values() for pattern in found):
+        return False
     layers: dict[str, dict[str, Any]] = {}
     for name, shape in recipe.model.parameter_shapes().items():
         first, _, rest = name.partition(".")
@@ -63,20 +65,22 @@ def are_alike(recipe: Recipe) -> bool:
 
 
 def measured(model: nn.Module) -> dict[str, Any]:
-    """The sizes of the embedding, of each layer, and of norm and head together. A matrix that two share counts once, in the embedding."""
+    """The sizes of the embedding, of each layer, and of all the rest together: norm, head, and what else a model has. A matrix that two
+    share counts once, in the embedding."""
     seen: set[int] = set()
     embedding = sizes(model.tok_embeddings.parameters(), seen)
     layers = [sizes(layer.parameters(), seen) for layer in model.layers.children()]
-    return {"embedding": embedding, "layers": layers, "head": sizes([*model.norm.parameters(), *model.output.parameters()], seen)}
+    return {"embedding": embedding, "layers": layers, "head": sizes(model.parameters(), seen)}
 
 
 def sizes(parameters: Iterable[nn.Parameter], seen: set[int]) -> Sizes:
-    """Elements of the whole, of what this rank keeps, and of what it computes with."""
-    total = [0, 0, 0]
+    """Elements of the whole, of what this rank keeps, and of what it computes with; and those of the first two that are trained."""
+    total = [0, 0, 0, 0, 0]
     for parameter in parameters:
         if id(parameter) not in seen:
             seen.add(id(parameter))
-            for position, count in enumerate((parameter.numel(), own_part(parameter).numel(), gathered(parameter))):
+            whole, kept, is_trained = parameter.numel(), own_part(parameter).numel(), int(parameter.requires_grad)
+            for position, count in enumerate((whole, kept, gathered(parameter), whole * is_trained, kept * is_trained)):
                 total[position] += count
     return total
 

@@ -15,7 +15,7 @@ from titanrun.recipe.decide import with_steps
 from titanrun.recipe.length import DEFAULT_STEPS
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved_text
-from titanrun.worker.build_model import build_model, lay_out
+from titanrun.worker.build_model import build_model, lay_out, refuse_unclaimed, trained
 from titanrun.worker.converters import convert, refuse_idle
 from titanrun.worker.fake_ranks import as_rank
 
@@ -46,6 +46,7 @@ def build(recipe: Recipe, *, world_size: int) -> None:
             conversions = convert(recipe, model, meshes=meshes)
             refuse_idle(recipe, model, conversions)
         with refusing_at(("optimizer",)):
+            refuse_unclaimed(recipe, model)
             recipe.optimizer.builder()(recipe.optimizer, parameters=stand_ins(model))
         lay_out(recipe, model, meshes=meshes, precision=precision)
     if recipe.training.steps is None:
@@ -59,7 +60,7 @@ def build(recipe: Recipe, *, world_size: int) -> None:
 
 def stand_ins(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """The model's parameters in their shapes with one element of memory each: fused optimizers refuse the meta device."""
-    return [(name, nn.Parameter(torch.zeros(1, dtype=found.dtype).expand(found.shape))) for name, found in model.named_parameters()]
+    return [(name, nn.Parameter(torch.zeros(1, dtype=found.dtype).expand(found.shape))) for name, found in trained(model)]
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from titanrun.components.checkpoints.adapters import is_adapter, merged, split_adapters
 from titanrun.components.checkpoints.addresses import Place, is_address, place
 from titanrun.components.checkpoints.checkpoint import Checkpoint, Tolerance
 from titanrun.components.checkpoints.config import CheckpointConfig
@@ -16,6 +17,7 @@ from titanrun.components.checkpoints.manifest import damage
 from titanrun.components.checkpoints.optimizer_state import PREFIX as OPTIMIZER_PREFIX
 from titanrun.components.checkpoints.quantization import agreed_quantization
 from titanrun.components.checkpoints.store import CheckpointStore
+from titanrun.components.converters.config import LoraConfig
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.components.tokenizers.vocabulary import open_folder, special_token_ids
 from titanrun.config.problems import fail
@@ -67,7 +69,8 @@ def huggingface_folder(config: CheckpointConfig, model_config: ModelConfig) -> P
 def load_huggingface(folder: Place, *, model_config: ModelConfig, engine: Engine, is_quantized: bool = False) -> None:
     """Copies the weights of a Hugging Face folder into the model, in the model's dtype; quantised ones are expanded before."""
     own = family_module(type(model_config), "huggingface").from_huggingface(model_config, read_plain(folder, is_quantized=is_quantized))
-    copy_into(engine.tensors(with_optimizer=False), {MODEL_PREFIX + name: tensor for name, tensor in own.items()})
+    base, _ = split_adapters(engine.tensors(with_optimizer=False))
+    copy_into(base, {MODEL_PREFIX + name: tensor for name, tensor in own.items()})
     log.info("took the initial weights from %s", folder)
 
 
@@ -114,7 +117,11 @@ def find_checkpoint(path: Place, folder: str) -> Checkpoint:
 def load_checkpoint(checkpoint: Checkpoint, engine: Engine, config: CheckpointConfig, ranks: Ranks) -> None:
     """Fills the model with the weights of a checkpoint, in the model's dtype; its optimizer state is left alone."""
     tolerance = Tolerance(extra=config.allow_extra, cast=True, ignore_prefix=OPTIMIZER_PREFIX, elsewhere=engine.names_elsewhere())
-    checkpoint.load_tensors(engine.tensors(with_optimizer=False), tolerance=tolerance, ranks=ranks)
+    wanted, saved = engine.tensors(with_optimizer=False), checkpoint.layouts()
+    if not any(map(is_adapter, saved)):
+        # those of a plain model: adapters begin as they were drawn
+        wanted, _ = split_adapters(wanted)
+    checkpoint.load_tensors(wanted, tolerance=tolerance, ranks=ranks)
     log.info("took the initial weights from %s", checkpoint.folder)
 
 
@@ -127,19 +134,31 @@ def copy_into(own: dict[str, Tensor], given: dict[str, Tensor]) -> None:
 
 
 def export_huggingface(
-    folder: Path, *, engine: Engine, model_config: ModelConfig, tokenizer: TokenizerConfig | None, dtype_name: str, is_writer: bool
+    folder: Path,
+    *,
+    engine: Engine,
+    model_config: ModelConfig,
+    tokenizer: TokenizerConfig | None,
+    dtype_name: str,
+    is_writer: bool,
+    lora: LoraConfig | None = None,
 ) -> None:
     """Writes a folder that transformers opens: config.json, the weights as `dtype_name`, and the tokenizer's files where they are known.
 
+    Adapters become part of the weights beside which they are.
     Every rank must call it, since each may hold a part of the weights; one of them is the writer.
     """
     family = family_module(type(model_config), "huggingface")
     state: dict[str, Tensor] = {}
-    for name, tensor in engine.state_dict_stream(dtype=dtype_named(dtype_name)):
+    dtype = dtype_named(dtype_name)
+    # adapters are merged in the type they were trained in, and rounded once
+    for name, tensor in engine.state_dict_stream(dtype=dtype if lora is None else None):
         if is_writer:
             state[name] = tensor.cpu()
     if not is_writer:
         return
+    if lora is not None:
+        state = {name: tensor.to(dtype) for name, tensor in merged(state, scale=lora.scale).items()}
     files, texts = huggingface_files(tokenizer, model_config)
     config = family.huggingface_config(model_config, dtype_name)
     write_folder(folder, family.to_huggingface(model_config, state), config, files, texts)

@@ -33,7 +33,7 @@ def noting(slot: str, build: Callable[..., Any]) -> Callable[..., Any]:
 class Tracker:
     """Takes every metric and keeps none."""
 
-    def __init__(self, config: Any, *, run_dir: Path) -> None:
+    def __init__(self, config: Any, *, run_dir: Path, tracked: Any) -> None:
         pass
 
     def log(self, step: int, values: dict[str, float]) -> None:

@@ -48,7 +48,7 @@ def test_the_index_holds_every_document_and_tells_what_it_was_made_from(folder: 
     record = json.loads(next((folder / "cache").glob("*.json")).read_text())
     assert record["documents"] == 2 and record["tokens"] == len(index.tokens) and record["max_token_id"] == ord("x") + 3
     assert [Path(file["path"]).name for file in record["files"]] == ["a.txt", "b.txt"]
-    assert record["tokenizer"] == "bytes" and record["column"] == "text"
+    assert record["tokenizer"] == "bytes" and record["settings"] == "text"
     assert index.summary.max_token_id == record["max_token_id"]
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from titanrun.distributed.degrees import Degrees
+from titanrun.recipe.plan.activations import microbatches_kept
 from titanrun.recipe.plan.devices import DEVICES
 from titanrun.recipe.plan.layout import Layout, Part
 from titanrun.recipe.plan.memory import checkpoint_bytes, memory
@@ -11,7 +12,7 @@ from titanrun.recipe.plan.traffic import bubble, traffic
 from titanrun.recipe.resolve import resolve
 
 DIM, VOCABULARY, LAYERS = 64, 96, 4
-LAYER = Part(whole=1000, kept=250, gathered=500)
+LAYER = Part(whole=1000, kept=250, gathered=500, whole_trained=1000, trained=250)
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def laid_out(tmp_path):
         training = "{dataset: {name: tokens, path: x.npy}, local_batch_size: 4, seq_len: 32, steps: 100}"
         recipe.write_text(f"version: 1\nmodel: {model}\ntraining: {training}\n")
         run = resolve(str(recipe), list(overrides), environment={}, ranks=ranks).run
-        embedding, head = Part(800, 200, 400), Part(900, 225, 450)
+        embedding, head = Part(800, 200, 400, 800, 200), Part(900, 225, 450, 900, 225)
         return Layout(run, Degrees(**degrees), embedding, [LAYER] * LAYERS, head)
 
     return make
@@ -50,6 +51,48 @@ def test_memory_is_what_a_rank_keeps_times_the_size_of_its_numbers(laid_out):
 def test_recomputed_layers_keep_their_input_and_one_of_them_everything(laid_out):
     found = bytes_of(laid_out("activation_checkpoint=full", ranks=4, shard=4))
     assert found["activations"] == 128 * (4 * DIM + 256 + 192 + 64 + 1024) * 2
+
+
+WHOLE = 256 + 192 + 64 + 1024
+
+
+def test_every_other_layer_keeps_its_input(laid_out):
+    found = bytes_of(laid_out("activation_checkpoint={name: selective, selective_ac_option: '2'}", ranks=4, shard=4))
+    assert found["activations"] == 128 * (2 * DIM + 2 * WHOLE + WHOLE) * 2
+
+
+def test_by_operation_every_second_product_stays(laid_out):
+    by_operation = "activation_checkpoint={name: selective, selective_ac_option: op}"
+    # the input, queries, values, what attention gives, gates, and what goes back into the stream
+    products = DIM + 64 + 32 + 64 + 256
+    assert bytes_of(laid_out(by_operation, ranks=4, shard=4))["activations"] == 128 * (4 * (products + DIM) + WHOLE) * 2
+    # two ranks that share heads and hidden widths: the last product is as wide as the stream, and kept once more as their sum's part
+    split = (DIM + 64 + 32 + 64 + 256 + 2 * DIM) // 2 + DIM
+    both = laid_out(by_operation, "parallelism.tensor_parallel_degree=2", ranks=2, tensor=2)
+    assert bytes_of(both)["activations"] == 128 * (4 * split + WHOLE // 2) * 2
+
+
+def test_a_budget_keeps_its_share(laid_out):
+    budget = ["activation_checkpoint={name: memory_budget, memory_budget: 0.25}", "compile={enable: true, backend: aot_eager}"]
+    found = bytes_of(laid_out(*budget, ranks=4, shard=4))
+    assert found["activations"] == 128 * (4 * (DIM + (WHOLE - DIM) // 4) + WHOLE) * 2
+
+
+@pytest.mark.parametrize(
+    ("schedule", "microbatches"),
+    [("1F1B", 2), ("GPipe", 8), ("LoopedBFS", 8), ("Interleaved1F1B", 2.5), ("InterleavedZeroBubble", 2.5), ("ZBVZeroBubble", 2)],
+)
+def test_a_pipeline_keeps_the_microbatches_that_are_under_way(schedule, microbatches, laid_out):
+    asked = [f"parallelism.pipeline_parallel_schedule={schedule}", "parallelism.pipeline_parallel_degree=2"]
+    layout = laid_out(*asked, "training.local_batch_size=8", ranks=2, pipeline=2)
+    assert microbatches_kept(layout, rank=0) == microbatches
+
+
+def test_a_stage_has_the_modules_that_the_recipe_names(laid_out):
+    stages = "[[tok_embeddings, layers.0], [layers.1, layers.2, layers.3, norm, output]]"
+    asked = ["parallelism.pipeline_parallel_degree=2", f"parallelism.module_fqns_per_model_part={stages}"]
+    layout = laid_out(*asked, ranks=2, pipeline=2)
+    assert layout.stages() == [[layout.embedding, LAYER], [LAYER] * 3 + [layout.head]]
 
 
 def test_one_process_gathers_nothing_and_sends_nothing(laid_out):

@@ -10,11 +10,16 @@ Scale = Literal["linear", "log"]
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A named line through points; a point that is not finite, or not positive on a log scale, is a gap."""
+    """A named line through points; a point that is not finite, or not positive on a log scale, is a gap.
+
+    `low` and `high`, as many as points or none, bound a band around the line.
+    """
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,12 @@ def axis(values: Sequence[float], scale: Scale = "linear") -> Axis:
     if low == high:
         return Axis(low / 2, high * 2, scale) if low > 0 else Axis(low - 1, high + 1, scale)
     return Axis(low, high, scale)
+
+
+def axes_of(curves: Sequence[Curve], x_scale: Scale, y_scale: Scale) -> tuple[Axis, Axis]:
+    """The x axis and the y axis that hold all curves with their bands."""
+    across = axis([value for curve in curves for value in curve.x], x_scale)
+    return across, axis([value for curve in curves for line in (curve.y, curve.low, curve.high) for value in line], y_scale)
 
 
 def round_step(at_least: float) -> float:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
-from titanrun.cli.plots.axes import Axis, Curve, Scale, axis, label
+from titanrun.cli.plots.axes import Axis, Curve, Scale, axes_of, label
 
 WIDTH, HEIGHT = 720, 400
 LEFT, RIGHT, TOP, BOTTOM = 72, 16, 40, 48
@@ -14,8 +14,7 @@ TICKS = 5
 
 def plot(curves: Sequence[Curve], *, title: str, x_label: str, x_scale: Scale = "linear", y_scale: Scale = "linear") -> str:
     """The file's text: grid, numbers, curves, and their names where there are several."""
-    across = axis([value for curve in curves for value in curve.x], x_scale)
-    up = axis([value for curve in curves for value in curve.y], y_scale)
+    across, up = axes_of(curves, x_scale, y_scale)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="13">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
@@ -25,6 +24,7 @@ def plot(curves: Sequence[Curve], *, title: str, x_label: str, x_scale: Scale = 
     ]
     for index, curve in enumerate(curves):
         colour = COLOURS[index % len(COLOURS)]
+        parts.extend(f'<polygon fill="{colour}" fill-opacity="0.2" points="{outline}"/>' for outline in band(curve, across, up))
         parts.extend(f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{line}"/>' for line in lines(curve, across, up))
         if len(curves) > 1:
             parts.append(
@@ -56,6 +56,18 @@ def lines(curve: Curve, across: Axis, up: Axis) -> list[str]:
         else:
             pieces[-1].append(f"{place_x(across, x)},{place_y(up, y)}")
     return [" ".join(piece) for piece in pieces if piece]
+
+
+def band(curve: Curve, across: Axis, up: Axis) -> list[str]:
+    """The outline of each unbroken piece of a curve's band: along its low side, and back along its high one."""
+    pieces: list[list[tuple[str, str]]] = [[]]
+    for x, low, high in zip(curve.x, curve.low, curve.high, strict=False):
+        if across.share(x) is None or up.share(low) is None or up.share(high) is None:
+            pieces.append([])
+        else:
+            at = place_x(across, x)
+            pieces[-1].append((f"{at},{place_y(up, low)}", f"{at},{place_y(up, high)}"))
+    return [" ".join([low for low, _ in piece] + [high for _, high in reversed(piece)]) for piece in pieces if len(piece) > 1]
 
 
 def place_x(across: Axis, value: float) -> float:

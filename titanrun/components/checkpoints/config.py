@@ -45,6 +45,8 @@ class CheckpointConfig(Config):
     # torchtitan 0.2.2 saves the weights only at the end; here a run can always go on with more steps
     last_save_model_only: bool = bookkeeping(False)
     """Whether the last checkpoint holds the weights only; such a run cannot go on."""
+    adapters_only: bool = bookkeeping(False)
+    """Whether checkpoints leave frozen weights out, which a run that goes on takes from where it started: initial_load_path or the seed."""
     last_save_in_hf: bool = bookkeeping(False)
     """Whether the end of the run also writes a folder `hf` that transformers opens."""
     export_dtype: Literal["float32", "bfloat16", "float16"] = bookkeeping("float32")

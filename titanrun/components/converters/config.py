@@ -1,15 +1,17 @@
 """The converter slot and its choices: what rewrites a model on the meta device before it is parallelised."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self, TypeAlias
+from fnmatch import fnmatchcase
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
+from annotated_types import Interval
 from pydantic import model_validator
 
 from titanrun.config.base import ComponentConfig
 from titanrun.config.conflict import conflict
 from titanrun.config.fields import numerics, performance
 from titanrun.config.problems import Problem
-from titanrun.config.types import Text
+from titanrun.config.types import PositiveFloat, PositiveInt, Text
 
 AUTO_FILTER = "auto_filter_small_kn"
 NumberFormat: TypeAlias = Literal["float8", "mxfp8", "nvfp4"]
@@ -60,6 +62,10 @@ class ConverterConfig(ComponentConfig):
     def patterns(self) -> dict[str, tuple[str, ...]]:
         """Texts that the names of modules are searched for, by field: one that is in no name is a mistake."""
         return {}
+
+    def fits(self, pattern: str, name: str) -> bool:
+        """Whether one of the patterns means the module `name`."""
+        return pattern in name
 
 
 class Float8LinearConfig(ConverterConfig):
@@ -200,3 +206,37 @@ class Fp32LmHeadConfig(ConverterConfig):
 
     name: Literal["fp32_lm_head"] = numerics("fp32_lm_head")
     builds: ClassVar = "titanrun.components.converters.fp32_lm_head:convert"
+
+
+class LoraConfig(ConverterConfig):
+    """Low-rank adapters beside linear modules: y = W x + alpha / rank * B A x, where W is frozen (LoRA, https://arxiv.org/abs/2106.09685).
+
+    A begins uniform within 1 / sqrt(width), B with zeros, so that the first step sees the model as it was.
+    """
+
+    name: Literal["lora"] = numerics("lora")
+    builds: ClassVar = "titanrun.components.converters.lora:convert"
+    rank: PositiveInt = numerics(8)
+    """Width between A and B."""
+    alpha: PositiveFloat = numerics(16.0)
+    """What the adapter gives is multiplied by alpha / rank."""
+    dropout: Annotated[float, Interval(ge=0, lt=1)] = numerics(0.0)
+    """Share of the adapter's inputs that are zero at each step; W sees all of them."""
+    target_modules: tuple[Text, ...] | None = numerics(None, examples=[["wq", "wv"], ["layers.*.attention.*"]])
+    """Linear modules that get an adapter: last steps of their names, or patterns of whole names, where * is any text; null: all."""
+
+    @property
+    def scale(self) -> float:
+        """What the adapter gives is multiplied by this."""
+        return self.alpha / self.rank
+
+    @property
+    def patterns(self) -> dict[str, tuple[str, ...]]:
+        return {"target_modules": self.target_modules or ()}
+
+    def fits(self, pattern: str, name: str) -> bool:
+        return fnmatchcase(name, pattern) or fnmatchcase(name.rpartition(".")[2], pattern)
+
+    def targets(self, name: str) -> bool:
+        """Whether target_modules means the module `name`."""
+        return self.target_modules is None or any(self.fits(pattern, name) for pattern in self.target_modules)

@@ -15,6 +15,11 @@ IGNORE = -100
 """The label of a position that counts nothing in the loss, as in torch's and Hugging Face's cross entropy."""
 
 
+def token_ids(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The ids [N, T+1] in rows of either kind that `TokenBatch.from_rows` takes."""
+    return rows if rows.ndim == 2 else rows[:, 0]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenBatch:
     """Rows of tokens with the token that follows each of them. Every tensor is [N, T].
@@ -32,10 +37,16 @@ class TokenBatch:
 
     @classmethod
     def from_rows(cls, rows: NDArray[np.int64] | Tensor) -> "TokenBatch":
-        """Rows [N, T+1] of a token stream: the first T ids of a row are its inputs, the last T its labels."""
-        rows_NS = torch.as_tensor(rows)
-        labels_NT = rows_NS[:, 1:].contiguous()
-        return cls(rows_NS[:, :-1].contiguous(), labels_NT, None, torch.ones_like(labels_NT, dtype=torch.bool))
+        """Rows [N, T+1] of a token stream: the first T ids of a row are its inputs, the last T its labels.
+
+        Rows [N, 3, T+1] hold beside the ids which of them count as labels, 0 or 1, and their positions.
+        """
+        rows = torch.as_tensor(rows)
+        rows_NS = rows if rows.ndim == 2 else rows[:, 0]
+        inputs_NT, labels_NT = rows_NS[:, :-1].contiguous(), rows_NS[:, 1:].contiguous()
+        if rows.ndim == 2:
+            return cls(inputs_NT, labels_NT, None, torch.ones_like(labels_NT, dtype=torch.bool))
+        return cls(inputs_NT, labels_NT, rows[:, 2, :-1].contiguous(), rows[:, 1, 1:] == 1)
 
     def to(self, device: torch.device | str) -> "TokenBatch":
         """The same batch on `device`."""

@@ -2,6 +2,7 @@
 
 from typing import ClassVar, Literal
 
+from titanrun.components.data.chat_layouts import Columns
 from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.fields import numerics, performance
 from titanrun.config.types import NonNegativeInt, PositiveInt, Text
@@ -55,6 +56,52 @@ class TokensDatasetConfig(DatasetConfig):
     """The .npy file, of an integer type."""
     shuffle: bool = numerics(False)
     """Whether the rows are dealt in a seeded random order; false: in the given order."""
+
+
+class ConversationsConfig(DatasetConfig):
+    """Rows of conversations, of which only what the assistant says counts in the loss."""
+
+    restarts_positions: ClassVar[bool] = True
+    packing: Literal["best_fit"] | None = numerics(None)
+    """best_fit: as many conversations in a row as fit, none of which sees another; null: each in a row of its own."""
+
+
+class ChatDatasetConfig(ConversationsConfig):
+    """Local conversations: jsonl, parquet or csv files, put into words by a chat template and tokenised once into the run directory."""
+
+    name: Literal["chat"] = numerics("chat")
+    builds: ClassVar = "titanrun.components.data.chat:chat_rows"
+    path: Text = numerics(examples=["data/chats.jsonl"])
+    """A file, a folder or a glob; files are read in sorted order."""
+    layout: Literal["messages", "sharegpt", "alpaca", "prompt_completion"] = numerics("messages")
+    """messages: a list of role and content; sharegpt: a list of from and value; alpaca: instruction, input, output; prompt_completion: two
+    columns."""
+    column: Text | None = numerics(None, examples=["conversation"])
+    """Column of the list, for messages and sharegpt; null: messages, or conversations for sharegpt."""
+    prompt_column: Text | None = numerics(None, examples=["question"])
+    """Column of what the user asks, for prompt_completion; null: prompt."""
+    completion_column: Text | None = numerics(None, examples=["answer"])
+    """Column of what the assistant answers, for prompt_completion; null: completion."""
+    template: Text | None = numerics(None, examples=["chat_template.jinja"])
+    """File with a Jinja chat template; null: the one in the tokenizer's folder."""
+    train_on: Literal["replies", "last_reply", "all"] = numerics("replies")
+    """Which tokens count in the loss: what the assistant says, the last thing it says, or everything."""
+    too_long: Literal["drop", "cut", "refuse"] = numerics("drop")
+    """What becomes of conversations longer than a row: left out, cut at its end, or the run does not start. How many is logged."""
+
+    def columns(self) -> Columns:
+        """The columns that records are read from."""
+        listed = "conversations" if self.layout == "sharegpt" else "messages"
+        return Columns(self.column or listed, self.prompt_column or "prompt", self.completion_column or "completion")
+
+
+class TinyChatDatasetConfig(ConversationsConfig):
+    """The short conversations that ship with titanrun: a few words to say again."""
+
+    name: Literal["tiny_chat"] = numerics("tiny_chat")
+    builds: ClassVar = "titanrun.components.data.chat:tiny_chat_rows"
+    split: Literal["train", "held_out"] = numerics("train")
+    """Which part; held_out shares no answer with train."""
 
 
 class DataLoaderConfig(Config):

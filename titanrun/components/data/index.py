@@ -4,8 +4,9 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -24,7 +25,7 @@ from titanrun.distributed.liveness import sign_of_life
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 READER = "titanrun.components.data.text_files"
 """Imported only when an index is built, since it takes more than a second to import."""
 ENCODE_CHARACTERS = 2**20
@@ -37,7 +38,7 @@ class IndexRecord:
 
     format: int
     tokenizer: str
-    column: str
+    settings: str
     files: tuple[SourceFile, ...]
     documents: int
     tokens: int
@@ -48,8 +49,22 @@ class IndexRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Contents:
+    """What an index holds of its files.
+
+    `settings`: all that the tokens depend on beside the files and the tokenizer, whose fingerprint is `tokenizer`. `write` appends
+    the tokens of files, each below `bound`, with a folder for scratch, and says how many documents there were.
+    """
+
+    tokenizer: str
+    settings: str
+    bound: int
+    write: Callable[[Sequence[Path], TokenWriter, Path], int]
+
+
+@dataclass(frozen=True, slots=True)
 class TokenIndex:
-    """The token ids of all documents, one after the other, each with its BOS and EOS."""
+    """The tokens of all documents, one after the other: ids, each document's with its BOS and EOS, or what else its `Contents` writes."""
 
     tokens: NDArray[np.integer]
     record: IndexRecord
@@ -66,12 +81,18 @@ class TokenIndex:
 
 
 def open_index(files: Sequence[Path], *, source: str, column: str, tokenizer: Tokenizer, cache_folder: Path) -> TokenIndex:
-    """The index of `files`, built in `cache_folder` unless one made from the same bytes by the same tokenizer is there.
+    """The index of the documents in one column of `files`; see `open_contents`."""
+    contents = Contents(tokenizer.fingerprint, column, tokenizer.vocab_size, partial(write_column, column, tokenizer))
+    return open_contents(files, source=source, contents=contents, cache_folder=cache_folder)
 
-    `source` is the path that the recipe names; one index is kept for each source, column and tokenizer.
+
+def open_contents(files: Sequence[Path], *, source: str, contents: Contents, cache_folder: Path) -> TokenIndex:
+    """The index of `files`, built in `cache_folder` unless one made from the same bytes in the same way is there.
+
+    `source` is the path that the recipe names; one index is kept for each source, settings and tokenizer.
     """
     cache_folder.mkdir(parents=True, exist_ok=True)
-    identity = hashlib.sha256(json.dumps([FORMAT, source, column, tokenizer.fingerprint]).encode()).hexdigest()[:16]
+    identity = hashlib.sha256(json.dumps([FORMAT, source, contents.settings, contents.tokenizer]).encode()).hexdigest()[:16]
     record_path = cache_folder / f"{identity}.json"
     old = read_record(record_path)
     described = tuple(describe(files, {file.path: file for file in old.files} if old else {}))
@@ -81,7 +102,7 @@ def open_index(files: Sequence[Path], *, source: str, column: str, tokenizer: To
         return TokenIndex(map_tokens(cache_folder / old.tokens_file), old, cache_folder / old.tokens_file)
     tokens_path = cache_folder / f"{identity}-{contents_hash(described)}.npy"
     log.info("tokenising %d files of '%s' into %s", len(files), source, tokens_path)
-    record = build(described, source=source, column=column, tokenizer=tokenizer, tokens_path=tokens_path)
+    record = build(described, source=source, contents=contents, tokens_path=tokens_path)
     write_record(record_path, record)
     if old is not None and old.tokens_file != record.tokens_file:
         (cache_folder / old.tokens_file).unlink(missing_ok=True)
@@ -101,16 +122,15 @@ def contents_hash(described: Sequence[SourceFile]) -> str:
     return hashlib.sha256("".join(file.sha256 for file in described).encode()).hexdigest()[:16]
 
 
-def build(described: Sequence[SourceFile], *, source: str, column: str, tokenizer: Tokenizer, tokens_path: Path) -> IndexRecord:
+def build(described: Sequence[SourceFile], *, source: str, contents: Contents, tokens_path: Path) -> IndexRecord:
     """Tokenise the files into `tokens_path`. Nothing stands under that name before it is complete."""
     temporary = tokens_path.with_name(f".{tokens_path.name}.tmp-{os.getpid()}")
     scratch = tokens_path.with_name(f".{tokens_path.stem}.datasets-{os.getpid()}")
     paths = [Path(file.path) for file in described]
     try:
         with temporary.open("wb") as file:
-            writer = TokenWriter(file, vocab_size=tokenizer.vocab_size)
-            documents = import_module(READER).read_documents(paths, column=column, scratch=scratch)
-            document_count = write_documents(documents, tokenizer, writer)
+            writer = TokenWriter(file, vocab_size=contents.bound)
+            document_count = contents.write(paths, writer, scratch)
             writer.finish()
         check_documents(document_count, source)
         check_unchanged(described)
@@ -122,8 +142,8 @@ def build(described: Sequence[SourceFile], *, source: str, column: str, tokenize
         remove_scratch(scratch)
     return IndexRecord(
         FORMAT,
-        tokenizer.fingerprint,
-        column,
+        contents.tokenizer,
+        contents.settings,
         tuple(described),
         document_count,
         writer.count,
@@ -132,6 +152,11 @@ def build(described: Sequence[SourceFile], *, source: str, column: str, tokenize
         summary.digest,
         summary.max_token_id,
     )
+
+
+def write_column(column: str, tokenizer: Tokenizer, files: Sequence[Path], writer: TokenWriter, scratch: Path) -> int:
+    """Write the documents in one column of files; returns how many there were."""
+    return write_documents(import_module(READER).read_documents(files, column=column, scratch=scratch), tokenizer, writer)
 
 
 def write_documents(documents: Iterable[Iterable[str]], tokenizer: Tokenizer, writer: TokenWriter) -> int:

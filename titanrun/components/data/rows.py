@@ -21,7 +21,7 @@ class Rows(Protocol):
         ...
 
     def __getitem__(self, index: int) -> NDArray[np.int64]:
-        """The ids of row `index`, [seq_len + 1]."""
+        """The ids of row `index`, [seq_len + 1]; or [3, seq_len + 1] with what counts and positions, for `TokenBatch.from_rows`."""
         ...
 
     def check(self) -> None:

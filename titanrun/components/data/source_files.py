@@ -28,7 +28,7 @@ class SourceFile:
         return (self.path, self.size, self.sha256) == (other.path, other.size, other.sha256)
 
 
-def find_files(path: str) -> list[Path]:
+def find_files(path: str, suffixes: Sequence[str] = SUFFIXES) -> list[Path]:
     """The readable files that a file name, a folder or a glob names, sorted by name.
 
     A folder is searched at every depth, without hidden entries. Raises a data problem where nothing readable is found.
@@ -41,9 +41,9 @@ def find_files(path: str) -> list[Path]:
     else:
         anchor = Path(named.anchor)
         found = [file for file in anchor.glob(str(named.relative_to(anchor))) if file.is_file() and not file.name.startswith(".")]
-    readable = sorted((file for file in found if file.suffix.lower() in SUFFIXES), key=Path.as_posix)
+    readable = sorted((file for file in found if file.suffix.lower() in suffixes), key=Path.as_posix)
     if not readable:
-        raise nothing_readable(path, found)
+        raise nothing_readable(path, found, suffixes)
     return readable
 
 
@@ -52,9 +52,9 @@ def is_hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
-def nothing_readable(path: str, found: Sequence[Path]) -> ProblemsFound:
+def nothing_readable(path: str, found: Sequence[Path], suffixes: Sequence[str]) -> ProblemsFound:
     """The problem of a path that names no file that can be read."""
-    kinds = ", ".join(SUFFIXES)
+    kinds = ", ".join(suffixes)
     if not found and not Path(path).exists():
         return fail("data", f"there is no '{path}'", path=("path",), help=f"paths are relative to {Path.cwd()}")
     names = ", ".join(sorted(file.name for file in found)[:MOST_NAMES_LISTED]) or "no files"

@@ -1,13 +1,26 @@
 """The metrics section, and the tracker slot."""
 
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import model_validator
+from annotated_types import Len
+from pydantic import AfterValidator, model_validator
+from pydantic_core import PydanticCustomError
 
 from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.conflict import conflict
 from titanrun.config.fields import bookkeeping, component
-from titanrun.config.types import PositiveInt, RunPath
+from titanrun.config.types import PositiveInt, RunPath, Text
+
+
+def without_credentials(text: str) -> str:
+    """An address without a user or password in it."""
+    if "@" in text.partition("://")[2].partition("/")[0]:
+        help = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, in the environment"
+        raise PydanticCustomError("an_address_without_credentials", "holds credentials", {"help": help})
+    return text
+
+
+TrackingAddress = Annotated[str, Len(1), AfterValidator(without_credentials)]
 
 
 class TrackerConfig(ComponentConfig):
@@ -27,6 +40,49 @@ class TensorBoardConfig(TrackerConfig):
     """Folder of the event files inside the run directory."""
 
 
+class CsvConfig(TrackerConfig):
+    """A table metrics.csv: a row a logged step, a column a metric, and the hash of the recipe in each row."""
+
+    name: Literal["csv"] = bookkeeping("csv", resume=True)
+    builds: ClassVar = "titanrun.components.metrics.csv_file:CsvTracker"
+    folder: RunPath = bookkeeping("csv", resume=True)
+    """Folder of metrics.csv inside the run directory."""
+
+
+class WandbConfig(TrackerConfig):
+    """A run of Weights & Biases. Needs the extra `wandb`, and online a key: WANDB_API_KEY, or what `wandb login` keeps."""
+
+    name: Literal["wandb"] = bookkeeping("wandb", resume=True)
+    builds: ClassVar = "titanrun.components.metrics.wandb:WandbTracker"
+    extra: ClassVar = "wandb"
+    project: Text = bookkeeping("titanrun", resume=True)
+    """Project that the run is shown in."""
+    entity: Text | None = bookkeeping(None, resume=True, examples=["my-team"])
+    """User or team that owns the project; null: the default one of the key."""
+    group: Text | None = bookkeeping(None, resume=True, examples=["ablations"])
+    """Runs that are shown together; null: none."""
+    tags: tuple[Text, ...] = bookkeeping((), resume=True, examples=[["8b", "baseline"]])
+    """Words to find the run by."""
+    mode: Literal["online", "offline"] = bookkeeping("online", resume=True)
+    """`offline` writes files only, for `wandb sync`."""
+    folder: RunPath = bookkeeping("wandb", resume=True)
+    """Folder of the library's files inside the run directory."""
+
+
+class MlflowConfig(TrackerConfig):
+    """A run of MLflow. Needs the extra `mlflow`; a server's credentials come from the environment, as MLflow reads them."""
+
+    name: Literal["mlflow"] = bookkeeping("mlflow", resume=True)
+    builds: ClassVar = "titanrun.components.metrics.mlflow:MlflowTracker"
+    extra: ClassVar = "mlflow"
+    tracking_uri: TrackingAddress | None = bookkeeping(None, resume=True, examples=["https://mlflow.example.com"])
+    """Tracking server or database; null: the database mlflow.db in `folder`."""
+    experiment: Text = bookkeeping("titanrun", resume=True)
+    """Experiment that the run belongs to; made where it is not there."""
+    folder: RunPath = bookkeeping("mlflow", resume=True)
+    """Folder inside the run directory for the database, its artifacts, and the id of the run."""
+
+
 class MetricsConfig(Config):
     """What is logged, how often, and to where."""
 
@@ -41,10 +97,13 @@ class MetricsConfig(Config):
 
     @model_validator(mode="after")
     def no_tracker_twice(self) -> Self:
-        """Two that are the same would write into the same files."""
-        for number, tracker in enumerate(self.trackers):
-            if tracker in self.trackers[:number]:
-                first = self.trackers.index(tracker) + 1
-                message = f"trackers {first} and {number + 1} are the same: {tracker.name}"
+        """Two that write into one folder would write into the same files."""
+        places = [(tracker.name, getattr(tracker, "folder", tracker)) for tracker in self.trackers]
+        for number, place in enumerate(places):
+            if place in places[:number]:
+                first = places.index(place)
+                same = self.trackers[first] == self.trackers[number]
+                what = f"are the same: {place[0]}" if same else f"both write into the folder '{place[1]}': {place[0]}"
+                message = f"trackers {first + 1} and {number + 1} {what}"
                 raise conflict(message, "trackers", help="remove one, or let them write into different folders")
         return self

@@ -1,6 +1,6 @@
 """The one place that a logged step goes to: the metrics file, the console, and every tracker."""
 
-import sys
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -8,6 +8,8 @@ from typing import Protocol
 
 from titanrun.components.metrics.console import ConsoleLog
 from titanrun.components.metrics.jsonl import MetricsFile
+
+log = logging.getLogger(__name__)
 
 
 class Tracker(Protocol):
@@ -63,4 +65,4 @@ class MetricLog:
         except Exception as error:
             del self._trackers[name]
             reason = f"{type(error).__name__}: {error}"
-            print(f"warning: tracker {name} failed and gets no more metrics; training goes on ({reason})", file=sys.stderr)
+            log.warning("tracker %s failed and gets no more metrics, training goes on: %s", name, reason)

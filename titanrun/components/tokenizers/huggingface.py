@@ -7,6 +7,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from titanrun.components.tokenizers.config import HuggingFaceTokenizerConfig, TinyTokenizerConfig
+from titanrun.components.tokenizers.tokenizer import PlacedIds
 from titanrun.components.tokenizers.vocabulary import (
     TOKENIZER_JSON,
     VOCABULARY_AND_MERGES,
@@ -29,6 +30,7 @@ class FolderTokenizer:
 
     def __init__(self, folder: TokenizerFolder) -> None:
         self._library = load(folder)
+        self.folder = folder.path
         special_tokens = folder.special_tokens
         self.bos_id = self._id_of(special_tokens.get("bos_token"))
         self.eos_id = self._id_of(special_tokens.get("eos_token"))
@@ -48,6 +50,10 @@ class FolderTokenizer:
         after = self._after if eos else []
         # the fast variant leaves out the character offsets, which nobody reads here
         return [[*before, *encoding.ids, *after] for encoding in self._library.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def encode_placed(self, texts: Sequence[str]) -> list[PlacedIds]:
+        """The ids of several texts without begin and end tokens, with the characters that each stands for."""
+        return [(encoding.ids, encoding.offsets) for encoding in self._library.encode_batch(list(texts), add_special_tokens=False)]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special tokens left out."""

@@ -1,7 +1,11 @@
 """What the rest of titanrun asks of a tokenizer."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from pathlib import Path
+from typing import Protocol, TypeAlias, runtime_checkable
+
+PlacedIds: TypeAlias = tuple[list[int], list[tuple[int, int]]]
+"""The ids of a text, and from which character to which each of them stands for."""
 
 
 class Tokenizer(Protocol):
@@ -25,4 +29,15 @@ class Tokenizer(Protocol):
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special tokens left out."""
+        ...
+
+
+@runtime_checkable
+class ChatTokenizer(Tokenizer, Protocol):
+    """A tokenizer of which conversations can be made: `folder` may hold a chat template."""
+
+    folder: Path
+
+    def encode_placed(self, texts: Sequence[str]) -> list[PlacedIds]:
+        """The ids of several texts without begin and end tokens, with the characters that each stands for."""
         ...

@@ -11,6 +11,7 @@ from typing import Any
 from titanrun.config.problems import ProblemsFound, fail
 
 TOKENIZER_JSON = "tokenizer.json"
+CHAT_TEMPLATE = "chat_template.jinja"
 VOCABULARY_AND_MERGES = ("vocab.json", "merges.txt")
 # later files win: special_tokens_map.json is what older tokenizers saved beside tokenizer_config.json
 SPECIAL_TOKEN_FILES = ("special_tokens_map.json", "tokenizer_config.json")
@@ -63,7 +64,8 @@ class TokenizerFolder:
 def open_folder(path: Path) -> TokenizerFolder:
     """The tokenizer folder at `path`. Raises a data problem, placed at `path` of the tokenizer's config, where there is none."""
     if not path.exists():
-        raise fail("data", f"there is no folder '{path}'", path=("path",), help="name the folder that holds tokenizer.json")
+        help = f"name the folder that holds tokenizer.json; titanrun download OWNER/NAME -o {path} fetches one"
+        raise fail("data", f"there is no folder '{path}'", path=("path",), help=help)
     if not path.is_dir():
         raise fail("data", f"'{path}' is a file, not a folder", path=("path",), help=f"name the folder that holds it: {path.parent}")
     whole = (path / TOKENIZER_JSON).is_file()
@@ -80,6 +82,22 @@ def no_tokenizer(path: Path) -> ProblemsFound:
     if "tokenizer.model" in names:
         help += "; AutoTokenizer.from_pretrained(...).save_pretrained(...) of transformers makes one from tokenizer.model"
     return fail("data", f"'{path}' holds no tokenizer; found: {found or 'nothing'}", path=("path",), help=help)
+
+
+def chat_template(folder: Path) -> str:
+    """The chat template of a folder, from its own file or from tokenizer_config.json; of several the one called `default`.
+
+    Raises a data problem where there is none.
+    """
+    file = folder / CHAT_TEMPLATE
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    found = open_folder(folder).settings.get("chat_template")
+    if isinstance(found, list):
+        found = next((entry.get("template") for entry in found if isinstance(entry, dict) and entry.get("name") == "default"), None)
+    if not isinstance(found, str):
+        raise fail("data", f"the tokenizer in '{folder}' has no chat template", path=("path",), help=f"put one into '{file}'")
+    return found
 
 
 def vocabulary_size(folder: Path) -> int:

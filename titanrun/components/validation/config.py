@@ -12,7 +12,7 @@ class ValidationConfig(Config):
     enable: bool = bookkeeping(False)
     """Whether validation runs."""
     dataset: OrAuto[DatasetConfig] | None = component("auto")
-    """Held-out data; `auto` is the held-out part of the tiny corpus where that corpus trains, else none."""
+    """Held-out data; `auto` is the held-out part of tiny or tiny_chat where that trains, else none."""
     # torchtitan 0.2.2 validates 8 rows of 2048 tokens whatever it trains on
     local_batch_size: OrAuto[PositiveInt] = bookkeeping("auto", unit="rows", examples=[8])
     """Rows a forward pass takes on each data-parallel rank; `auto` is training.local_batch_size."""

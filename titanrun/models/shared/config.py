@@ -25,6 +25,7 @@ Feature: TypeAlias = Literal[
     "varlen attention",
     "gradient accumulation",
     "validation",
+    "text generation",
 ]
 
 
@@ -43,6 +44,8 @@ class ModelConfig(ComponentConfig):
     """`model_type` in the config.json files that `flavor: auto` reads for this family."""
     lacks: ClassVar[frozenset[Feature]] = frozenset()
     """What the rest of titanrun can do and this family cannot; a rule refuses recipes that ask for it."""
+    instead: ClassVar[dict[Feature, str]] = {}
+    """For what a family lacks: why, and what to use instead."""
 
     name: str = bookkeeping()
     flavor: Text | None = bookkeeping(None, examples=["8B"])
@@ -63,6 +66,13 @@ class ModelConfig(ComponentConfig):
         Raises ProblemsFound naming every key that the family does not know or cannot honour.
         """
         raise NotImplementedError
+
+    def sizes_from_file(self) -> Sizes | None:
+        """The sizes in a file that the config itself names; None for a family whose sizes come from its flavor.
+
+        Raises ProblemsFound where the file cannot be read.
+        """
+        return None
 
     @classmethod
     def for_rows(cls, sizes: Sizes, row_length: int) -> Sizes:

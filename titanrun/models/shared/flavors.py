@@ -67,6 +67,9 @@ def spell_out(config: ModelConfig, *, row_length: int | None = None) -> dict[str
 
 def named_sizes(config: ModelConfig, row_length: int | None = None) -> Sizes:
     """The sizes that the config's flavor stands for; of a custom model only what all of the family have in common."""
+    in_file = config.sizes_from_file()
+    if in_file is not None:
+        return in_file
     family, flavor = type(config), config.flavor
     common = flavor_file(family).get("common", {})
     if flavor == AUTO:

@@ -26,23 +26,24 @@ HARMLESS_KEYS = """
 HARMLESS = frozenset(HARMLESS_KEYS.split())
 
 
-def load_config_json(folder: str | None) -> dict[str, Any]:
-    """The mapping in `folder`/config.json. Raises ProblemsFound where there is none."""
+def load_config_json(folder: str | None, *, at: DataPath = FOLDER) -> dict[str, Any]:
+    """The mapping in `folder`/config.json, or in the file itself where that is named. Raises ProblemsFound at `at` where there is none."""
     if folder is None:
-        raise fail("missing-key", "flavor auto needs hf_assets_path", path=FOLDER, help="name the folder that holds config.json")
-    path = Path(folder) / "config.json"
+        help = "name the folder that holds config.json; titanrun download fetches one"
+        raise fail("missing-key", "flavor auto needs hf_assets_path", path=at, help=help)
+    path = Path(folder) if folder.endswith(".json") else Path(folder) / "config.json"
     try:
         written = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise fail("file", f"no file {path}", path=FOLDER, help="flavor auto reads the sizes from config.json") from None
+        raise fail("file", f"no file {path}", path=at, help="the model's sizes are read from config.json") from None
     except OSError as error:
-        raise fail("file", f"cannot read {path}: {(error.strerror or '').lower()}", path=FOLDER) from None
+        raise fail("file", f"cannot read {path}: {(error.strerror or '').lower()}", path=at) from None
     except UnicodeDecodeError:
-        raise fail("file", f"{path} is not UTF-8 text", path=FOLDER) from None
+        raise fail("file", f"{path} is not UTF-8 text", path=at) from None
     except json.JSONDecodeError as error:
-        raise fail("file", f"{path} is not JSON at line {error.lineno}: {error.msg.lower()}", path=FOLDER) from None
+        raise fail("file", f"{path} is not JSON at line {error.lineno}: {error.msg.lower()}", path=at) from None
     if not isinstance(written, dict):
-        raise fail("file", f"{path} holds no mapping", path=FOLDER)
+        raise fail("file", f"{path} holds no mapping", path=at)
     return written
 
 

@@ -23,6 +23,7 @@ class ExpertBalance:
         layers: the mixture-of-experts layers of this rank, in order.
         reduce: sums the counts [L, E] over all ranks that saw other tokens.
         largest: the largest of a value over all ranks that hold other layers.
+        moves: whether biases change; those of a frozen model do not.
     """
 
     def __init__(
@@ -31,10 +32,12 @@ class ExpertBalance:
         *,
         reduce: Reduce = lambda counts_LE: counts_LE,
         largest: Reduce = lambda values: values,
+        moves: bool = True,
     ) -> None:
         self.layers = layers
         self.reduce = reduce
         self.largest = largest
+        self.moves = moves
         self.counts_LE: Tensor | None = None
 
     def watch(self, optimizer: Optimizer, record: Record) -> None:
@@ -56,7 +59,7 @@ class ExpertBalance:
         self.counts_LE = counts_LE
         for layer, counts_E in zip(self.layers, counts_LE, strict=True):
             layer.tokens_per_expert.zero_()
-            if layer.expert_bias is not None:
+            if self.moves and layer.expert_bias is not None:
                 step_E = layer.config.load_balance_coeff * (counts_E.mean() - counts_E).sign()
                 layer.expert_bias += step_E - step_E.mean()
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from titanrun.distributed.degrees import Degrees
-from titanrun.distributed.stages import SCHEDULES, Weights, split_layers, stages_of_rank
+from titanrun.distributed.stages import SCHEDULES, plan_pipeline, stages_of_rank
 from titanrun.recipe.recipe import Recipe
 
 Numbers: TypeAlias = dict[str, int]
@@ -15,17 +15,20 @@ BYTES = {"float32": 4, "bfloat16": 2}
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The embedding, one layer, or norm and output head: elements of the whole, of the part one rank keeps, and gathered to compute."""
+    """The embedding, one layer, or norm and output head: elements of the whole, of the part one rank keeps, and gathered to compute; and
+    how many of the first two are trained."""
 
     whole: int
     kept: int
     gathered: int
+    whole_trained: int
+    trained: int
 
     def __add__(self, other: "Part") -> "Part":
-        return Part(self.whole + other.whole, self.kept + other.kept, self.gathered + other.gathered)
+        return Part(*(getattr(self, field) + getattr(other, field) for field in self.__slots__))
 
 
-NOTHING = Part(0, 0, 0)
+NOTHING = Part(0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +81,19 @@ class Layout:
         ranks, section = self.degrees.pipeline, self.run.parallelism
         if ranks == 1:
             return [[self.embedding, *self.layers, self.head]]
-        shape = SCHEDULES.get(section.pipeline_parallel_schedule)
-        count = ranks * (shape.stages_per_rank if shape else 1)
-        weights = Weights(section.pipeline_parallel_first_stage_less_layers, section.pipeline_parallel_last_stage_less_layers)
-        split = [[self.layers[index] for index in layers] for layers in split_layers(count, len(self.layers), weights)]
-        split[0].insert(0, self.embedding)
-        split[-1].append(self.head)
-        own = [stages_of_rank(rank, ranks, count, v_shaped=bool(shape and shape.v_shaped)) for rank in range(ranks)]
-        return [[part for stage in stages for part in split[stage]] for stages in own]
+        held = plan_pipeline(section, self.run.model.module_names()).stages
+        shape = None if section.pipeline_parallel_schedule_csv is not None else SCHEDULES[section.pipeline_parallel_schedule]
+        own = [stages_of_rank(rank, ranks, len(held), v_shaped=bool(shape and shape.v_shaped)) for rank in range(ranks)]
+        return [[part for stage in stages for part in self.parts_of(held[stage])] for stages in own]
+
+    @property
+    def stages_per_rank(self) -> int:
+        """Pipeline stages of each rank."""
+        return len(plan_pipeline(self.run.parallelism, self.run.model.module_names()).stages) // self.degrees.pipeline
+
+    def parts_of(self, modules: Sequence[str]) -> list[Part]:
+        """The parts that a stage of these modules has; norm and output head are one, with the head."""
+        ends = {"tok_embeddings": self.embedding, "output": self.head}
+        layers = [self.layers[int(name.removeprefix("layers."))] for name in modules if name.startswith("layers.")]
+        before, after = ([ends[name]] if name in modules else [] for name in ends)
+        return [*before, *layers, *after]

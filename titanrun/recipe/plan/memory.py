@@ -7,7 +7,8 @@ and values, the attention's output before and after it is laid out for the proje
 
 from dataclasses import dataclass
 
-from titanrun.recipe.plan.layout import Layout, Part
+from titanrun.recipe.plan.activations import kept, microbatches_kept
+from titanrun.recipe.plan.layout import NOTHING, Layout, Part
 
 # of the estimate of activations, against what autograd keeps: tests/recipe/plan compares them
 ERROR_BAND = 0.25
@@ -53,8 +54,8 @@ def stage_memory(layout: Layout, rank: int, parts: list[Part]) -> list[Item]:
 
 
 def gradients(layout: Layout, parts: list[Part]) -> Item:
-    """One for each weight; where weights are updated in the backward pass, one part's at a time."""
-    sizes, each = [part.kept for part in parts], layout.storage_bytes
+    """One for each weight that is trained; where weights are updated in the backward pass, one part's at a time."""
+    sizes, each = [part.trained for part in parts], layout.storage_bytes
     if getattr(layout.run.optimizer, "early_step_in_backward", False):
         return Item("gradients", max(sizes) * each, f"the largest part: {max(sizes):,} x {each} bytes")
     return Item("gradients", sum(sizes) * each, f"{sum(sizes):,} x {each} bytes")
@@ -63,7 +64,7 @@ def gradients(layout: Layout, parts: list[Part]) -> Item:
 def optimizer_states(layout: Layout, parts: list[Part]) -> Item:
     """What the optimizer keeps for the weights of these parts."""
     each = {in_layer: layout.run.optimizer.state_bytes(layout.storage_bytes, in_layer=in_layer) for in_layer in (True, False)}
-    counts = {in_layer: sum(part.kept for part in parts if is_layer(layout, part) is in_layer) for in_layer in (True, False)}
+    counts = {in_layer: sum(part.trained for part in parts if is_layer(layout, part) is in_layer) for in_layer in (True, False)}
     if each[True] == each[False]:
         counts, each = {True: sum(counts.values())}, {True: each[True]}
     words = " + ".join(f"{count:,} x {each[in_layer]:.4g} bytes" for in_layer, count in counts.items())
@@ -87,18 +88,11 @@ def gathered(layout: Layout, parts: list[Part]) -> Item:
 
 
 def activations(layout: Layout, rank: int, parts: list[Part]) -> Item:
-    """What the layers keep for the backward pass, for every microbatch that is in flight."""
+    """What the layers keep for the backward pass, for every microbatch that is in flight, and a layer that is recomputed."""
+    layer, in_flight = kept(layout), microbatches_kept(layout, rank)
     layers = sum(is_layer(layout, part) for part in parts)
-    stream, split = layout.run.model.kept_widths()
-    section, degrees = layout.run.parallelism, layout.degrees
-    shared = degrees.tensor if section.enable_sequence_parallel else 1
-    whole = stream / shared + split / degrees.tensor
-    dim = layout.run.model.stream_width()
-    full = layout.run.activation_checkpoint.name == "full"
-    # a layer that is computed again keeps its input, and one layer at a time keeps everything
-    per_token = layers * dim / shared + whole if full else layers * whole
-    in_flight = min(layout.microbatches, degrees.pipeline - rank)
-    tokens = layout.tokens_per_pass // layout.microbatches * in_flight
+    per_token = layer.of_layers(layers) + layer.while_recomputing / in_flight
+    tokens = round(layout.tokens_per_pass // layout.microbatches * in_flight)
     words = f"{tokens:,} tokens x {per_token:,.0f} x {layout.compute_bytes} bytes"
     return Item("activations", round(tokens * per_token * layout.compute_bytes), f"{words}, +-{ERROR_BAND:.0%}")
 
@@ -116,7 +110,8 @@ def logits(layout: Layout) -> Item:
 
 def checkpoint_bytes(layout: Layout) -> int:
     """Bytes of one whole checkpoint: weights and optimizer states of all ranks."""
-    outside, inside = layout.embedding.whole + layout.head.whole, sum(part.whole for part in layout.layers)
-    states = layout.run.optimizer.state_bytes
-    each = layout.storage_bytes
-    return round(outside * (each + states(each, in_layer=False)) + inside * (each + states(each, in_layer=True)))
+    outside, inside = layout.embedding + layout.head, sum(layout.layers, NOTHING)
+    states, each = layout.run.optimizer.state_bytes, layout.storage_bytes
+    whole = outside + inside
+    weights = (whole.whole_trained if layout.run.checkpoint.adapters_only else whole.whole) * each
+    return weights + round(outside.whole_trained * states(each, in_layer=False) + inside.whole_trained * states(each, in_layer=True))

@@ -87,6 +87,8 @@ def advice(layout: Layout) -> str:
         return "activation_checkpoint: full keeps one tensor a layer"
     if layout.run.training.local_batch_size > layout.degrees.pipeline:
         return "a smaller local_batch_size keeps fewer activations"
+    if layout.run.activation_checkpoint.name != "full":
+        return "activation_checkpoint: full keeps one tensor a layer"
     return "more shards, or tensor, context or pipeline parallelism, split what a rank keeps"
 
 

@@ -4,12 +4,13 @@ it everywhere; and how much of a step a pipeline stands still.
 
 from dataclasses import dataclass
 
+from titanrun.distributed.config import SelectiveActivationCheckpointConfig
 from titanrun.distributed.stages import SCHEDULES
 from titanrun.recipe.plan.layout import Layout
 
 # collectives over the stream in one layer: gather and scatter around attention and feed-forward, in both passes
 STREAM_COLLECTIVES = 8
-# and again the two gathers and two scatters of the first pass, where layers are computed twice
+# and again the two gathers and two scatters of the first pass, where layers are computed twice; by operation only the gathers
 STREAM_COLLECTIVES_AGAIN = 4
 
 
@@ -53,17 +54,26 @@ def of_activations(layout: Layout) -> list[Traffic]:
     degrees, run = layout.degrees, layout.run
     tokens, each, dim = layout.tokens_per_pass * layout.passes, layout.compute_bytes, layout.run.model.stream_width()
     layers = -(-len(layout.layers) // degrees.pipeline)
-    again = STREAM_COLLECTIVES_AGAIN if run.activation_checkpoint.name == "full" else 0
+    again = STREAM_COLLECTIVES_AGAIN * recomputed_share(layout)
     stream = tokens * dim * each
     moe = getattr(run.model, "moe", None)
     routed = 0 if moe is None else tokens // degrees.tensor * int(moe.top_k) * dim * each
     keys_and_values = tokens * degrees.context * run.model.key_value_width() * each
     return [
-        Traffic("tp", ring(stream * (STREAM_COLLECTIVES + again), degrees.tensor) * layers, f"the stream, {layers} layers"),
+        Traffic("tp", round(ring(stream * (STREAM_COLLECTIVES + again), degrees.tensor) * layers), f"the stream, {layers} layers"),
         Traffic("cp", ring(keys_and_values * 3, degrees.context) * layers, "keys and values, and their gradients"),
         Traffic("pp", 2 * stream if degrees.pipeline > 1 else 0, "the stream to the next stage, its gradient back"),
         Traffic("ep", ring(routed * 4, degrees.expert) * layers, "slots to their experts and back, in both passes"),
     ]
+
+
+def recomputed_share(layout: Layout) -> float:
+    """Share of the collectives of the first pass that the second one repeats."""
+    config = layout.run.activation_checkpoint
+    if isinstance(config, SelectiveActivationCheckpointConfig):
+        # scattered sums are kept
+        return 1 / config.every if config.every else 1 / 2
+    return float(config.name == "full")
 
 
 def bubble(layout: Layout) -> float:
@@ -74,6 +84,5 @@ def bubble(layout: Layout) -> float:
     if ranks == 1:
         return 0.0
     shape = SCHEDULES.get(layout.run.parallelism.pipeline_parallel_schedule)
-    stages = shape.stages_per_rank if shape else 1
-    waits = (ranks - 1) / (stages * layout.microbatches + ranks - 1)
+    waits = (ranks - 1) / (layout.stages_per_rank * layout.microbatches + ranks - 1)
     return waits / 3 if shape and shape.splits_backward else waits

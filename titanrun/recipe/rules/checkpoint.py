@@ -8,6 +8,7 @@ from titanrun.config.base import dump
 from titanrun.config.problems import DataPath, ProblemsFound
 from titanrun.config.suggest import closest, listing
 from titanrun.config.tree import path_text
+from titanrun.recipe.adapters import lora_of
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rank_rule, rule
 from titanrun.recipe.rules.ranks import where_asked
@@ -53,6 +54,16 @@ def export_dtype_needs_export(run: Recipe) -> Iterator[Finding]:
         paths = (("checkpoint", "export_dtype"), ("checkpoint", "last_save_in_hf"))
         help = "set checkpoint.last_save_in_hf: true"
         yield Finding("export_dtype has no effect without last_save_in_hf or last_save_model_only", paths, help=help, code="no-effect")
+
+
+@rule("adapters-only-needs-adapters")
+def adapters_only_needs_adapters(run: Recipe) -> Iterator[Finding]:
+    """checkpoint.adapters_only leaves frozen weights out of checkpoints, and only the converter lora freezes some. Add lora, or leave it
+    out."""
+    if run.checkpoint.adapters_only and lora_of(run) is None:
+        paths = (("checkpoint", "adapters_only"), ("converters",))
+        message = "adapters_only leaves frozen weights out of checkpoints, and nothing is frozen"
+        yield Finding(message, paths, help="add the converter lora, or leave adapters_only out")
 
 
 @rule("best-needs-validation")

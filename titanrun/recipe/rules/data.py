@@ -1,7 +1,6 @@
 """Rules about data and tokenizer, and what must exist before a run starts."""
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +11,7 @@ from titanrun.components.tokenizers.vocabulary import vocabulary_size
 from titanrun.config.base import nested
 from titanrun.config.problems import DataPath, ProblemsFound
 from titanrun.config.tree import path_text
+from titanrun.recipe.installed import is_installed
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rule
 
@@ -43,7 +43,8 @@ def paths_exist(run: Recipe) -> Iterator[Finding]:
         (("model", "hf_assets_path"), run.model.hf_assets_path),
         (("checkpoint", "initial_load_path"), run.checkpoint.initial_load_path),
     ]
-    inputs += [((section, "dataset", "path"), getattr(dataset, "path", None)) for section, dataset in datasets(run)]
+    for name in ("path", "template"):
+        inputs += [((section, "dataset", name), getattr(dataset, name, None)) for section, dataset in datasets(run)]
     for path, written in inputs:
         # whether a store has it, only the run asks: validate needs no network
         if written is not None and not is_address(written) and not exists(written):
@@ -79,7 +80,7 @@ def extras_installed(run: Recipe) -> Iterator[Finding]:
     """Some components need a package that titanrun does not install by itself."""
     for path, config in nested(run):
         extra = getattr(config, "extra", None)
-        if extra is not None and find_spec(extra) is None:
+        if extra is not None and not is_installed(extra):
             message = f"{path_text(path)} needs the package '{extra}', which is not installed"
             yield Finding(message, (path,), help=f'pip install "titanrun[{extra}]"', code="usage")
 

@@ -17,7 +17,8 @@ def family_has_feature(run: Recipe, ranks: int | None) -> Iterator[Finding]:
     setting at its default, or take another family."""
     for feature, path in features_asked_for(run, ranks).items():
         if feature in lacking(run.model):
-            yield Finding(f"{run.model.name} does not have {feature}", (path, ("model", "name")), help="leave it at its default")
+            help = run.model.instead.get(feature, "leave it at its default")
+            yield Finding(f"{run.model.name} does not have {feature}", (path, ("model", "name")), help=help)
 
 
 def lacking(model: ModelConfig) -> frozenset[Feature]:

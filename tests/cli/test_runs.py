@@ -1,0 +1,239 @@
+"""`titanrun runs`: what the files of runs say, which runs are listed, and that nothing that is alive is removed."""
+
+import csv
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from titanrun.cli.runs import run as runs
+from titanrun.config.problems import ProblemsFound
+from titanrun.ledger.entry import read_entry
+from titanrun.ledger.index import INDEX, entries_below
+from titanrun.ledger.live import STALE_SECONDS, Here, live_state
+from titanrun.ledger.series import read_series
+from titanrun.recipe.resolve import resolve
+from titanrun.recipe.run_files import boot_id
+
+DEBUG = str(Path(__file__).parents[2] / "recipes" / "llama3_debug.yaml")
+STARTED = "2026-11-21T10:00:00+00:00"
+STARTED_SECONDS = 1795255200.0
+GIT = {"commit": "0123456789abcdef", "dirty": True, "diff": "git-1.diff"}
+
+
+def make_run(folder: Path, *, losses: tuple[float, ...] = (3.0, 2.0), overrides: tuple[str, ...] = (), **status: object) -> Path:
+    """A run directory as a run of `len(losses)` steps leaves it on another machine, finished unless `status` says otherwise."""
+    folder.mkdir(parents=True)
+    environment = {"git": GIT, "packages": {"torch": "2.13.0"}, "code": "c" * 32, "python": "3.11.2", "platform": "p", "host": "h"}
+    start = {"time": STARTED, "argv": ["titanrun", "train"], "environment": environment, "decided": {"steps": 2}}
+    (folder / "run.json").write_text(json.dumps({"format": 1, "name": folder.name, "starts": [start]}))
+    about = {"state": "finished", "step": len(losses), "pid": 1, "host": "elsewhere", "boot_id": "b", "heartbeat": STARTED_SECONDS + 90}
+    (folder / "status.json").write_text(json.dumps({**about, **status}))
+    lines = [{"step": step, "loss": loss, "tps": 100.0, "validation/loss": loss + 1} for step, loss in enumerate(losses, start=1)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "resolved.yaml").write_text(resolve(DEBUG, list(overrides), environment={}).text)
+    return folder
+
+
+def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, object]]:
+    """What `runs ls` answers, as data."""
+    assert runs(["ls", "--format", "json", *words]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_an_entry_says_what_the_files_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path / "sweep" / "a", losses=(3.0, 1.5, 2.0))
+    (found,) = listed(capsys, str(tmp_path))
+    assert found["run"] == str(tmp_path / "sweep" / "a")
+    assert {key: found[key] for key in ("name", "state", "step", "steps", "loss", "validation", "tps", "seconds", "started", "dirty")} == {
+        "name": "a",
+        "state": "finished",
+        "step": 3,
+        "steps": 2,
+        "loss": 2.0,
+        "validation": 2.5,
+        "tps": 100.0,
+        "seconds": 90.0,
+        "started": STARTED,
+        "dirty": True,
+    }
+
+
+def test_metrics_cut_short_by_a_crash_are_read_up_to_the_cut(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", losses=(3.0, 2.5))
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "loss": 2.25}\n{"step": 3, "loss": 1.2')
+    assert (read_entry(run).loss, read_entry(run).validation) == (2.25, 3.5)
+    found = read_series(run / "metrics.jsonl", "loss", "step")
+    assert (found.x, found.y) == ([1.0, 2.0], [3.0, 2.25])
+
+
+def test_runs_without_metrics_or_with_torn_files_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path / "a")
+    (run / "metrics.jsonl").unlink()
+    (run / "status.json").write_text('{"state": "fin')
+    (found,) = listed(capsys, str(tmp_path))
+    assert (found["state"], found["loss"], found["step"]) == ("unknown", None, 0)
+    assert runs(["ls", str(tmp_path)]) == 0
+    assert "unknown" in capsys.readouterr().out
+
+
+def test_a_number_that_is_none_is_text_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path / "a")
+    (run / "metrics.jsonl").write_text('{"step": 1, "loss": "nan", "validation/loss": "inf"}\n')
+    (found,) = listed(capsys, str(tmp_path), "--sort", "loss")
+    assert (found["loss"], found["validation"]) == ("nan", None)
+
+
+def test_the_index_is_a_cache_that_sees_every_change(tmp_path: Path) -> None:
+    a, b = make_run(tmp_path / "a"), make_run(tmp_path / "b")
+    before = entries_below(tmp_path)
+    assert [entry.run for entry in before] == [str(a), str(b)]
+    index = json.loads((tmp_path / INDEX).read_text())
+    # what stands in the index is believed while the files are as they were
+    index["runs"]["a"][1][index["fields"].index("loss") - 2] = 77.0
+    (tmp_path / INDEX).write_text(json.dumps(index))
+    assert [entry.loss for entry in entries_below(tmp_path)] == [77.0, 2.0]
+    with (a / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "loss": 1.0}\n')
+    make_run(tmp_path / "c")
+    for file in b.iterdir():
+        file.unlink()
+    assert [(Path(entry.run).name, entry.loss) for entry in entries_below(tmp_path)] == [("a", 1.0), ("c", 2.0)]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"fields": [0], "runs": {"a": 1}}', '{"runs": {"a": [1, 2]}}'])
+def test_an_index_that_is_damaged_or_of_before_is_made_anew(text: str, tmp_path: Path) -> None:
+    make_run(tmp_path / "a")
+    first = entries_below(tmp_path)
+    whole = (tmp_path / INDEX).read_text()
+    (tmp_path / INDEX).write_text(text)
+    assert entries_below(tmp_path) == first
+    assert (tmp_path / INDEX).read_text() == whole
+
+
+def test_who_is_alive_holds_the_lock_or_is_starting(tmp_path: Path) -> None:
+    here = Here(socket.gethostname(), boot_id(), 1000.0)
+    run = make_run(tmp_path / "a", state="running", host=here.host, boot_id=here.boot_id, pid=os.getpid(), heartbeat=1.0)
+    assert live_state(read_entry(run), here) == "crashed"
+    with (run / ".lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert live_state(read_entry(run), here) == "running"
+        assert live_state(read_entry(run), Here(here.host, "another boot", 0.0)) == "crashed"
+    starting = make_run(tmp_path / "b", state="starting", host=here.host, boot_id=here.boot_id, pid=os.getpid())
+    assert live_state(read_entry(starting), here) == "starting"
+
+
+def test_a_run_on_another_machine_is_stale_when_it_is_silent(tmp_path: Path) -> None:
+    entry = read_entry(make_run(tmp_path / "a", state="running", heartbeat=1000.0))
+    assert live_state(entry, Here("here", None, 1000.0 + STALE_SECONDS)) == "running"
+    assert live_state(entry, Here("here", None, 1001.0 + STALE_SECONDS)) == "stale"
+
+
+def test_runs_are_filtered_and_sorted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, loss in (("a", 2.0), ("b", 3.0), ("c", 1.0)):
+        make_run(tmp_path / name, losses=(loss,), state="failed" if name == "b" else "finished")
+    assert runs(["tag", str(tmp_path / "a"), "paper", "x1"]) == 0
+    (tmp_path / "c" / "metrics.jsonl").unlink()
+    capsys.readouterr()
+
+    def names(*words: str) -> str:
+        return "".join(Path(str(found["run"])).name for found in listed(capsys, str(tmp_path), *words))
+
+    assert names("--sort", "loss") == "abc"
+    assert names("--sort", "loss", "--reverse") == "bac"
+    assert names("--sort", "loss", "--reverse", "--limit", "1") == "b"
+    assert names("--state", "failed", "--state", "crashed") == "b"
+    assert names("--tag", "paper", "--tag", "x1") == "a"
+    assert names("--tag", "paper", "--tag", "x2") == ""
+    assert names("--where", "loss<=2", "--where", "step==1") == "a"
+    assert runs(["ls", str(tmp_path), "--format", "csv"]) == 0
+    assert [row["tags"] for row in csv.DictReader(capsys.readouterr().out.splitlines())] == ["paper x1", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["ls", "nowhere"], "there is no folder 'nowhere'"),
+        (["ls", "--where", "los<3", "."], "runs have no number 'los'"),
+        (["ls", "--where", "loss", "."], "'loss' is no condition"),
+        (["ls", "--where", "loss<a", "."], "'a' in 'loss<a' is no number"),
+        (["ls", "--limit", "0", "."], "--limit 0 lists nothing"),
+        (["lst"], "does not know 'lst'"),
+        (["show", "nowhere"], "there is no folder 'nowhere'"),
+        (["show", "."], "'.' is no run directory"),
+        (["compare", "a"], "one run alone cannot be compared"),
+        (["tag", "a", "two words"], "'two words' is no tag"),
+        (["tag", "a", "x", "--remove"], "'a' has no tag 'x'"),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_a_problem(words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "a")
+    with pytest.raises(ProblemsFound) as caught:
+        runs(words)
+    assert message in str(caught.value)
+
+
+def test_tags_are_added_once_and_taken_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = str(make_run(tmp_path / "a"))
+    for words in (["x", "y"], ["y", "z"], ["x", "--remove"], []):
+        capsys.readouterr()
+        assert runs(["tag", run, *words]) == 0
+    assert capsys.readouterr().out.split() == ["y", "z"]
+
+
+def test_compare_names_the_numbers_and_what_differs_numerics_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = make_run(tmp_path / "a", losses=(3.0, 2.0))
+    b = make_run(tmp_path / "b", losses=(2.5,), overrides=("metrics.log_freq=7", "optimizer.lr=0.5", "compile.enable=true"))
+    assert runs(["compare", str(a), str(b), "--format", "json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    rows = {row["name"]: (row["group"], list(row["values"].values())) for row in found}
+    assert rows["loss"] == ("outcome", [2.0, 2.5])
+    assert rows["loss at step 1"] == ("outcome", [3.0, 2.5])
+    assert rows["optimizer.lr"] == ("numerics", [0.002, 0.5])
+    assert rows["metrics.log_freq"][0] == "bookkeeping"
+    groups = list(dict.fromkeys(row["group"] for row in found))
+    assert groups == ["outcome", "numerics", "performance", "bookkeeping"]
+    assert runs(["compare", str(a), str(b)]) == 0
+    assert "  optimizer.lr" in capsys.readouterr().out
+
+
+def test_diff_tells_recipe_and_surroundings_by_its_exit_code_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b, c = make_run(tmp_path / "a"), make_run(tmp_path / "b"), make_run(tmp_path / "c", overrides=("optimizer.lr=0.5",))
+    assert runs(["diff", str(a), str(b)]) == 0
+    record = json.loads((b / "run.json").read_text())
+    record["starts"][0]["environment"]["packages"]["torch"] = "2.12.0"
+    (b / "run.json").write_text(json.dumps(record))
+    assert runs(["diff", str(a), str(b)]) == 1
+    assert capsys.readouterr().out == "package torch: 2.13.0 -> 2.12.0\n"
+    assert runs(["diff", str(a), str(c)]) == 1
+    assert "optimizer.lr" in capsys.readouterr().out
+
+
+def test_rm_removes_on_yes_only_and_nothing_that_may_be_alive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = make_run(tmp_path / "a"), make_run(tmp_path / "b", state="running", heartbeat=time.time())
+    assert runs(["rm", str(a)]) == 0
+    assert "nothing was removed" in capsys.readouterr().err
+    with pytest.raises(ProblemsFound, match="is running"):
+        runs(["rm", str(a), str(b), "--yes"])
+    assert a.is_dir()
+    assert runs(["rm", str(a), "--yes"]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_listing_imports_no_recipe(tmp_path: Path) -> None:
+    make_run(tmp_path / "a")
+    code = (
+        "import sys; from titanrun.ledger.index import entries_below; from pathlib import Path\n"
+        "entries_below(Path('.')); print([name for name in ('torch', 'pydantic', 'ruamel') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,196 @@
+"""Adapters: which modules get one, what they compute and begin with, how they are merged, and what peft makes of them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig as PeftConfig
+from peft import PeftModel, get_peft_model
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+
+from tests.models.conftest import TINY_LLAMA3, maker
+from titanrun.components.checkpoints.adapters import merged, split_adapters
+from titanrun.components.checkpoints.huggingface import write_folder
+from titanrun.components.converters.config import Float8LinearConfig, Fp32LmHeadConfig, LoraConfig
+from titanrun.components.converters.conversion import Conversion
+from titanrun.config.problems import ProblemsFound
+from titanrun.distributed.meta_device import on_meta_device
+from titanrun.distributed.seeds import WeightGenerator
+from titanrun.models.llama3 import huggingface
+from titanrun.models.llama3.config import Llama3Config
+from titanrun.models.qwen3.config import Qwen3Config
+from titanrun.models.shared.config import ModelConfig
+from titanrun.worker.build_model import materialise, trained
+from titanrun.worker.peft import read_adapters, write_adapters
+
+# of transformers, which peft asks in its old words
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+CPU = torch.device("cpu")
+LLAMA: Any = maker(Llama3Config, {**TINY_LLAMA3, "n_kv_heads": 2})(dim=32)
+MIXTURE: Any = maker(Qwen3Config, {})("debugmodel_moe", n_layers=1, tie_word_embeddings=True)
+HIDDEN = LLAMA.dense_width()
+SEQ_LEN = 16
+
+
+def adapted(lora: LoraConfig, config: ModelConfig = LLAMA, *, before: Any = None) -> tuple[nn.Module, Conversion]:
+    """A model with adapters on the meta device, and what became of its modules."""
+    with on_meta_device():
+        model = config.builder()(config, seq_len=SEQ_LEN)
+    if before is not None:
+        before.builder()(before, model=model, shards=1)
+    return model, lora.builder()(lora, model=model, shards=1)
+
+
+def with_weights(lora: LoraConfig, *, seed: int = 0) -> nn.Module:
+    """A model whose adapters are no longer zero."""
+    model, _ = adapted(lora)
+    materialise(model, device=CPU, seed=seed)
+    generator = torch.Generator().manual_seed(1)
+    for name, weight in trained(model):
+        if name.endswith("lora_b"):
+            weight.data.normal_(0, 0.05, generator=generator)
+    return model.eval()
+
+
+def tokens() -> Tensor:
+    return torch.randint(0, 96, (2, SEQ_LEN), generator=torch.Generator().manual_seed(2))
+
+
+def test_modules_that_are_named_get_adapters_of_the_rank_and_nothing_else_is_trained() -> None:
+    model, conversion = adapted(LoraConfig(rank=3, target_modules=("wq", "layers.1.feed_forward.*")))
+    assert conversion.taken == (
+        "layers.0.attention.wq",
+        "layers.1.attention.wq",
+        *(f"layers.1.feed_forward.{name}" for name in ("w1", "w2", "w3")),
+    )
+    assert conversion.left["layers.0.feed_forward.w1"] == "target_modules does not name it"
+    shapes = {name: tuple(weight.shape) for name, weight in trained(model)}
+    assert shapes.keys() == {f"{name}.{part}" for name in conversion.taken for part in ("lora_a", "lora_b")}
+    assert (shapes["layers.1.feed_forward.w1.lora_a"], shapes["layers.1.feed_forward.w1.lora_b"]) == ((3, 32), (HIDDEN, 3))
+
+
+def test_without_targets_every_linear_module_is_adapted_but_routers_experts_tied_heads_and_heads_in_fp32() -> None:
+    _, conversion = adapted(LoraConfig())
+    assert len(conversion.taken) == 2 * 7 + 1
+    assert adapted(LoraConfig(target_modules=()))[1].taken == ()
+    _, conversion = adapted(LoraConfig(), MIXTURE)
+    assert conversion.taken == tuple(f"layers.0.attention.{name}" for name in ("wq", "wk", "wv", "wo"))
+    assert conversion.left == {
+        "layers.0.moe.experts": "adapters of stacked experts are not built in this version",
+        "layers.0.moe.router.gate": "it chooses experts, and is no module of its own for those who read adapters",
+        "output": "it shares its matrix with tok_embeddings",
+    }
+    _, conversion = adapted(LoraConfig(), before=Fp32LmHeadConfig())
+    assert conversion.left == {"output": "it computes in another dtype than the rest"}
+
+
+def test_adapters_stand_beside_modules_in_float8() -> None:
+    model, conversion = adapted(LoraConfig(target_modules=("wq",)), before=Float8LinearConfig(emulate=True))
+    assert type(model.get_submodule(conversion.taken[0])).__name__ == "LoraFloat8Linear"
+
+
+def test_first_weights_are_kaimings_and_zero_and_follow_from_seed_and_name() -> None:
+    model, few = (adapted(LoraConfig(target_modules=targets))[0] for targets in (None, ("wo",)))
+    for each in (model, few):
+        materialise(each, device=CPU, seed=7)
+    a, b = model.layers["1"].feed_forward.w2.lora_a, model.layers["1"].feed_forward.w2.lora_b
+    # torch's own: kaiming_uniform_ with a slope of sqrt(5), whose fan in is the hidden width
+    wanted = torch.empty_like(a)
+    generator = WeightGenerator(7, CPU, model)
+    generator.restart_for(a)
+    nn.init.kaiming_uniform_(wanted, a=5**0.5, generator=generator)
+    assert torch.allclose(a, wanted, rtol=1e-6, atol=0)
+    assert not b.any()
+    assert torch.equal(model.layers["0"].attention.wo.lora_a, few.layers["0"].attention.wo.lora_a)
+
+
+def test_an_adapter_adds_alpha_over_rank_times_b_a_x() -> None:
+    torch.manual_seed(0)
+    with on_meta_device():
+        parent = nn.Sequential(nn.Linear(6, 4))
+    LoraConfig(rank=2, alpha=3.0).builder()(LoraConfig(rank=2, alpha=3.0), model=parent, shards=1)
+    linear = parent.to_empty(device=CPU).double()[0]
+    for weight in linear.parameters():
+        weight.data.normal_()
+    x = torch.randn(5, 6, dtype=torch.float64)
+    wanted = x @ linear.weight.T + linear.bias + 3.0 / 2 * (x @ linear.lora_a.T @ linear.lora_b.T)
+    assert torch.allclose(linear(x), wanted, rtol=1e-12)
+
+
+def test_dropout_leaves_out_inputs_of_the_adapter_alone_and_only_in_training() -> None:
+    model = with_weights(LoraConfig(dropout=0.5, target_modules=("output",)))
+    linear, x = model.output, torch.ones(64, 32)
+    assert torch.equal(linear(x), linear(x))
+    linear.train()
+    assert not torch.equal(linear(x), linear(x))
+    linear.lora_b.data.zero_()
+    assert torch.equal(linear(x), x @ linear.weight.T)
+
+
+def test_merged_weights_give_the_same_bits_where_nothing_is_rounded_and_nearly_the_same_elsewhere() -> None:
+    lora = LoraConfig(rank=2, alpha=4.0)
+    model = with_weights(lora)
+    linear, name = model.output, "output"
+    generator = torch.Generator().manual_seed(3)
+    for weight in (linear.weight, linear.lora_a, linear.lora_b):
+        # eighths of small whole numbers: fp32 holds every product and sum
+        weight.data = torch.randint(-8, 9, weight.shape, generator=generator) / 8
+    x = torch.randint(-8, 9, (10, 32), generator=generator) / 8
+    weights = merged({f"{name}.{key}": weight.detach() for key, weight in linear.named_parameters()}, scale=lora.scale)
+    assert list(weights) == ["output.weight"]
+    assert torch.equal(nn.functional.linear(x, weights["output.weight"]), linear(x))
+    plain = LLAMA.builder()(LLAMA, seq_len=SEQ_LEN).eval()
+    plain.load_state_dict(merged(with_weights(lora).state_dict(), scale=lora.scale))
+    plain.rope_table = plain.new_rope_table(CPU)
+    assert torch.allclose(plain(tokens()), with_weights(lora)(tokens()), rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """The frozen weights as transformers reads them."""
+    weights, _ = split_adapters(with_weights(LoraConfig()).state_dict())
+    config = huggingface.huggingface_config(LLAMA, "float32")
+    write_folder(tmp_path / "base", huggingface.to_huggingface(LLAMA, weights), config)
+    return tmp_path / "base"
+
+
+@pytest.mark.parametrize("targets", [None, ("wq", "wk", "w2", "output")])
+def test_peft_reads_what_was_written_and_gives_the_same_logits(tmp_path: Path, base: Path, targets: Any) -> None:
+    lora = LoraConfig(rank=4, alpha=12.0, target_modules=targets)
+    model = with_weights(lora)
+    adapters = split_adapters(model.state_dict())[1]
+    write_adapters(tmp_path / "adapter", adapters, lora, LLAMA)
+    theirs = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), tmp_path / "adapter").eval()
+    with torch.no_grad():
+        assert torch.allclose(theirs(tokens()).logits, model(tokens()), rtol=1e-4, atol=1e-5)
+    modules = [name.removesuffix(".lora_a") for name in adapters if name.endswith(".lora_a")]
+    found = read_adapters(tmp_path / "adapter", lora, LLAMA, modules)
+    assert found.keys() == adapters.keys()
+    assert all(torch.equal(found[name], adapters[name]) for name in adapters)
+
+
+def test_what_peft_saved_is_read_for_the_modules_that_it_adapts_and_for_no_others(tmp_path: Path, base: Path) -> None:
+    theirs = get_peft_model(AutoModelForCausalLM.from_pretrained(base), PeftConfig(r=2, lora_alpha=8, target_modules=["q_proj", "o_proj"]))
+    for name, weight in theirs.named_parameters():
+        if "lora_B" in name:
+            weight.data.normal_(0, 0.05)
+    theirs.save_pretrained(tmp_path / "adapter")
+    lora = LoraConfig(rank=2, alpha=8.0, target_modules=("wq", "wo"))
+    model = with_weights(lora)
+    taken = adapted(lora)[1].taken
+    model.load_state_dict(read_adapters(tmp_path / "adapter", lora, LLAMA, taken), strict=False)
+    with torch.no_grad():
+        assert torch.allclose(theirs.eval()(tokens()).logits, model(tokens()), rtol=1e-4, atol=1e-5)
+    others = {"also adapts model.layers": taken[:1], "has no adapter for lm_head, which is output here": [*taken, "output"]}
+    for said, modules in others.items():
+        with pytest.raises(ProblemsFound, match=said):
+            read_adapters(tmp_path / "adapter", lora, LLAMA, modules)
+    with pytest.raises(ProblemsFound, match="says r: 2, and the run's adapters have 4"):
+        read_adapters(tmp_path / "adapter", LoraConfig(rank=4, alpha=8.0), LLAMA, taken)
+    settings = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps({**settings, "use_dora": True}))
+    with pytest.raises(ProblemsFound, match="says use_dora: true"):
+        read_adapters(tmp_path / "adapter", lora, LLAMA, taken)

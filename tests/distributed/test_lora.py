@@ -1,0 +1,51 @@
+"""Adapters on several ranks: the losses and gradients of one process, whoever shares, splits, recomputes or compiles."""
+
+import pytest
+
+from tests.distributed.ranks import Case, alone, case, train
+
+LOSS_TOLERANCE = 1e-5
+GRADIENT_TOLERANCE = 5e-6
+SHORT = ("training.steps=3", "lr_scheduler.warmup_steps=1", "validation.enable=false", "optimizer={eps: 1.0e-5, lr: 1.0e-2}")
+SIZES = "dim: 64, n_heads: 4, n_kv_heads: 2, n_layers: 2"
+SMALL = (f"model={{name: llama3, flavor: debugmodel, {SIZES}, feed_forward: {{hidden_dim: 128}}}}", *SHORT)
+MOE = "moe: {num_experts: 4, top_k: 2, hidden_dim: 128, num_shared_experts: 1}"
+MIXTURE = (f"model={{name: qwen3, flavor: debugmodel_moe, {SIZES}, {MOE}}}", *SHORT)
+ALL = "converters=[{name: lora, rank: 4}]"
+LORA = (*SMALL, ALL)
+ATTENTION = (*SMALL, "converters=[{name: lora, rank: 4, target_modules: [wq, wo]}]")
+FLOAT8 = (*SMALL, "converters=[{name: float8_linear, emulate: true, recipe_name: rowwise}, {name: lora, rank: 4}]")
+EXPERTS = (*MIXTURE, ALL)
+TP2, EP2 = "parallelism.tensor_parallel_degree=2", "parallelism.expert_parallel_degree=2"
+CP2, DDP2 = "parallelism.context_parallel_degree=2", "parallelism.data_parallel_replicate_degree=2"
+PP2 = ("parallelism.pipeline_parallel_degree=2", "parallelism.pipeline_parallel_schedule=1F1B")
+ZB2 = ("parallelism.pipeline_parallel_degree=2", "parallelism.pipeline_parallel_schedule=ZBVZeroBubble")
+FULL, OPERATIONS = "activation_checkpoint=full", "activation_checkpoint={name: selective, selective_ac_option: op}"
+COMPILED = "compile={enable: true, backend: aot_eager}"
+
+CASES = [
+    case("tp2", nproc=2, base=LORA, overrides=[TP2], slow=True),
+    case("fsdp2_recomputed", nproc=2, base=ATTENTION, overrides=[FULL], slow=True),
+    case("fsdp2_compiled_operations", nproc=2, base=LORA, overrides=[COMPILED, OPERATIONS], slow=True),
+    case("hsdp2x2", nproc=4, base=LORA, overrides=[DDP2], slow=True),
+    case("ddp2", nproc=2, base=LORA, overrides=[DDP2], slow=True),
+    case("fsdp2_tp2", nproc=4, base=LORA, overrides=[TP2], slow=True),
+    case("fsdp2_pp2", nproc=4, base=ATTENTION, overrides=[*PP2], slow=True),
+    case("zb2", nproc=2, base=(*LORA, "model.n_layers=4"), overrides=[*ZB2], slow=True),
+    case("cp2", nproc=2, base=LORA, overrides=[CP2], slow=True),
+    case("ep2", nproc=2, base=EXPERTS, overrides=[EP2], slow=True),
+    case("tp2_shared_experts", nproc=2, base=EXPERTS, overrides=[TP2], slow=True),
+    case("fsdp2_float8", nproc=2, base=FLOAT8, slow=True),
+]
+
+
+@pytest.mark.parametrize("layout", CASES)
+def test_adapters_train_as_in_one_process(layout: Case) -> None:
+    expected, found = alone(layout.base), train(layout.nproc, [*layout.base, *layout.overrides])
+    assert [line["loss"] for line in found.numbers] == pytest.approx([line["loss"] for line in expected.numbers], rel=LOSS_TOLERANCE)
+    (reference,) = expected.gradients
+    seen = {name: gradient for gradients in found.gradients for name, gradient in gradients.items()}
+    assert seen.keys() == reference.keys()
+    assert all(name.endswith((".lora_a", ".lora_b")) for name in seen)
+    for name, gradient in seen.items():
+        assert (gradient - reference[name]).norm() <= GRADIENT_TOLERANCE * max(reference[name].norm(), 1e-3), name

@@ -1,0 +1,165 @@
+"""A run with adapters: the model stays frozen, checkpoints may hold adapters alone, and every export has them, merged or for peft."""
+
+import io
+import json
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from tests.worker.test_resume import assert_same_end, saved, sending, train
+from titanrun.components.checkpoints.adapters import is_adapter
+from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.config.problems import ProblemsFound
+from titanrun.distributed.precision import precision_named
+from titanrun.recipe.resolve import read_resolved
+from titanrun.worker import checkpoint as worker
+from titanrun.worker.build_model import build_model
+from titanrun.worker.converters import convert
+from titanrun.worker.main import main
+from titanrun.worker.measure_parts import measured
+from titanrun.worker.try_build import build
+
+# of transformers, which peft asks in its old words
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+Run = Callable[..., Path]
+LORA = "converters=[{name: lora, rank: 4, target_modules: [wq, wk, wo, w2]}]"
+DROPOUT = "converters=[{name: lora, rank: 4, dropout: 0.2}]"
+ALONE = "checkpoint.adapters_only=true"
+
+
+def job(monkeypatch: pytest.MonkeyPatch, **asked: Any) -> int:
+    """The worker of `titanrun checkpoint`, in this process."""
+    text = json.dumps({"dtype": None, "merge": False, "shard_bytes": 10**9, **asked})
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    return worker.main()
+
+
+@pytest.fixture
+def base(run: Run) -> Path:
+    """A short run without adapters, and its weights for transformers."""
+    resolved = run("base", "training.steps=4", "checkpoint.last_save_in_hf=true")
+    assert main([str(resolved)]) == 0
+    return resolved.parent
+
+
+SLOW = [(DROPOUT,), (DROPOUT, ALONE, "activation_checkpoint=full")]
+
+
+@pytest.mark.parametrize("overrides", [(LORA, ALONE), *(pytest.param(each, marks=pytest.mark.slow) for each in SLOW)])
+def test_ten_steps_are_a_stop_and_the_rest_and_only_adapters_change(run: Run, overrides: tuple[str, ...]) -> None:
+    uncut, stopped = run("uncut", *overrides), run("stopped", *overrides)
+    train(uncut)
+    assert train(stopped, sending(signal.SIGTERM, at=5))[0].step == 5
+    assert train(stopped)[0].step == 10
+    assert_same_end(uncut, stopped)
+    tensors, _ = saved(uncut, 10)
+    states = {name for name in tensors if name.startswith("optimizer.")}
+    assert states and all(is_adapter(name.rpartition(".")[0]) for name in states)
+    frozen = {name for name in tensors if name.startswith("model.") and not is_adapter(name)}
+    assert bool(frozen) == (ALONE not in overrides)
+    first, _ = saved(stopped, 5)
+    assert all(torch.equal(tensors[name], first[name]) for name in frozen)
+    assert all(not torch.equal(tensors[name], first[name]) for name in tensors if name.endswith(".lora_b"))
+    losses = [line["loss"] for line in read_metrics(uncut.parent / "metrics.jsonl")]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("in_hf", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_a_run_over_given_weights_begins_as_they_are_and_exports_adapters_and_merged_weights(
+    run: Run, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_hf: bool
+) -> None:
+    start = (
+        ("checkpoint.initial_load_in_hf=true", f"checkpoint.initial_load_path={base / 'hf'}")
+        if in_hf
+        else (f"checkpoint.initial_load_path={base}",)
+    )
+    tuned = run("tuned", LORA, ALONE, *start, "checkpoint.last_save_in_hf=true", "debug.seed=5")
+    plain = run("plain", *start, "debug.seed=5", "checkpoint.enable=false")
+    train(plain)
+    assert main([str(tuned)]) == 0
+    first, other = (read_metrics(path.parent / "metrics.jsonl")[0]["loss"] for path in (tuned, plain))
+    assert first == other
+    step = str(tuned.parent / "checkpoint" / "step-10")
+    assert job(monkeypatch, do="export", checkpoint=step, out=str(tmp_path / "adapter"), format="hf") == 0
+    assert job(monkeypatch, do="export", checkpoint=step, out=str(tmp_path / "merged"), format="hf", merge=True) == 0
+    merged, at_end = (AutoModelForCausalLM.from_pretrained(folder) for folder in (tmp_path / "merged", tuned.parent / "hf"))
+    assert all(torch.equal(weight, at_end.state_dict()[name]) for name, weight in merged.state_dict().items())
+    theirs = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base / "hf"), tmp_path / "adapter").eval()
+    ids = torch.randint(0, 64, (2, 16), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert torch.allclose(theirs(ids).logits, merged.eval()(ids).logits, rtol=1e-4, atol=1e-5)
+    # and back: a run starts from what peft has
+    inside = tmp_path / "in" / "checkpoint"
+    taken_in = {"from": "peft", "source": str(tmp_path / "adapter"), "out": str(inside), "resolved": tuned.read_text()}
+    assert job(monkeypatch, do="import", **taken_in) == 0
+    imported, _ = saved(tmp_path / "in" / "resolved.yaml", 0)
+    wanted = {**saved(base / "resolved.yaml", 4)[0], **saved(tuned, 10)[0]}
+    assert {name for name in wanted if name.startswith("model.")} == imported.keys()
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in imported.items())
+    again = run("again", LORA, f"checkpoint.initial_load_path={inside / 'step-0'}", "training.steps=3", "debug.seed=7")
+    train(again)
+    tensors, _ = saved(again, 3)
+    assert all(torch.equal(tensor, tensors[name]) != is_adapter(name) for name, tensor in imported.items())
+    assert read_metrics(again.parent / "metrics.jsonl")[0]["loss"] < first
+
+
+def test_what_cannot_be_merged_is_said(run: Run, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    out = str(tmp_path / "out")
+    plain = str(base / "checkpoint" / "step-4")
+    assert job(monkeypatch, do="export", checkpoint=plain, out=out, format="hf", merge=True) != 0
+    assert "has no adapters to merge" in capsys.readouterr().err
+    drawn = run("drawn", LORA, ALONE, "training.steps=3")
+    train(drawn)
+    step = str(drawn.parent / "checkpoint" / "step-3")
+    assert job(monkeypatch, do="export", checkpoint=step, out=out, format="torch", merge=True) == 4
+    assert "the frozen weights are not in the checkpoint" in capsys.readouterr().err
+    assert job(monkeypatch, do="export", checkpoint=step, out=out, format="torch") == 0
+    assert all(map(is_adapter, torch.load(out, weights_only=True)))
+    taken_in = {"from": "peft", "source": out, "out": f"{out}-2", "resolved": run("plain").read_text()}
+    assert job(monkeypatch, do="import", **taken_in) == 2
+    assert "the recipe has no adapters to take these" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("converter", "said"),
+    [
+        ("{name: lora, target_modules: [wz]}", "no module of the model has 'wz' in its name"),
+        ("{name: lora, target_modules: [experts]}", "no module of the model has 'experts' in its name"),
+        ("{name: lora, target_modules: []}", "lora converts none of the model's modules"),
+        ("{name: lora, target_modules: [norm]}", "lora converts none of the model's modules"),
+    ],
+)
+def test_targets_that_mean_no_linear_module_are_refused(run: Run, converter: str, said: str) -> None:
+    with pytest.raises(ProblemsFound, match=said):
+        build(read_resolved(run("run", f"converters=[{converter}]")), world_size=1)
+
+
+def test_groups_of_the_optimizer_name_adapters(run: Run) -> None:
+    groups = "optimizer.param_groups=[{match: ['*.%s'], lr: 1.0e-1}]"
+    build(read_resolved(run("run", LORA, groups % "lora_b")), world_size=1)
+    with pytest.raises(ProblemsFound, match=r"no parameter is called '\*\.weight'"):
+        build(read_resolved(run("run", LORA, groups % "weight")), world_size=1)
+
+
+def test_a_pipeline_stage_without_adapters_is_refused(run: Run) -> None:
+    pipeline = ("parallelism.pipeline_parallel_degree=2", "parallelism.pipeline_parallel_schedule=1F1B")
+    run_of = read_resolved(run("run", "converters=[{name: lora, target_modules: [output]}]", *pipeline))
+    with pytest.raises(ProblemsFound, match=r"everything in pipeline stage 0 \(tok_embeddings, layers.0\) is frozen"):
+        build(run_of, world_size=2)
+
+
+def test_a_plan_counts_gradients_and_optimizer_states_of_adapters_alone(run: Run) -> None:
+    recipe = read_resolved(run("run", LORA))
+    model = build_model(recipe, precision_named("float32", "float32"))
+    convert(recipe, model, meshes=None)
+    whole, kept, _, whole_trained, trained = measured(model)["layers"][0]
+    assert whole == kept
+    # wq and wo are 32 x 32, wk is 16 x 32, w2 is 32 x 64
+    assert whole_trained == trained == 4 * (2 * (32 + 32) + (16 + 32) + (32 + 64))

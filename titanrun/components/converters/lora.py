@@ -1,0 +1,105 @@
+"""Low-rank adapters beside linear modules, whose own weights are frozen (LoRA, https://arxiv.org/abs/2106.09685).
+
+Shapes: N tokens, I and O width before and after the product, R rank of an adapter.
+"""
+
+import math
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from titanrun.components.converters.config import LoraConfig
+from titanrun.components.converters.conversion import Conversion, replace_module
+from titanrun.components.converters.linear_modules import linear_modules
+from titanrun.distributed.seeds import WeightGenerator
+from titanrun.distributed.shards import fill
+
+
+class Adapter(nn.Module):
+    """What a linear module gives, plus scale * B A x of the same x, of which `dropout` leaves out a share.
+
+    Goes in front of the class of a linear module, whose names of parameters stay; A and B are `lora_a` and `lora_b` beside them.
+    """
+
+    lora_a: nn.Parameter
+    lora_b: nn.Parameter
+    scale: float
+    dropout: float
+
+    def forward(self, x_NI: Tensor) -> Tensor:
+        y_NO: Tensor = super().forward(x_NI)
+        seen_NI = F.dropout(x_NI, self.dropout, self.training) if self.dropout else x_NI
+        return y_NO + self.scale * F.linear(F.linear(seen_NI, self.lora_a), self.lora_b)
+
+    @torch.no_grad()
+    def init_adapter(self, generator: WeightGenerator) -> None:
+        """Draws A uniform within 1 / sqrt(I), which is Kaiming's bound for a slope of sqrt(5); B is zero."""
+        bound = 1 / math.sqrt(self.lora_a.size(1))
+        generator.restart_for(self.lora_a)
+        # a rank that holds a part draws the whole
+        draws_RI = torch.empty(self.lora_a.shape, dtype=torch.float32, device=generator.device)
+        fill(self.lora_a, draws_RI.uniform_(-bound, bound, generator=generator))
+        self.lora_b.zero_()
+
+
+def convert(config: LoraConfig, *, model: nn.Module, shards: int) -> Conversion:
+    """Freezes the model, and gives linear modules an adapter; the names of its parameters stay."""
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    taken, left = [], dict(stacked_experts(model))
+    for name, linear in list(linear_modules(model)):
+        reason = reason_to_leave(config, model, name, linear)
+        if reason is not None:
+            left[name] = reason
+            continue
+        replace_module(model, name, adapted(config, linear))
+        taken.append(name)
+    return Conversion(taken=tuple(taken), left=left, kind=f"rank {config.rank}, scale {config.scale:g}")
+
+
+def adapted(config: LoraConfig, linear: nn.Linear) -> nn.Linear:
+    """The linear module with an adapter, whose memory is still to come."""
+    linear.__class__ = adapted_class(type(linear))
+    found: Any = linear
+    found.scale, found.dropout = config.scale, config.dropout
+    found.lora_a = nn.Parameter(linear.weight.new_empty(config.rank, linear.in_features))
+    found.lora_b = nn.Parameter(linear.weight.new_empty(linear.out_features, config.rank))
+    return linear
+
+
+@cache
+def adapted_class(kind: type[nn.Linear]) -> type[nn.Linear]:
+    """A class of linear modules with an adapter in front: LoraLinear, LoraFloat8Linear."""
+    return type(f"Lora{kind.__name__}", (Adapter, kind), {})
+
+
+def reason_to_leave(config: LoraConfig, model: nn.Module, name: str, linear: nn.Linear) -> str | None:
+    """Why a module gets no adapter; None: it gets one."""
+    if not config.targets(name):
+        return "target_modules does not name it"
+    if isinstance(linear, Adapter):
+        return "it has an adapter already"
+    if getattr(linear, "keeps_dtype", False):
+        return "it computes in another dtype than the rest"
+    if ".router." in name:
+        return "it chooses experts, and is no module of its own for those who read adapters"
+    owners = [other for other, weight in model.named_parameters(remove_duplicate=False) if weight is linear.weight]
+    return None if len(owners) == 1 else f"it shares its matrix with {owners[0].removesuffix('.weight')}"
+
+
+def stacked_experts(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """The stacks of experts, with the reason why they get no adapters."""
+    # a stack of experts is known by this attribute: converters know no model family
+    names = (name for name, module in model.named_modules() if hasattr(module, "product") and not isinstance(module, nn.Linear))
+    return ((name, "adapters of stacked experts are not built in this version") for name in names)
+
+
+def init_adapters(model: nn.Module, generator: WeightGenerator) -> None:
+    """Draws the first weights of all adapters, each from numbers of its own name."""
+    for module in model.modules():
+        if isinstance(module, Adapter):
+            module.init_adapter(generator)

@@ -1,0 +1,106 @@
+"""Rules about conversations: what keeps them apart in a row, and whether template and files fit them."""
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from titanrun.components.data.chat_layouts import LAYOUTS
+from titanrun.components.data.config import ChatDatasetConfig, ConversationsConfig
+from titanrun.components.data.source_files import find_files
+from titanrun.components.tokenizers.config import TokenizerConfig
+from titanrun.components.tokenizers.vocabulary import chat_template
+from titanrun.config.problems import ProblemsFound
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.rules.attention import FLAVOR, MASK, attention_of
+from titanrun.recipe.rules.book import Finding, rule
+from titanrun.recipe.rules.data import datasets
+
+# the layouts that each column is read in
+READ_IN = {"column": ("messages", "sharegpt"), "prompt_column": ("prompt_completion",), "completion_column": ("prompt_completion",)}
+
+
+@rule("packing-needs-document-mask")
+def packing_needs_document_mask(run: Recipe) -> Iterator[Finding]:
+    """Conversations that share a row must not see each other: packing needs model.attention.mask block_causal."""
+    attention = attention_of(run)
+    for section, dataset in datasets(run):
+        if isinstance(dataset, ConversationsConfig) and dataset.packing and (attention is None or attention.mask != "block_causal"):
+            message = "packed conversations would see each other: attention goes back to the beginning of the row"
+            help = "set model.attention.mask: block_causal" if attention else "remove packing: the model attends to whole rows only"
+            yield Finding(message, ((section, "dataset", "packing"), (section, "dataset"), MASK, FLAVOR), help=help)
+
+
+@rule("columns-fit-layout")
+def columns_fit_layout(run: Recipe) -> Iterator[Finding]:
+    """Each layout of conversations reads columns of its own: one that it does not read has no effect."""
+    for section, dataset in datasets(run):
+        if not isinstance(dataset, ChatDatasetConfig):
+            continue
+        for name, layouts in READ_IN.items():
+            if getattr(dataset, name) is not None and dataset.layout not in layouts:
+                message = f"{name} has no effect in layout {dataset.layout}"
+                places = ((section, "dataset", name), (section, "dataset", "layout"))
+                yield Finding(message, places, help=f"it is read in layout {' and '.join(layouts)}; else remove it", code="no-effect")
+
+
+@rule("chat-has-template", level="environment")
+def chat_has_template(run: Recipe) -> Iterator[Finding]:
+    """Conversations are put into words by a chat template: the tokenizer's own, or a file that training.dataset.template names."""
+    for section, dataset in datasets(run):
+        named = getattr(dataset, "template", None)
+        if not isinstance(dataset, ConversationsConfig) or named is not None or not isinstance(run.tokenizer, TokenizerConfig):
+            continue
+        try:
+            chat_template(run.tokenizer.folder)
+        except ProblemsFound as error:
+            for problem in error.problems:
+                help = f"{problem.help}, or name a file as {section}.dataset.template"
+                yield Finding(problem.message, ((section, "dataset"), ("tokenizer",)), help=help, code="data")
+
+
+@rule("first-conversation-fits", level="environment")
+def first_conversation_fits(run: Recipe) -> Iterator[Finding]:
+    """The first record of the first file must be a conversation in the layout that the recipe names, with the columns it names."""
+    for section, dataset in datasets(run):
+        if not isinstance(dataset, ChatDatasetConfig):
+            continue
+        try:
+            file = find_files(dataset.path, tuple(FIRST))[0]
+            record = FIRST[file.suffix.lower()](file)
+            if record is not None:
+                LAYOUTS[dataset.layout](record, dataset.columns(), f"the first record of '{file}'")
+        except ProblemsFound as error:
+            for problem in error.problems:
+                if problem.path != ("path",) or "first record" in problem.message:
+                    yield Finding(
+                        problem.message, ((section, "dataset", *problem.path), (section, "dataset")), help=problem.help, code="data"
+                    )
+
+
+def first_of_jsonl(file: Path) -> Mapping[str, Any] | None:
+    """The first record; None where that is no record, which the run tells with its line."""
+    try:
+        with file.open(encoding="utf-8-sig") as lines:
+            record = json.loads(next((line for line in lines if not line.isspace()), "null"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def first_of_csv(file: Path) -> Mapping[str, Any] | None:
+    """The first record; None where there is none."""
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            return next(csv.DictReader(lines), None)
+    except (OSError, ValueError, csv.Error):
+        return None
+
+
+def nothing_read(file: Path) -> Mapping[str, Any] | None:
+    """None: parquet is opened by the run only, through a library that takes long to import."""
+    return None
+
+
+FIRST: dict[str, Callable[[Path], Mapping[str, Any] | None]] = {".jsonl": first_of_jsonl, ".csv": first_of_csv, ".parquet": nothing_read}
