@@ -75,7 +75,7 @@ def recipe_for(origin: str, source: str, recipe: str | None, overrides: Sequence
     if recipe is None and origin == "hf":
         if overrides:
             raise fail(
-                "usage", "config.json is the recipe, and overrides change one that is named", help="name a recipe, or leave them out"
+                "usage", "config.json is the recipe here, and overrides need one that is named", help="name a recipe, or leave them out"
             )
         return recipe_of(Path(source))
     if recipe is None and origin != "titanrun":
