@@ -95,7 +95,7 @@ def test_ls_lists_names_and_flavors(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in titanrun("ls", "--json", cwd=tmp_path).stdout.splitlines()]
     named = {(row["kind"], row["name"]) for row in rows}
     assert {("recipes", "llama3_debug.yaml"), ("models", "llama3"), ("optimizers", "adamw"), ("datasets", "tokens")} <= named
-    assert "405B" in next(row["description"] for row in rows if row["kind"] == "models")
+    assert "405B" in next(row["description"] for row in rows if (row["kind"], row["name"]) == ("models", "llama3"))
     assert (
         titanrun("ls", "modls", cwd=tmp_path).stderr == "error[usage]: nothing is listed under 'modls'\n  = help: did you mean 'models'?\n"
     )
