@@ -50,7 +50,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def exported(trained: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The run as a folder that transformers opens, with a chat template."""
     (checkpoint,) = (trained / "checkpoint").glob("step-*")
-    job = {"do": "export", "checkpoint": str(checkpoint), "out": str(tmp_path / "hf"), "to": "hf", "dtype": None, "shard_bytes": 10**9}
+    job = {
+        "do": "export",
+        "checkpoint": str(checkpoint),
+        "out": str(tmp_path / "hf"),
+        "format": "hf",
+        "merge": False,
+        "dtype": None,
+        "shard_bytes": 10**9,
+    }
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(job)))
     assert checkpoint_worker.main() == 0
     (tmp_path / "hf" / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
