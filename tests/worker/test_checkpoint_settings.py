@@ -1,6 +1,7 @@
 """What the checkpoint section asks for is what happens."""
 
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -107,6 +108,12 @@ def test_a_run_goes_on_from_the_step_asked_for_once(run: Run) -> None:
     said = (from_4.parent / "logs" / "rank-0.log").read_text()
     assert "going on after step 7" in said and "going on after step 4" not in said
     assert losses(from_4) == losses(uncut)
+    # what a checkpoint holds starts the run anywhere, where there is no step to go on from
+    anew = from_4.parent.parent / "anew" / "resolved.yaml"
+    anew.parent.mkdir()
+    shutil.copy(from_4.parent / "checkpoint" / "step-10" / "resolved.yaml", anew)
+    assert main([str(anew)]) == 0
+    assert losses(anew) == losses(uncut)
 
 
 def test_a_step_that_is_not_there_is_named_with_those_that_are(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

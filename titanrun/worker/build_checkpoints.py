@@ -10,9 +10,11 @@ from titanrun.components.checkpoints.store import CheckpointStore
 from titanrun.components.checkpoints.writer_process import WriterProcess
 from titanrun.components.data.loader import RowLoader
 from titanrun.config.base import dump
+from titanrun.config.signature import signed
 from titanrun.distributed.agreement import Ranks, ranks_beside, ranks_met_again
 from titanrun.distributed.environment import Place
 from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolve import read_resolved_text, written
 from titanrun.recipe.saved import folder_in
 from titanrun.training.engine import Engine
 from titanrun.training.run_checkpoints import RunCheckpoints
@@ -37,10 +39,19 @@ def build_checkpoints(recipe: Recipe, job: Job, *, engine: Engine, rows: RowLoad
         engine=engine,
         rows=rows,
         state=state,
-        resolved=job.text,
+        resolved=from_its_beginning(job.text),
         parallelism=dump(recipe.parallelism),
         background=build_background(config, store, job.place) if in_background else None,
     )
+
+
+def from_its_beginning(text: str) -> str:
+    """A resolved recipe as checkpoints hold it: wherever it is trained it starts the run, which a step to go on from would keep it from."""
+    run = read_resolved_text(text)
+    if run.checkpoint.load_step is None:
+        return text
+    data = written(run, dump(run))
+    return signed({**data, "checkpoint": {**data["checkpoint"], "load_step": None}})
 
 
 def build_background(config: CheckpointConfig, store: CheckpointStore, place: Place) -> BackgroundSaves:

@@ -1,3 +1,4 @@
+import io
 import json
 import pickle
 import shutil
@@ -13,8 +14,10 @@ import safetensors.torch
 import torch
 import xxhash
 from torch import Tensor
+from torch.distributed.checkpoint import metadata as dcp_metadata
 
 from titanrun.components.checkpoints.checkpoint import Snapshot, Tolerance
+from titanrun.components.checkpoints.dcp import IndexUnpickler
 from titanrun.components.checkpoints.manifest import MANIFEST_FILE, read_manifest
 from titanrun.components.checkpoints.retention import Retention
 from titanrun.components.checkpoints.store import CheckpointStore
@@ -385,3 +388,22 @@ def test_what_is_set_aside_is_no_checkpoint_any_more_but_still_there(tmp_path: P
     assert (moved / MANIFEST_FILE).exists()
     save(store, 1)
     assert (moved / MANIFEST_FILE).exists()
+
+
+class LooksUp:
+    """Pickles as a look-up by name, as Python 3.11.0 to 3.11.3 pickle an enumeration's member."""
+
+    def __init__(self, holder: object, name: str) -> None:
+        self.looked_up = holder, name
+
+    def __reduce__(self) -> Any:
+        return getattr, self.looked_up
+
+
+def test_an_index_looks_up_memory_formats_and_nothing_else() -> None:
+    formats = dcp_metadata._MEM_FORMAT_ENCODING
+    written = pickle.dumps(LooksUp(formats, "TORCH_PRESERVE_FORMAT"))
+    assert IndexUnpickler(io.BytesIO(written)).load() is formats.TORCH_PRESERVE_FORMAT
+    for holder, name in ((formats, "__init__"), (formats, "mro"), (dcp_metadata.Metadata, "__class__"), (torch.Size, "numel")):
+        with pytest.raises(pickle.UnpicklingError):
+            IndexUnpickler(io.BytesIO(pickle.dumps(LooksUp(holder, name)))).load()

@@ -22,11 +22,21 @@ from titanrun.distributed.agreement import Ranks
 
 INDEX_FILE = ".metadata"
 
+
+def memory_format(encoding: Any, name: str) -> Any:
+    """What a pickle may look up by name: a member of torch's enumeration of memory formats, and nothing else."""
+    if encoding is not dcp_metadata._MEM_FORMAT_ENCODING or name not in encoding.__members__:
+        raise pickle.UnpicklingError(f"it looks up {name}, which no index needs")
+    return encoding[name]
+
+
 # All that the index of plain and sharded tensors is made of. It is a pickle, and a pickle may name any function to be called.
 INDEX_CLASSES: dict[tuple[str, str], Any] = {
     ("torch", "Size"): torch.Size,
     ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"): filesystem._StorageInfo,
+    # how Python 3.11.0 to 3.11.3 write an enumeration's member
+    ("builtins", "getattr"): memory_format,
     **{("pathlib" + module, "PosixPath"): PurePosixPath for module in ("", "._local")},
     **{
         ("torch.distributed.checkpoint.metadata", name): getattr(dcp_metadata, name)
