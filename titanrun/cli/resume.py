@@ -15,7 +15,7 @@ from titanrun.recipe.resolve import read_resolved
 from titanrun.recipe.saved import RESOLVED, absolute, checkpoint_at, checkpoints_at, resolved_file, run_around
 
 EXAMPLES = """  titanrun resume runs/first                              goes on where it stopped
-  titanrun resume runs/first training.steps=500           a finished run goes on with more steps
+  titanrun resume runs/first training.steps=500 lr_scheduler.total_steps=500     a finished run goes on, and so does its schedule
   titanrun resume runs/first/checkpoint/step-40           goes on from there; later checkpoints are kept under another name
   titanrun resume /backup/step-40                         outside of its run: a new run with everything it holds
   titanrun resume s3://bucket/runs/first                  a new run directory that goes on there, and saves there"""
