@@ -3,7 +3,7 @@
 from pathlib import PurePath
 from typing import Any
 
-from titanrun.components.data.config import TinyChatDatasetConfig, TinyDatasetConfig
+from titanrun.components.data.config import TinyChatDatasetConfig, TinyDatasetConfig, TinyImagesConfig
 from titanrun.config.base import dump
 from titanrun.config.types import AUTO
 from titanrun.distributed.degrees import degrees_of
@@ -11,7 +11,7 @@ from titanrun.models.shared.flavors import spell_out
 from titanrun.recipe.length import decided_length
 from titanrun.recipe.recipe import Recipe
 
-SHIPPED = (TinyDatasetConfig, TinyChatDatasetConfig)
+SHIPPED = (TinyDatasetConfig, TinyChatDatasetConfig, TinyImagesConfig)
 LONGEST_WARMUP = 200
 WARMUP_SHARE = 10
 

@@ -11,9 +11,8 @@ from titanrun.config.suggest import closest, listing
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-MODEL_FAMILIES = {
-    family: f"titanrun.models.{family}.config" for family in ("llama3", "llama4", "qwen3", "deepseek_v3", "gpt_oss", "transformers")
-}
+FAMILIES = ("llama3", "llama4", "qwen3", "deepseek_v3", "gpt_oss", "flux", "transformers")
+MODEL_FAMILIES = {family: f"titanrun.models.{family}.config" for family in FAMILIES}
 RULE_MODULES = (
     "titanrun.recipe.rules.not_built",
     "titanrun.recipe.rules.ranks",
@@ -31,6 +30,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.model",
     "titanrun.recipe.rules.data",
     "titanrun.recipe.rules.chat",
+    "titanrun.recipe.rules.images",
     "titanrun.recipe.rules.schedule",
     "titanrun.recipe.rules.checkpoint",
     "titanrun.recipe.rules.optimizer",

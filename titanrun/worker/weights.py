@@ -12,7 +12,7 @@ from titanrun.components.checkpoints.addresses import Place, is_address, place
 from titanrun.components.checkpoints.checkpoint import Checkpoint, Tolerance
 from titanrun.components.checkpoints.config import CheckpointConfig
 from titanrun.components.checkpoints.dequantize import expanded
-from titanrun.components.checkpoints.huggingface import read_folder, write_folder
+from titanrun.components.checkpoints.huggingface import STEMS, read_folder, write_folder
 from titanrun.components.checkpoints.manifest import damage
 from titanrun.components.checkpoints.optimizer_state import PREFIX as OPTIMIZER_PREFIX
 from titanrun.components.checkpoints.quantization import agreed_quantization
@@ -161,8 +161,10 @@ def export_huggingface(
         state = {name: tensor.to(dtype) for name, tensor in merged(state, scale=lora.scale).items()}
     files, texts = huggingface_files(tokenizer, model_config)
     config = family.huggingface_config(model_config, dtype_name)
-    write_folder(folder, family.to_huggingface(model_config, state), config, files, texts)
-    log.info("wrote %s, which transformers opens", folder)
+    # only families of pictures name it
+    stem = getattr(family, "WEIGHTS_NAME", STEMS[0])
+    write_folder(folder, family.to_huggingface(model_config, state), config, files, texts, stem=stem)
+    log.info("wrote %s, which %s opens", folder, "transformers" if stem == STEMS[0] else "diffusers")
 
 
 def huggingface_files(tokenizer: TokenizerConfig | None, model_config: ModelConfig) -> tuple[list[Path], dict[str, bytes]]:

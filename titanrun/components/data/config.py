@@ -19,6 +19,8 @@ class DatasetConfig(ComponentConfig):
     needs_tokenizer: ClassVar[bool] = True
     restarts_positions: ClassVar[bool] = False
     """Whether the positions of its rows start anew where a document begins."""
+    gives: ClassVar[str] = "tokens"
+    """What its rows hold, tokens or images, which has to be what the model takes."""
 
     shuffle: bool = numerics(True)
     """Whether the rows are dealt in a seeded random order, another one each epoch; false: in the given order."""
@@ -102,6 +104,44 @@ class TinyChatDatasetConfig(ConversationsConfig):
     builds: ClassVar = "titanrun.components.data.chat:tiny_chat_rows"
     split: Literal["train", "held_out"] = numerics("train")
     """Which part; held_out shares no answer with train."""
+
+
+class ImagesConfig(DatasetConfig):
+    """Rows of pictures with captions, each a square cut out of the picture at a place that is drawn each time."""
+
+    gives: ClassVar[str] = "images"
+    needs_tokenizer: ClassVar[bool] = False
+    extra: ClassVar = "flux"
+    package: ClassVar = "PIL"
+    image_size: PositiveInt = numerics(256, unit="pixels")
+    """Side of the square; smaller pictures are left out, the shorter side of larger ones is made so long."""
+
+
+class FolderImagesConfig(ImagesConfig):
+    """Local pictures (jpg, png, webp), each with a text file of the same name beside it that holds its caption."""
+
+    name: Literal["images"] = numerics("images")
+    builds: ClassVar = "titanrun.components.data.images:folder_rows"
+    path: Text = numerics(examples=["data/pictures"])
+    """A folder, which is searched at every depth, or a glob; pictures are taken in sorted order."""
+
+
+class WebDatasetConfig(ImagesConfig):
+    """Local tar files of pictures and texts (webdataset): members with the same name up to the first dot belong together."""
+
+    name: Literal["webdataset"] = numerics("webdataset")
+    builds: ClassVar = "titanrun.components.data.images:webdataset_rows"
+    path: Text = numerics(examples=["data/cc12m/*.tar"])
+    """A file, a folder or a glob; files are read in sorted order. They must not be compressed."""
+
+
+class TinyImagesConfig(ImagesConfig):
+    """The pictures of coloured shapes that ship with titanrun."""
+
+    name: Literal["tiny_images"] = numerics("tiny_images")
+    builds: ClassVar = "titanrun.components.data.images:tiny_rows"
+    split: Literal["train", "held_out"] = numerics("train")
+    """Which part; held_out shares no combination of shape, colour and place with train."""
 
 
 class DataLoaderConfig(Config):

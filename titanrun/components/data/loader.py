@@ -2,11 +2,12 @@
 
 import logging
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from titanrun.components.data.rows import Rows
+from titanrun.components.data.rows import DrawnRows, Rows
 from titanrun.config.counted import counted
 from titanrun.config.placed import placed
 from titanrun.config.problems import DataPath, fail
@@ -48,13 +49,15 @@ class RowLoader:
         self._row_count = len(rows)
         self._repeats = repeat
         self._seed = seed if shuffle else None
+        self._draw_seed = seed
+        self._drawn = rows if isinstance(rows, DrawnRows) else None
         self._share = global_batch_size // dp_size
         self._share_start = dp_rank * self._share
         self._position = 0
         self._order: tuple[int, NDArray[np.integer]] | None = None
 
-    def next_rows(self) -> NDArray[np.int64]:
-        """This rank's rows of the next global batch, [rows, seq_len + 1].
+    def next_rows(self) -> NDArray[Any]:
+        """This rank's rows of the next global batch, one behind the other: [rows, seq_len + 1] of tokens.
 
         Raises DataExhausted where the data is read only once and has no full global batch left, and ProblemsFound where the file changed.
         """
@@ -64,7 +67,7 @@ class RowLoader:
         with placed(self._place):
             # before: a file that was cut short would end the process; after: nothing that changed meanwhile is trained on
             self.rows.check()
-            rows = np.stack([self.rows[index] for index in self._indices(start, start + self._share)])
+            rows = np.stack([self._row(epoch, index) for epoch, index in self._indices(start, start + self._share)])
             self.rows.check()
         self._position += self.global_batch_size
         return rows
@@ -83,7 +86,7 @@ class RowLoader:
         if self._position < self.global_batch_size:
             return []
         start = self._position - self.global_batch_size + self._share_start
-        return list(self._indices(start, start + self._share))
+        return [index for _, index in self._indices(start, start + self._share)]
 
     def state(self) -> dict[str, int | str]:
         """The position in the stream, and what data it is a position in, for JSON."""
@@ -103,12 +106,18 @@ class RowLoader:
         log.warning("%s; beginning with the new data", message)
         self._position = 0
 
-    def _indices(self, start: int, end: int) -> Iterator[int]:
-        """Numbers of the rows that stand at `start` to `end` of the stream."""
+    def _row(self, epoch: int, index: int) -> NDArray[Any]:
+        """A row; one of which something is drawn gets a key that follows from the seed, the epoch and its number, on whichever rank."""
+        if self._drawn is None:
+            return self.rows[index]
+        return self._drawn.drawn(index, int(np.random.SeedSequence([self._draw_seed, epoch, index]).generate_state(1, np.uint64)[0] >> 1))
+
+    def _indices(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Epochs and numbers of the rows that stand at `start` to `end` of the stream."""
         while start < end:
             epoch, offset = divmod(start, self._row_count)
             count = min(end - start, self._row_count - offset)
-            yield from self._epoch_order(epoch)[offset : offset + count].tolist()
+            yield from ((epoch, index) for index in self._epoch_order(epoch)[offset : offset + count].tolist())
             start += count
 
     def _epoch_order(self, epoch: int) -> NDArray[np.integer]:

@@ -1,13 +1,13 @@
-"""What the rest of titanrun asks of indexed data: rows of token ids, by number."""
+"""What the rest of titanrun asks of indexed data: rows by number, of token ids or of pictures."""
 
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 
 class Rows(Protocol):
-    """Rows of seq_len + 1 token ids each.
+    """Rows of seq_len + 1 token ids each, or one picture with its caption.
 
     `fingerprint` tells other data, or the same data cut into other rows, apart. `max_token_id` is the highest id that was seen
     when the data was opened: of all ids, but in a very large token file only of a sample.
@@ -26,4 +26,13 @@ class Rows(Protocol):
 
     def check(self) -> None:
         """Raises a data problem where what the rows are read from has changed since it was opened."""
+        ...
+
+
+@runtime_checkable
+class DrawnRows(Protocol):
+    """Rows of which something is drawn each time that they are trained on, such as the part of a picture."""
+
+    def drawn(self, index: int, key: int) -> NDArray[Any]:
+        """Row `index`; all that is drawn of it, now and later, follows from `key`, which is below 2^63."""
         ...

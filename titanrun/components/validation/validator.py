@@ -2,25 +2,25 @@
 
 import math
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from titanrun.components.data.batch import TokenBatch
+from titanrun.components.data.batch import Batch, BatchMaker, TokenBatches
 from titanrun.components.validation.config import ValidationConfig
 from titanrun.config.placed import placed
 from titanrun.config.problems import DataPath
 
 
 class Rows(Protocol):
-    """Indexed rows of seq_len + 1 token ids."""
+    """Indexed rows."""
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int) -> NDArray[np.int64]: ...
+    def __getitem__(self, index: int) -> NDArray[Any]: ...
 
     def check(self) -> None: ...
 
@@ -43,9 +43,19 @@ class Validator:
     recipe, for problems with it.
     """
 
-    def __init__(self, config: ValidationConfig, *, rows: Rows, dp_rank: int = 0, dp_size: int = 1, place: DataPath = ()) -> None:
+    def __init__(
+        self,
+        config: ValidationConfig,
+        *,
+        rows: Rows,
+        batches: BatchMaker | None = None,
+        dp_rank: int = 0,
+        dp_size: int = 1,
+        place: DataPath = (),
+    ) -> None:
         assert config.local_batch_size != "auto"
         self.rows = rows
+        self.batches = TokenBatches() if batches is None else batches
         self._place = place
         self.rows_per_batch = config.local_batch_size
         self.every_steps = config.freq
@@ -58,7 +68,7 @@ class Validator:
         """Whether the model is validated after `step`: the first, every freq-th and the last."""
         return step == 1 or step % self.every_steps == 0 or is_last
 
-    def measure(self, evaluate: Callable[[TokenBatch], Evaluation], *, stop: Callable[[], bool] = lambda: False) -> float | None:
+    def measure(self, evaluate: Callable[[Any], Evaluation], *, stop: Callable[[], bool] = lambda: False) -> float | None:
         """Mean loss of a valid token. `evaluate` finds the model in evaluation mode; None when `stop` broke it off."""
         sums, counts = [], []
         for start in range(0, self._share, self.rows_per_batch):
@@ -71,14 +81,13 @@ class Validator:
         total = torch.stack(sums).cpu().double().sum()
         return float(total / torch.stack(counts).cpu().sum().clamp(min=1))
 
-    def _batch(self, start: int) -> TokenBatch:
-        """The rows from `start` of this rank's share on; the last row of all fills the batch up, with no label that counts."""
+    def _batch(self, start: int) -> Batch:
+        """The rows from `start` of this rank's share on; the last row of all fills the batch up, and counts nothing."""
         first = self._share_start + start
         wanted = range(first, first + self.rows_per_batch)
         end = min(self._share_start + self._share, self.row_count)
         with placed(self._place):
             self.rows.check()
-            batch = TokenBatch.from_rows(np.stack([self.rows[min(index, self.row_count - 1)] for index in wanted]))
+            rows = np.stack([self.rows[min(index, self.row_count - 1)] for index in wanted])
             self.rows.check()
-        batch.loss_mask[max(0, end - first) :] = False
-        return batch
+        return self.batches.held_out(rows, counted=max(0, end - first))
