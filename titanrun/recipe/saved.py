@@ -1,6 +1,8 @@
 """Checkpoints as a person names them: a folder step-N, a run directory, or the folder of its checkpoints."""
 
+import atexit
 from pathlib import Path
+from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any
 
@@ -65,10 +67,12 @@ def absolute(named: Place) -> str:
 
 
 def resolved_file(checkpoint: Place) -> str:
-    """A file on this machine with the recipe of a checkpoint. Of one in a store it is a copy, which stays: the run begins from it."""
+    """A file on this machine with the recipe of a checkpoint. Of one in a store it is a copy, which stays while this process does."""
     if isinstance(checkpoint, Path):
         return str(checkpoint / RESOLVED)
-    file = Path(mkdtemp(prefix="titanrun-")) / RESOLVED
+    folder = mkdtemp(prefix="titanrun-")
+    atexit.register(rmtree, folder, ignore_errors=True)
+    file = Path(folder) / RESOLVED
     file.write_text((checkpoint / RESOLVED).read_text(), encoding="utf-8")
     return str(file)
 
