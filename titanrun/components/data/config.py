@@ -91,10 +91,7 @@ class DocumentsConfig(DatasetConfig):
         return self.packing != "windows"
 
     @model_validator(mode="after")
-    def _check_together(self) -> Self:
-        if self.too_long != "split" and self.packing in ("windows", "documents"):
-            message = f"packing {self.packing} has no documents that are too long for a row"
-            raise conflict(message, "too_long", "packing", help="set packing to best_fit or null, or remove too_long")
+    def _check_format(self) -> Self:
         check_format(self.format)
         return self
 
