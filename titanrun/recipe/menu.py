@@ -11,12 +11,15 @@ from titanrun.config.suggest import closest, listing
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-FAMILIES = ("llama3", "llama4", "qwen3", "deepseek_v3", "gpt_oss", "flux", "transformers")
-MODEL_FAMILIES = {family: f"titanrun.models.{family}.config" for family in FAMILIES}
+MODEL_FAMILIES = {
+    family: f"titanrun.models.{family}.config"
+    for family in ("llama3", "llama4", "qwen3", "deepseek_v3", "gpt_oss", "flux", "decoder", "transformers")
+}
 RULE_MODULES = (
     "titanrun.recipe.rules.not_built",
     "titanrun.recipe.rules.ranks",
     "titanrun.recipe.rules.rows",
+    "titanrun.recipe.rules.sources",
     "titanrun.recipe.rules.tensor_parallel",
     "titanrun.recipe.rules.context_parallel",
     "titanrun.recipe.rules.pipeline",

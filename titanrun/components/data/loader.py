@@ -43,14 +43,12 @@ class RowLoader:
         assert global_batch_size % dp_size == 0, f"{global_batch_size} rows cannot be dealt to {dp_size} ranks"
         assert 0 <= dp_rank < dp_size
         check_enough(len(rows), repeat=repeat, global_batch_size=global_batch_size)
-        self.rows = rows
+        self.rows, self._drawn = rows, rows if isinstance(rows, DrawnRows) else None
         self.global_batch_size = global_batch_size
         self._place = place
         self._row_count = len(rows)
         self._repeats = repeat
-        self._seed = seed if shuffle else None
-        self._draw_seed = seed
-        self._drawn = rows if isinstance(rows, DrawnRows) else None
+        self._seed, self._shuffles = seed, shuffle
         self._share = global_batch_size // dp_size
         self._share_start = dp_rank * self._share
         self._position = 0
@@ -110,7 +108,7 @@ class RowLoader:
         """A row; one of which something is drawn gets a key that follows from the seed, the epoch and its number, on whichever rank."""
         if self._drawn is None:
             return self.rows[index]
-        return self._drawn.drawn(index, int(np.random.SeedSequence([self._draw_seed, epoch, index]).generate_state(1, np.uint64)[0] >> 1))
+        return self._drawn.drawn(index, int(np.random.SeedSequence([self._seed, epoch, index]).generate_state(1, np.uint64)[0] >> 1))
 
     def _indices(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Epochs and numbers of the rows that stand at `start` to `end` of the stream."""
@@ -123,7 +121,7 @@ class RowLoader:
     def _epoch_order(self, epoch: int) -> NDArray[np.integer]:
         """The order of the rows in an epoch, kept until another epoch is asked for."""
         if self._order is None or self._order[0] != epoch:
-            self._order = (epoch, row_order(self._row_count, seed=self._seed, epoch=epoch))
+            self._order = (epoch, row_order(self._row_count, seed=self._seed if self._shuffles else None, epoch=epoch))
         return self._order[1]
 
 
