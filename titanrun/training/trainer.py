@@ -61,8 +61,8 @@ class Checkpoints(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The numbers that steer the loop. `rows_per_pass`: rows of one forward pass; `tokens_per_row`: of one; `tokens_per_step`: of all ranks;
-    `stop_after`: the step after which the run stops as if a signal asked for it, the schedule being that of the whole run."""
+    """The numbers that steer the loop. `rows_per_pass`: rows of one forward pass; `tokens_per_row`: of one row; `tokens_per_step`: of all
+    ranks; `stop_after`: the step after which the run stops as if a signal asked for it, the schedule being that of the whole run."""
 
     steps: int
     rows_per_pass: int

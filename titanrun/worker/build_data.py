@@ -80,9 +80,7 @@ def build_batches(recipe: Recipe, device: torch.device) -> BatchMaker:
     return maker
 
 
-def build_validator(
-    recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path, share: Share, batches: BatchMaker
-) -> Validator | None:
+def build_validator(recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path, share: Share, batches: BatchMaker) -> Validator | None:
     """What measures the loss on held-out rows, if the recipe wants that."""
     config, path = recipe.validation, ("validation", "dataset")
     if not config.enable:

@@ -11,8 +11,8 @@ from torch import Generator
 
 from titanrun.config.problems import ProblemsFound
 from titanrun.models.flux.autoencoder import SCALE, SHIFT, Autoencoder, autoencoder_of
-from titanrun.models.flux.encoders import TinyAutoencoder, packed, picture_coder, unpacked
 from titanrun.models.flux.config import FluxConfig
+from titanrun.models.flux.encoders import TinyAutoencoder, packed, picture_coder, unpacked
 from titanrun.models.shared.flavors import spell_out
 
 WIDTHS = [32, 64, 64]

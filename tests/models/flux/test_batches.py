@@ -103,7 +103,9 @@ def test_held_out_pictures_are_measured_at_fixed_times(rows: NDArray[Any]) -> No
 
 
 def word_tokenizer(folder: Path) -> None:
-    vocabulary = {word: index for index, word in enumerate(["<pad>", "<unk>", "</s>", "<s>", "a", "red", "blue", "circle", "square", "left"])}
+    vocabulary = {
+        word: index for index, word in enumerate(["<pad>", "<unk>", "</s>", "<s>", "a", "red", "blue", "circle", "square", "left"])
+    }
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])

@@ -118,7 +118,9 @@ def test_the_original_release_names_the_same_weights() -> None:
     config = config_of()
     state = built(config).state_dict()
     original = {original_name(config, name): tensor for name, tensor in state.items()}
-    assert {"double_blocks.0.img_attn.norm.key_norm.scale", "single_blocks.1.modulation.lin.bias", "final_layer.linear.weight"} <= set(original)
+    assert {"double_blocks.0.img_attn.norm.key_norm.scale", "single_blocks.1.modulation.lin.bias", "final_layer.linear.weight"} <= set(
+        original
+    )
     back = from_huggingface(config, original)
     assert all(torch.equal(back[name], state[name]) for name in state)
 
@@ -132,7 +134,9 @@ def original_name(config: FluxConfig, name: str) -> str:
             inner = {"modulation": "modulation.lin", "query_norm": "norm.query_norm", "key_norm": "norm.key_norm"}.get(rest[0], rest[0])
             return f"single_blocks.{number - int(config.n_double_layers)}.{inner}.{'scale' if 'norm' in inner else kind}"
         side, inner = rest[0], ".".join(rest[1:])
-        holder = {"modulation": "mod.lin", "mlp.0": "mlp.0", "mlp.2": "mlp.2"}.get(inner) or f"attn.{'norm.' if 'norm' in inner else ''}{inner}"
+        holder = {"modulation": "mod.lin", "mlp.0": "mlp.0", "mlp.2": "mlp.2"}.get(
+            inner
+        ) or f"attn.{'norm.' if 'norm' in inner else ''}{inner}"
         return f"double_blocks.{number}.{side}_{holder}.{'scale' if 'norm' in inner else kind}"
     return (
         name.replace("in.0.", "in.in_layer.")
@@ -173,7 +177,9 @@ def test_every_flavor_has_the_parameters_of_its_description() -> None:
 
 
 def counted(flavor: str) -> int:
-    config = FluxConfig.model_validate(spell_out(FluxConfig(flavor=flavor, encoder={"t5_encoder": "a", "clip_encoder": "b", "autoencoder_path": "c"})))
+    config = FluxConfig.model_validate(
+        spell_out(FluxConfig(flavor=flavor, encoder={"t5_encoder": "a", "clip_encoder": "b", "autoencoder_path": "c"}))
+    )
     count = parameter_count(config)
     with torch.device("meta"):
         assert count == sum(parameter.numel() for parameter in Flux(config, seq_len=512).parameters())

@@ -4,7 +4,7 @@ import hashlib
 import io
 import logging
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ CAPTION = ".txt"
 SPANS = np.dtype([(f"{what}_{part}", "<i8") for what in ("picture", "caption") for part in ("file", "start", "size")])
 Span = tuple[int, int, int]
 SIGN_EVERY = 1000
+# bytes that nearly always say how large a picture is
+HEAD = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,17 +151,20 @@ def large_enough(path: str, files: Sequence[Path], found: Sequence[tuple[Span, S
     if not kept:
         raise fail("data", f"'{path}' has no picture with a caption to train on: {left_out or 'it is empty'}", path=("path",))
     if left_out:
-        log.warning("'%s': %s left out of %s: %s", path, "some are", counted(len(found) + alone, "picture"), left_out)
+        log.warning("'%s': left out of %s: %s", path, counted(len(found) + alone, "picture"), left_out)
     return Samples(files, [state_of(file) for file in files], np.array(kept, dtype=SPANS))
 
 
 def size_of(file: Path, span: Span) -> tuple[int, int] | None:
     """Width and height of a picture, from its first bytes; None where they are no picture's."""
-    with file.open("rb") as opened:
-        opened.seek(span[1])
-        head: Any = io.BytesIO(opened.read(span[2]))
-    try:
-        with Image.open(head) as picture:
-            return picture.size
-    except (OSError, SyntaxError, ValueError):
-        return None
+    for length in (min(HEAD, span[2]), span[2]):
+        with file.open("rb") as opened:
+            opened.seek(span[1])
+            head = io.BytesIO(opened.read(length))
+        try:
+            with Image.open(head) as picture:
+                return picture.size
+        except (OSError, SyntaxError, ValueError):
+            # what a camera writes in front of the picture may be longer
+            continue
+    return None

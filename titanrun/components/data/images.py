@@ -105,5 +105,3 @@ def webdataset_rows(config: WebDatasetConfig, *, tokenizer: Tokenizer | None, ro
 def tiny_rows(config: TinyImagesConfig, *, tokenizer: Tokenizer | None, row_length: int, cache_folder: Path) -> ImageRows:
     """One part of the pictures that ship with titanrun."""
     return ImageRows(tar_samples(str(SHIPPED / f"{config.split}.tar"), least=config.image_size), image_size=config.image_size)
-
-

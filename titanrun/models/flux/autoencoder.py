@@ -190,7 +190,9 @@ def autoencoder_of(state: Mapping[str, Tensor], *, source: str) -> Autoencoder:
     widths = [state[f"encoder.down.{level}.block.0.conv1.weight"].size(0) for level in sorted(levels)]
     made = Autoencoder(widths, layers=layers, latent_channels=state["encoder.conv_out.weight"].size(0) // 2)
     shapes = {name: tensor.shape for name, tensor in made.state_dict().items()}
-    odd = sorted(name for name in shapes.keys() | state.keys() if name not in shapes or name not in state or state[name].shape != shapes[name])
+    odd = sorted(
+        name for name in shapes.keys() | state.keys() if name not in shapes or name not in state or state[name].shape != shapes[name]
+    )
     if odd:
         raise not_an_autoencoder(source, f"{odd[0]} is not as expected")
     made.load_state_dict(dict(state))

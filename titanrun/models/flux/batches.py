@@ -95,7 +95,8 @@ class FluxBatches:
         draws_B3 = torch.stack([torch.rand(3, generator=generator) for generator in generators])
         captions = captions_of(rows)
         for_t5, for_clip = (
-            ["" if draw < self.dropout else caption for draw, caption in zip(draws_B3[:, column], captions, strict=True)] for column in (1, 2)
+            ["" if draw < self.dropout else caption for draw, caption in zip(draws_B3[:, column], captions, strict=True)]
+            for column in (1, 2)
         )
         clean_BLHW = self._latents(rows, generators)
         return self._batch(clean_BLHW, self._noise(clean_BLHW, generators), draws_B3[:, 0], for_t5, for_clip)

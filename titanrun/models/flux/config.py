@@ -11,6 +11,7 @@ from titanrun.models.shared.config import Feature, LayerCount, ModelConfig, Size
 
 Shapes = dict[str, tuple[int, ...]]
 TINY = "tiny"
+SHARDS = "share its weights with data_parallel_shard_degree"
 # a third axis, rows and columns
 AXES = 3
 # of the sinusoids that a time becomes
@@ -53,9 +54,9 @@ class FluxConfig(ModelConfig):
         {"tensor parallelism", "pipeline parallelism", "context parallelism", "expert parallelism"}
     )
     instead: ClassVar[dict[Feature, str]] = {
-        "tensor parallelism": "flux has no plan for it: share its weights with data_parallel_shard_degree",
-        "pipeline parallelism": "its layers need the text and the time beside the stream: share its weights with data_parallel_shard_degree",
-        "context parallelism": "its attention looks in both directions, which ranks that share a row do not: use data_parallel_shard_degree",
+        "tensor parallelism": f"flux has no plan for it: {SHARDS}",
+        "pipeline parallelism": f"its layers need text and time beside the stream: {SHARDS}",
+        "context parallelism": f"its attention looks in both directions, which ranks that share a row do not: {SHARDS}",
         "expert parallelism": "it has no experts",
     }
     vocab_size: None = bookkeeping(None)
@@ -103,7 +104,9 @@ class FluxConfig(ModelConfig):
         if dim % heads:
             return [conflict("n_heads", f"dim {dim} cannot be split over {heads} heads", "change one of them")]
         if len(axes) != AXES or any(width % 2 for width in axes):
-            return [conflict("axes_dim", f"axes_dim {axes} is not {AXES} even widths", "RoPE turns pairs, by row and column and a third axis")]
+            return [
+                conflict("axes_dim", f"axes_dim {axes} is not {AXES} even widths", "RoPE turns pairs, by row and column and a third axis")
+            ]
         if sum(axes) != dim // heads:
             message = f"axes_dim {axes} make {sum(axes)}, and a head is {dim // heads} wide"
             return [conflict("axes_dim", message, f"make their sum {dim // heads}")]
@@ -171,9 +174,7 @@ class FluxConfig(ModelConfig):
         caption as a whole, the modulations)."""
         idle = 0
         for name, shape in self.parameter_shapes().items():
-            if "modulation" in name or name.startswith(("time_in.", "vector_in.")):
-                idle += prod(shape)
-            elif ".txt." in name or name.startswith("txt_in."):
+            if any(part in name for part in ("modulation", "time_in.", "vector_in.", "txt_in.", ".txt.")):
                 idle += prod(shape)
         return idle
 

@@ -114,7 +114,9 @@ class HuggingFaceText:
         found = self.model.config.hidden_size
         if found != width:
             field = "context_in_dim" if kind == "t5" else "vec_in_dim"
-            raise fail("conflict", f"the encoder in {folder} is {found} wide, model.{field} {width}", path=path, help="take the other encoder")
+            raise fail(
+                "conflict", f"the encoder in {folder} is {found} wide, model.{field} {width}", path=path, help="take the other encoder"
+            )
 
     @torch.no_grad()
     def __call__(self, captions: Sequence[str]) -> Tensor:
@@ -158,7 +160,9 @@ def picture_coder(config: FluxConfig, *, device: torch.device, dtype: torch.dtyp
         raise fail("file", f"{written} cannot be read: {error}", path=path, help="take ae.safetensors of FLUX.1") from None
     made = autoencoder_of(state, source=written)
     if made.latent_channels != channels:
-        message = f"the autoencoder has {made.latent_channels} channels, and model.in_channels {config.in_channels} are four times {channels}"
+        message = (
+            f"the autoencoder has {made.latent_channels} channels, and model.in_channels {config.in_channels} are four times {channels}"
+        )
         raise fail("conflict", message, path=path, help=f"set model.in_channels to {PACKED**2 * made.latent_channels}")
     made.to(device, dtype).eval().requires_grad_(False)
     return made

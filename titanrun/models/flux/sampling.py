@@ -3,6 +3,7 @@
 Shapes: B pictures, I tokens of a picture, C numbers of a token.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ def pictures(model: nn.Module, config: FluxConfig, prompts: Sequence[str], how: 
 
     latents_BIC = torch.stack(noise).to(device)
     times = schedule(how.steps, tokens=side * side)
-    for time, following in zip(times, times[1:], strict=False):
+    for time, following in itertools.pairwise(times):
         latents_BIC = latents_BIC + (following - time) * velocity(latents_BIC, time)
     decoded = coder.decode(unpacked(latents_BIC, (side, side)).to(dtype))
     return ((decoded.float().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)

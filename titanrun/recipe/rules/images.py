@@ -31,7 +31,7 @@ def data_and_loss_fit_model(run: Recipe) -> Iterator[Finding]:
 @rule("images-need-no-tokenizer")
 def images_need_no_tokenizer(run: Recipe) -> Iterator[Finding]:
     """The captions of pictures are read by the tokenizers of the text encoders, so that a tokenizer in the recipe has no effect."""
-    if run.model.takes == "images" and run.tokenizer is not None:
+    if run.model.takes == "images" == run.training.dataset.gives and run.tokenizer is not None:
         message = f"{run.model.name} has the tokenizers of its text encoders, and none of its own"
         yield Finding(message, (("tokenizer",), ("model", "name")), help="remove it", code="no-effect")
 
