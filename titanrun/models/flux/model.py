@@ -4,6 +4,8 @@ Shapes: B samples, I tokens of the picture, T tokens of the text, N = T + I toke
 pairs, C numbers of a picture's token, E width of T5, V width of CLIP, F width of a time's sinusoids.
 """
 
+import math
+
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention, silu
@@ -164,7 +166,8 @@ class Output(nn.Module):
     def forward(self, stream_BID: Tensor, vector_BD: Tensor) -> Tensor:
         shift, scale = self.modulation(silu(vector_BD)).unsqueeze(1).chunk(FINAL_MODULATIONS, dim=-1)
         velocity_BIC: Tensor = self.linear(modulated(self.norm(stream_BID), shift, scale))
-        return velocity_BIC
+        # a linear layer with a bias gives a view, of which FSDP warns each time
+        return velocity_BIC.clone()
 
 
 def vector_mlp(inputs: int, dim: int) -> nn.Sequential:
@@ -218,6 +221,7 @@ def rotations(config: FluxConfig, text_length: int, grid: tuple[int, int], *, de
 def time_features(times_B: Tensor) -> Tensor:
     """Cosines, then sines, of times from 0 to 1 at falling frequencies: [B, F] in fp32."""
     half = TIME_WIDTH // 2
-    exponents = torch.arange(half, dtype=torch.float32, device=times_B.device) / half
-    angles_BH = torch.outer(TIME_FACTOR * times_B.float(), LONGEST_PERIOD**-exponents)
+    # in the order of the original: angles reach 1000, where another rounding of a frequency shows
+    frequencies_H = torch.exp(-math.log(LONGEST_PERIOD) * torch.arange(half, dtype=torch.float32, device=times_B.device) / half)
+    angles_BH = torch.outer(TIME_FACTOR * times_B.float(), frequencies_H)
     return torch.cat([angles_BH.cos(), angles_BH.sin()], dim=1)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from titanrun.recipe.migrate import conversions as to
-from titanrun.recipe.migrate.keys import Key, moved, on, refused, same, torchft, unread
+from titanrun.recipe.migrate.keys import Key, moved, refused, torchft, unread
 
 FLUX = "flux"
 PASSES = "passes of torchtitan's compiler experiments; titanrun shards with FSDP2 and compiles with compile.enable"
