@@ -36,6 +36,7 @@ DESCRIPTION_BESIDE_EXECUTION = {
     "titanrun.components.checkpoints.retention",
     "titanrun.components.checkpoints.whole_folder",
     "titanrun.components.data.chat_layouts",
+    "titanrun.components.data.columns",
     "titanrun.components.data.source_files",
     "titanrun.components.metrics.jsonl",
     "titanrun.components.metrics.readings",

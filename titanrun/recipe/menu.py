@@ -18,6 +18,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.not_built",
     "titanrun.recipe.rules.ranks",
     "titanrun.recipe.rules.rows",
+    "titanrun.recipe.rules.sources",
     "titanrun.recipe.rules.tensor_parallel",
     "titanrun.recipe.rules.context_parallel",
     "titanrun.recipe.rules.pipeline",
