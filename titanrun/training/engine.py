@@ -91,8 +91,7 @@ class Engine:
         early: EarlySteps | None = None,
         tied: TiedEnds | None = None,
     ) -> None:
-        self.model = model
-        self.optimizer, self.schedule = optimizer, schedule
+        self.model, self.optimizer, self.schedule = model, optimizer, schedule
         self.passes = WholeModel(model, loss, precision, device) if passes is None else passes
         self.device, self.max_norm, self.early, self.tied = device, max_norm, early, tied
         self.meshes, self.rows, self.marking = meshes, rows, marking
