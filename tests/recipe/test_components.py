@@ -27,6 +27,7 @@ KEYWORDS = {
     "launch": {"resolved", "processes"},
     "converters": {"model", "shards"},
     "rope_scaling": {"frequencies", "theta"},
+    "module": {"replaced"},
 }
 
 
