@@ -205,15 +205,9 @@ class MixtureDatasetConfig(DatasetConfig):
     name: Literal["mixture"] = numerics("mixture")
     builds: ClassVar = "titanrun.components.data.mixture:mixture_rows"
     sources: tuple[MixtureSource, ...] = numerics(
-        examples=[[{"dataset": {"name": "text", "path": "web/*.jsonl"}, "weight": 0.8}, {"dataset": "tiny", "weight": 0.2}]]
+        (), examples=[[{"dataset": {"name": "text", "path": "web/*.jsonl"}, "weight": 0.8}, {"dataset": "tiny", "weight": 0.2}]]
     )
     """The datasets, each with its weight."""
-
-    @model_validator(mode="after")
-    def _check_sources(self) -> Self:
-        if not self.sources:
-            raise conflict("a mixture is made of sources, and there is none", "sources", help="name datasets with their weights")
-        return self
 
     @property
     def needs_tokenizer(self) -> bool:

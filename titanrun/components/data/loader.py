@@ -42,21 +42,18 @@ class RowLoader:
         place: DataPath = (),
         processes: DataLoaderConfig | None = None,
     ) -> None:
-        assert global_batch_size % dp_size == 0, f"{global_batch_size} rows cannot be dealt to {dp_size} ranks"
-        assert 0 <= dp_rank < dp_size
+        assert global_batch_size % dp_size == 0 and dp_rank < dp_size, f"{global_batch_size} rows cannot be dealt to {dp_size} ranks"
         check_enough(len(rows), repeat=repeat, global_batch_size=global_batch_size)
-        self.rows = rows
+        self.rows, self._place = rows, place
         self.global_batch_size = global_batch_size
-        self._place = place
         self._row_count = len(rows)
-        self._repeats = repeat
-        self._seed = seed if shuffle else None
+        self._repeats, self._seed = repeat, seed if shuffle else None
         self._share = global_batch_size // dp_size
         self._share_start = dp_rank * self._share
         self._position = 0
         self._orders: dict[int, NDArray[np.integer]] = {}
         self._processes = loader_processes(rows, self._numbers_at, processes)
-        self._processes_stay = processes is None or processes.persistent_workers
+        self._loading = processes
 
     def next_rows(self) -> NDArray[np.int64]:
         """This rank's rows of the next global batch, [rows, seq_len + 1].
@@ -72,7 +69,7 @@ class RowLoader:
             self.rows.check()
         before = self._position
         self._position += self.global_batch_size
-        if self._starts_again(before, self._position) and not self._processes_stay:
+        if self._loading is not None and not self._loading.persistent_workers and self._starts_again(before, self._position):
             self.close()
         return rows
 
