@@ -96,6 +96,7 @@ def problem_of(given: list[Path], *sources: dict[str, Any]) -> Problem:
 def test_what_is_wrong_with_a_source_is_told_at_its_place(given: list[Path]) -> None:
     given[1].unlink()
     assert problem_of(given, {}, {}).path == ("sources", 1, "dataset", "path")
+    assert problem_of(given).path == ("sources",)
     problem = problem_of([given[0], given[2]], {"epochs": 1.0}, {"weight": 1e-9})
     assert problem.path == ("sources", 1, "weight") and "no row of the 10 rows" in problem.message
 

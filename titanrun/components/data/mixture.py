@@ -75,6 +75,9 @@ def marked(row: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def mixture_rows(config: MixtureDatasetConfig, *, tokenizer: Tokenizer | None, row_length: int, cache_folder: Path) -> MixedRows:
     """The rows of a mixture. What a pass takes of each source is logged. Raises a data problem, placed relative to the config."""
+    if not config.sources:
+        help = "set sources: [{dataset: {name: text, path: ...}, weight: 1}, ...]"
+        raise fail("data", "the mixture has no sources", path=("sources",), help=help)
     sources = []
     for number, source in enumerate(config.sources):
         with placed(("sources", number, "dataset")):

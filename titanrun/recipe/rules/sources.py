@@ -48,13 +48,3 @@ def mixture_deals_rows(run: Recipe) -> Iterator[Finding]:
                 path = (*place, "sources", number, "dataset", name)
                 message = f"{name} has no effect in a source: the mixture deals the rows"
                 yield Finding(message, (path,), help=f"set {name} of the mixture", code="no-effect", severity="warning", if_written=True)
-
-
-@rule("mixture-needs-sources")
-def mixture_needs_sources(run: Recipe) -> Iterator[Finding]:
-    """A mixture is made of at least one dataset: name them as its sources, each with its weight."""
-    for place, mixture in sources(run):
-        if isinstance(mixture, MixtureDatasetConfig) and not mixture.sources:
-            help = "set sources: [{dataset: {name: text, path: ...}, weight: 1}, ...]"
-            # at the first one: where it was written and is wrong, that is told alone
-            yield Finding("the mixture has no sources", ((*place, "sources", 0),), help=help)
