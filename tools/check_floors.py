@@ -49,6 +49,7 @@ DESCRIPTION_BESIDE_EXECUTION = {
     "titanrun.distributed.degrees",
     "titanrun.distributed.schedule_file",
     "titanrun.distributed.stages",
+    "titanrun.models.decoder.correspondence",
     "titanrun.models.shared.counting",
     "titanrun.models.shared.decoder_config",
     "titanrun.models.shared.family",

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 MODEL_FAMILIES = {
-    family: f"titanrun.models.{family}.config" for family in ("llama3", "llama4", "qwen3", "deepseek_v3", "gpt_oss", "transformers")
+    family: f"titanrun.models.{family}.config"
+    for family in ("llama3", "llama4", "qwen3", "deepseek_v3", "gpt_oss", "decoder", "transformers")
 }
 RULE_MODULES = (
     "titanrun.recipe.rules.not_built",
