@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -69,6 +70,7 @@ def assembled(
         announce(recipe, job, device, meshes, rows=data.rows.row_count)
         with (
             torch.autograd.set_detect_anomaly(recipe.debug.detect_anomaly),
+            closing(data),
             closing(checkpoints),
             closing(build_metric_log(recipe, job, first_step=state.step)) as metrics,
             # ranks that are done wait for the first one's files
@@ -77,8 +79,6 @@ def assembled(
         ):
             yield Trainer(
                 engine=engine,
-                rows=data.rows,
-                batches=data.batches,
                 state=state,
                 plan=build_plan(recipe, stop_after=job.place.stop_after),
                 metrics=metrics,
@@ -87,7 +87,7 @@ def assembled(
                 garbage=GarbageCollection(recipe.training),
                 save_times=build_save_times(recipe),
                 signals=signals if meshes is None else AgreedSignals(signals, device),
-                validator=data.validator,
+                **data.of_trainer(),
                 checkpoints=checkpoints if writes(recipe.checkpoint) else None,
                 on_step=on_step,
                 watchdog=watchdog,
@@ -132,6 +132,16 @@ class Data:
     batches: BatchMaker
     validator: Validator | None
     marking: Marking
+
+    def of_trainer(self) -> dict[str, Any]:
+        """What the loop takes of it."""
+        return {"rows": self.rows, "batches": self.batches, "validator": self.validator}
+
+    def close(self) -> None:
+        """End the processes that read rows ahead."""
+        self.rows.close()
+        if self.validator is not None:
+            self.validator.close()
 
 
 def build_data(recipe: Recipe, job: Job, device: torch.device, share: Share) -> Data:

@@ -13,6 +13,7 @@ from transformers import CLIPTextConfig, CLIPTextModel, PreTrainedTokenizerFast,
 
 from titanrun.components.data.config import TinyImagesConfig
 from titanrun.components.data.images import tiny_rows
+from titanrun.components.data.rows import DrawnRow
 from titanrun.components.losses.config import FlowMatchingConfig
 from titanrun.config.problems import ProblemsFound
 from titanrun.models.flux.batches import FluxBatches
@@ -36,7 +37,7 @@ def batches(**changes: Any) -> FluxBatches:
 @pytest.fixture(scope="module")
 def rows() -> NDArray[Any]:
     found = tiny_rows(TinyImagesConfig(image_size=32), tokenizer=None, row_length=21, cache_folder=Path())
-    return np.stack([found.drawn(index, 1000 + index) for index in range(6)])
+    return np.stack([found[DrawnRow(index, 1000 + index)] for index in range(6)])
 
 
 def test_a_sample_is_the_same_in_whatever_batch(rows: NDArray[Any]) -> None:
@@ -82,7 +83,7 @@ def test_captions_are_dropped_as_often_as_asked(dropped: float, share: int, rows
 
 def test_the_two_captions_are_dropped_independently() -> None:
     found = tiny_rows(TinyImagesConfig(image_size=16), tokenizer=None, row_length=21, cache_folder=Path())
-    many = np.stack([found.drawn(index % 4, index) for index in range(400)])
+    many = np.stack([found[DrawnRow(index % 4, index)] for index in range(400)])
     (batch,) = batches(classifier_free_guidance_prob=0.4).training(many, 400)
     t5, clip = (batch.text == 0).all(-1).all(-1).float(), (batch.pooled == 0).all(-1).float()
     assert [float(t5.mean()), float(clip.mean())] == pytest.approx([0.4, 0.4], abs=0.08)

@@ -14,6 +14,7 @@ from PIL import Image
 
 from titanrun.components.data.config import FolderImagesConfig, TinyImagesConfig, WebDatasetConfig
 from titanrun.components.data.image_files import Samples, folder_samples, tar_samples
+from titanrun.components.data.rows import DrawnRow, Number
 from titanrun.components.tokenizers.tokenizer import Tokenizer
 from titanrun.config.problems import fail
 
@@ -31,6 +32,7 @@ class ImageRows:
     """
 
     max_token_id = -1
+    are_drawn = True
 
     def __init__(self, samples: Samples, *, image_size: int) -> None:
         self.samples, self.image_size = samples, image_size
@@ -38,29 +40,26 @@ class ImageRows:
         self.dtype = np.dtype(
             [("number", "<i8"), ("key", "<i8"), ("pixels", "u1", (3, image_size, image_size)), ("caption", f"S{LONGEST_CAPTION}")]
         )
-        self._read: set[int] = set()
 
     def __len__(self) -> int:
         return len(self.samples)
 
-    def __getitem__(self, index: int) -> NDArray[Any]:
-        """Sample `index` as it is whenever it is measured."""
-        return self.drawn(index, FIXED + index)
+    def __getitem__(self, number: Number) -> NDArray[Any]:
+        """A sample, with its key for what is drawn of it: where it is cut here, and what the model draws later. A plain number is the
+        sample as it is whenever it is measured.
 
-    def drawn(self, index: int, key: int) -> NDArray[Any]:
-        """Sample `index`, with `key` for what is drawn of it: where it is cut here, and what the model draws later."""
-        self._read.add(index)
+        Raises a data problem where a file of it was written since the data was opened, or the picture is damaged.
+        """
+        index, key = number if isinstance(number, DrawnRow) else (number, FIXED + number)
         row = np.zeros((), dtype=self.dtype)
         row["number"], row["key"] = index, key
         row["pixels"] = square(self._picture(index), self.image_size, key).transpose(2, 0, 1)
         row["caption"] = cut(self.samples.read(index, "caption").strip())
+        self.samples.check(index)
         return row
 
     def check(self) -> None:
-        """Raises a data problem where a file that was read since the last check has changed."""
-        for index in self._read:
-            self.samples.check(index)
-        self._read.clear()
+        """Each sample looks after its own files."""
 
     def _picture(self, index: int) -> Image.Image:
         """The picture in three colours. Raises a data problem where it is damaged."""
