@@ -88,9 +88,11 @@ class Decoder(nn.Module):
         return logits_BTV
 
     def tie_weights(self) -> None:
-        """Let the output head use the embedding's matrix, if the config says so; `to_empty` separates them."""
-        if self.config.tie_word_embeddings:
-            assert self.output is not None and self.tok_embeddings is not None, "a rule refuses tied weights in a pipeline"
+        """Let the output head use the embedding's matrix, if the config says so; `to_empty` separates them.
+
+        A pipeline rank that has one of the two has both, and only its stages lack one.
+        """
+        if self.config.tie_word_embeddings and self.output is not None and self.tok_embeddings is not None:
             self.output.weight = self.tok_embeddings.weight
 
     def init_weights(self, generator: Generator | None = None) -> None:
