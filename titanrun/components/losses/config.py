@@ -13,6 +13,7 @@ class LossConfig(ComponentConfig):
     slot: ClassVar = "loss"
     is_slot: ClassVar = True
     default_name: ClassVar = "cross_entropy"
+    name: str = numerics()
     concerns: ClassVar[str] = "tokens"
     """What it is about, tokens or images, which has to be what the model takes."""
     takes_split_logits: ClassVar = False
