@@ -19,6 +19,7 @@ EP2 = (*EXPERTS, "parallelism.expert_parallel_degree=2")
 ETP2 = (*EP2, "parallelism.tensor_parallel_degree=2", "parallelism.expert_tensor_parallel_degree=2")
 TENSOR = ("parallelism.tensor_parallel_degree=2",)
 REPLICATED = ("parallelism.data_parallel_replicate_degree=2",)
+EIGHT_BITS = "optimizer=adamw_8bit"
 CONTEXT = ("parallelism.context_parallel_degree=2",)
 
 
@@ -53,6 +54,7 @@ def tensors(trainer: Trainer) -> dict[str, Tensor]:
         pytest.param((1, EXPERTS), (2, EP2), marks=pytest.mark.slow),
         pytest.param((4, EP2), (2, EXPERTS), marks=pytest.mark.slow),
         pytest.param((4, ETP2), (1, EXPERTS), marks=pytest.mark.slow),
+        pytest.param((4, (*TENSOR, EIGHT_BITS)), (2, (EIGHT_BITS,)), marks=pytest.mark.slow),
     ],
     ids=[
         "fsdp2-alone",
@@ -70,6 +72,7 @@ def tensors(trainer: Trainer) -> dict[str, Tensor]:
         "alone-ep2",
         "efsdp2_ep2-fsdp2",
         "ep2_etp2-alone",
+        "fsdp2_tp2-fsdp2-8bit",
     ],
 )
 def test_a_run_goes_on_in_another_layout(tmp_path: Path, first: tuple[int, Sequence[str]], then: tuple[int, Sequence[str]]) -> None:
