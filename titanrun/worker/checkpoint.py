@@ -26,6 +26,7 @@ from titanrun.distributed.meta_device import on_meta_device
 from titanrun.models.shared.family import family_module
 from titanrun.recipe.adapters import lora_of
 from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.replaced import foreign_parts
 from titanrun.recipe.resolve import read_resolved
 from titanrun.recipe.saved import absolute, resolved_file
 from titanrun.training.engine import MODEL_PREFIX
@@ -77,6 +78,8 @@ def export(job: Job) -> int:
 
 def export_huggingface(out: Path, weights: dict[str, Tensor], recipe: Recipe, *, shard_bytes: int) -> None:
     """A folder that transformers opens."""
+    if problems := foreign_parts(recipe):
+        raise ProblemsFound(problems)
     family = family_module(type(recipe.model), "huggingface")
     dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in weights.values()}
     config = family.huggingface_config(recipe.model, dtypes.pop() if len(dtypes) == 1 else "float32")

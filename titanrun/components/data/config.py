@@ -8,10 +8,8 @@ from pydantic import model_validator
 from titanrun.components.data.chat_layouts import Columns
 from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.conflict import conflict
-from titanrun.config.fields import numerics, performance
-from titanrun.config.types import Fraction, NonNegativeInt, PositiveInt, Text
-
-LOADER_PROCESSES = "data loading in processes of its own"
+from titanrun.config.fields import component, numerics, performance
+from titanrun.config.types import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, Text
 
 
 class DatasetConfig(ComponentConfig):
@@ -20,11 +18,15 @@ class DatasetConfig(ComponentConfig):
     slot: ClassVar = "dataset"
     is_slot: ClassVar = True
     name: str = numerics()
-    needs_tokenizer: ClassVar[bool] = True
     shuffle: bool = numerics(True)
     """Whether the rows are dealt in a seeded random order, another one each epoch; false: in the given order."""
     repeat: bool = numerics(True)
     """Whether the data starts again when it runs out; false: the run ends there, with a last checkpoint."""
+
+    @property
+    def needs_tokenizer(self) -> bool:
+        """Whether it turns text into tokens."""
+        return True
 
     @property
     def restarts_positions(self) -> bool:
@@ -122,11 +124,15 @@ class TokensDatasetConfig(DatasetConfig):
 
     name: Literal["tokens"] = numerics("tokens")
     builds: ClassVar = "titanrun.components.data.tokens:tokens_rows"
-    needs_tokenizer: ClassVar[bool] = False
     path: Text = numerics(examples=["data/tokens.npy"])
     """The .npy file, of an integer type."""
     shuffle: bool = numerics(False)
     """Whether the rows are dealt in a seeded random order; false: in the given order."""
+
+    @property
+    def needs_tokenizer(self) -> bool:
+        """What it holds are tokens."""
+        return False
 
 
 class ConversationsConfig(DatasetConfig):
@@ -179,14 +185,49 @@ class TinyChatDatasetConfig(ConversationsConfig):
     """Which part; held_out shares no answer with train."""
 
 
+class MixtureSource(Config):
+    """One dataset of a mixture."""
+
+    dataset: DatasetConfig = component()
+    """Where its rows come from; shuffle and repeat are the mixture's."""
+    weight: PositiveFloat = numerics(1.0)
+    """Its share of the rows, beside the other weights."""
+    max_rows: PositiveInt | None = numerics(None, unit="rows", examples=[10000])
+    """How many of its rows are used, the first ones; null: all."""
+    epochs: PositiveFloat | None = numerics(None, unit="epochs", examples=[2.0])
+    """How often a pass over the mixture reads it at most: the pass ends where a source has been read so often; null: as often as the
+    weights ask."""
+
+
+class MixtureDatasetConfig(DatasetConfig):
+    """Rows of several datasets, in shares that weights say. Without epochs a pass reads every row at least once."""
+
+    name: Literal["mixture"] = numerics("mixture")
+    builds: ClassVar = "titanrun.components.data.mixture:mixture_rows"
+    sources: tuple[MixtureSource, ...] = numerics(
+        (), examples=[[{"dataset": {"name": "text", "path": "web/*.jsonl"}, "weight": 0.8}, {"dataset": "tiny", "weight": 0.2}]]
+    )
+    """The datasets, each with its weight."""
+
+    @property
+    def needs_tokenizer(self) -> bool:
+        """Whether one of its sources turns text into tokens."""
+        return any(source.dataset.needs_tokenizer for source in self.sources)
+
+    @property
+    def restarts_positions(self) -> bool:
+        """Whether the positions of some of its rows start anew where a document begins."""
+        return any(source.dataset.restarts_positions for source in self.sources)
+
+
 class DataLoaderConfig(Config):
     """How rows get from the data to the device; which rows, and in which order, does not depend on it."""
 
-    num_workers: NonNegativeInt = performance(0, unit="processes", resume=True, not_built=LOADER_PROCESSES)
+    num_workers: NonNegativeInt = performance(0, unit="processes", resume=True)
     """Processes on each rank that prepare rows; 0: the rank does it between its steps."""
-    persistent_workers: bool = performance(False, resume=True, not_built=LOADER_PROCESSES)
-    """Whether these processes stay when the data starts again."""
-    prefetch_factor: PositiveInt | None = performance(None, unit="batches", resume=True, not_built=LOADER_PROCESSES)
-    """Batches that each process prepares ahead; null: PyTorch's default of 2."""
+    persistent_workers: bool = performance(False, resume=True)
+    """Whether these processes stay when the data starts again; false: an epoch, and a validation, starts its own."""
+    prefetch_factor: PositiveInt | None = performance(None, unit="batches", resume=True)
+    """Batches that each process prepares ahead; null: 2."""
     pin_memory: bool = performance(False, resume=True, not_built="pinned memory for batches")
     """Whether batches wait in page-locked memory, from which they are copied while the device computes."""
