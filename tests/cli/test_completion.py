@@ -55,7 +55,7 @@ def test_the_options_are_those_that_help_shows(command: str) -> None:
         ("show x.yaml debug.se", ["debug.seed"]),
         ("validate --level e", ["environment"]),
         ("validate x.yaml --st", ["--strict"]),
-        ("explain optimizer:ada", ["optimizer:adam", "optimizer:adamw"]),
+        ("explain optimizer:ada", ["optimizer:adam", "optimizer:adamw", "optimizer:adamw_8bit", "optimizer:adamw_fp8"]),
         ("explain unknown-", ["unknown-key", "unknown-name"]),
         ("ls mod", ["models"]),
         ("cat llama3_debug.y", ["llama3_debug.yaml"]),
