@@ -112,7 +112,7 @@ def complete_in_bash(words: list[str], folder: Path) -> list[str]:
         (["titanrun", "train", "mine.yaml", "optimizer.implementation", "=", "fo"], ["foreach", "for-loop"]),
         (["titanrun", "train", "mine.yaml", "debug.deterministic", "="], ["true", "false"]),
         (["titanrun", "train", "mine.yaml", "training.steps", "=", "5", "training.max"], ["training.max_norm="]),
-        (["titanrun", "explain", "optimizer", ":", "ad"], ["adam", "adamw"]),
+        (["titanrun", "explain", "optimizer", ":", "ad"], ["adam", "adamw", "adamw_8bit", "adamw_fp8"]),
         (["titanrun", "cp", "llama3_debug.t"], ["llama3_debug.toml"]),
     ],
     ids=str,
