@@ -72,6 +72,7 @@ COMMAND_LINES: dict[str, Takes] = {
     "reproduce": Takes((("files",), ()), {"--steps": None, "--out": "files", "--tolerance": None, **TRUST}),
     "checkpoint": Takes((("checkpoint_commands",), ("files",), ("files",), ("overrides",))),
     "runs": Takes((("runs_commands",), ("files",))),
+    "bundle": Takes((("files",), ()), {"--output": "files"}),
     "sweep": Takes((("files",), ("overrides",)), {**flags("--list", "--table"), "--format": ("text", "csv", "json")}),
     "plot": Takes(
         (("files",),),
