@@ -10,9 +10,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-import safetensors.torch
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Generator, Tensor
 
 from titanrun.config.problems import DataPath, fail
@@ -155,7 +155,7 @@ def picture_coder(config: FluxConfig, *, device: torch.device, dtype: torch.dtyp
         return TinyAutoencoder(channels)
     path: DataPath = ("model", "encoder", "autoencoder_path")
     try:
-        state = safetensors.torch.load_file(Path(written))
+        state = load_file(Path(written))
     except (OSError, SafetensorError) as error:
         raise fail("file", f"{written} cannot be read: {error}", path=path, help="take ae.safetensors of FLUX.1") from None
     made = autoencoder_of(state, source=written)
