@@ -25,6 +25,7 @@ Kind = Literal[
     "shells",
     "checkpoint_commands",
     "runs_commands",
+    "data_commands",
 ]
 FORMATS = ("text", "json", "github", "sarif")
 SCHEMA_SUFFIX = ".schema.json"
@@ -69,6 +70,10 @@ COMMAND_LINES: dict[str, Takes] = {
     "download": Takes(((),), {"--revision": None, "--only": ("tokenizer", "config", "weights"), "--output": "files"}),
     "reproduce": Takes((("files",), ()), {"--steps": None, "--out": "files", "--tolerance": None}),
     "checkpoint": Takes((("checkpoint_commands",), ("files",), ("files",), ("overrides",))),
+    "data": Takes(
+        (("data_commands",), ("files",), ("overrides",)),
+        {"--count": None, "--row": None, "--section": ("training", "validation"), "--out": "files", "--json": FLAG, "--yes": FLAG},
+    ),
     "runs": Takes((("runs_commands",), ("files",))),
     "plot": Takes(
         (("files",),),
@@ -178,6 +183,7 @@ def of_kind(kind: Kind, current: str) -> Iterator[str]:
         "kinds": listed_kinds,
         "schemas": lambda _: (path.name.removesuffix(SCHEMA_SUFFIX) for path in sorted(catalogue.schema_file().parent.glob("*.json"))),
         "checkpoint_commands": lambda _: iter(("ls", "show", "verify", "diff", "prune", "save", "export", "import")),
+        "data_commands": lambda _: iter(("build", "show", "stats", "verify", "prune")),
         "runs_commands": lambda _: iter(("ls", "show", "diff", "compare", "tag", "rm")),
         "shells": lambda _: iter(("bash", "zsh", "fish")),
     }
