@@ -71,10 +71,7 @@ COMMAND_LINES: dict[str, Takes] = {
     "download": Takes(((),), {"--revision": None, "--only": ("tokenizer", "config", "weights"), "--output": "files"}),
     "reproduce": Takes((("files",), ()), {"--steps": None, "--out": "files", "--tolerance": None}),
     "checkpoint": Takes((("checkpoint_commands",), ("files",), ("files",), ("overrides",))),
-    "data": Takes(
-        (("data_commands",), ("files",), ("overrides",)),
-        {"--count": None, "--row": None, "--section": ("training", "validation"), "--out": "files", "--json": FLAG, "--yes": FLAG},
-    ),
+    "data": Takes((("data_commands",), ("files",), ("overrides",))),
     "runs": Takes((("runs_commands",), ("files",))),
     "sweep": Takes((("files",), ("overrides",)), {**flags("--list", "--table"), "--format": ("text", "csv", "json")}),
     "plot": Takes(
