@@ -74,6 +74,7 @@ COMMAND_LINES: dict[str, Takes] = {
     "checkpoint": Takes((("checkpoint_commands",), ("files",), ("files",), ("overrides",))),
     "data": Takes((("data_commands",), ("files",), ("overrides",))),
     "runs": Takes((("runs_commands",), ("files",))),
+    "bundle": Takes((("files",), ()), {"--output": "files"}),
     "sweep": Takes((("files",), ("overrides",)), {**flags("--list", "--table"), "--format": ("text", "csv", "json")}),
     "plot": Takes(
         (("files",),),
