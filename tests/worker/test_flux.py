@@ -24,6 +24,7 @@ from titanrun.models.flux.huggingface import huggingface_config
 from titanrun.models.shared.flavors import spell_out
 from titanrun.recipe.resolve import resolve
 from titanrun.worker import checkpoint as checkpoint_worker
+from titanrun.worker import data as data_worker
 from titanrun.worker import generate as worker
 from titanrun.worker.main import main
 
@@ -215,3 +216,8 @@ def test_a_not_finite_step_is_told_with_its_samples(tmp_path: Path) -> None:
     resolved.parent.mkdir()
     resolved.write_text(resolve(str(tmp_path / "recipe.yaml"), ["optimizer.lr=1.0e30"], environment={}).text)
     assert main([str(resolved)]) == 5
+
+
+def test_data_of_pictures_is_not_shown_as_tokens(trained: Path) -> None:
+    with pytest.raises(ProblemsFound, match="flux trains on images, and only tokens can be shown"):
+        data_worker.show({"resolved": (trained / "resolved.yaml").read_text(), "section": None})
