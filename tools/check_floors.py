@@ -75,6 +75,7 @@ ENVIRONMENT_READERS = {"titanrun.launch.environment", "titanrun.distributed.envi
 # would wait for ever for one that failed; the Hub's library, whose HTTP client changes
 MAY_CATCH_ALL = {
     "titanrun.worker.main",
+    "titanrun.components.data.hub_records",
     "titanrun.cli.download",
     "titanrun.cli.guard",
     "titanrun.components.checkpoints.addresses",
