@@ -14,8 +14,8 @@ from titanrun.cli.guard import print_problems
 from titanrun.cli.voice import note
 from titanrun.config.problems import EXIT_OF_CODE, ProblemsFound, fail
 from titanrun.config.suggest import closest, listing
+from titanrun.launch.ask_worker import as_problem
 from titanrun.launch.environment import colour_wanted, environment
-from titanrun.launch.try_build import as_problem
 from titanrun.recipe.levels import in_tree
 from titanrun.recipe.resolve import Resolved, resolve
 from titanrun.recipe.run_files import RUNS

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from titanrun.launch.environment import leave_out_pydantic_plugins
+from titanrun.launch.environment import leave_out_pydantic_plugins, trust_remote_code
 
 COMMANDS = {
     "train": "train a recipe",
@@ -59,6 +59,8 @@ def main() -> NoReturn:
     # short-lived: collecting garbage costs more than it frees, and so does tearing the interpreter down
     gc.disable()
     leave_out_pydantic_plugins()
+    # a flag permits it, and no environment that somebody left behind
+    trust_remote_code(False)
     # None where the stream was closed from the start, as by `>&-`
     sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")

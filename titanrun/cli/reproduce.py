@@ -46,6 +46,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--steps", type=int, metavar="N", help="stop after step N; default: the last one that was logged")
     parser.add_argument("--out", metavar="FOLDER", help="the new run directory; default: <run>-reproduced-<time>, beside the run")
     parser.add_argument("--tolerance", type=float, metavar="R", help="accept a relative difference of R; 0: none")
+    parser.takes_trust()
     options = parser.parse_args(arguments)
     refuse_senseless(parser, options)
     refuse_among_ranks()
