@@ -129,7 +129,6 @@ def check_format(format: str | None) -> None:
 class HubConfig(DocumentsConfig):
     """Documents of a dataset on the Hugging Face Hub, at one commit, tokenised once into an index."""
 
-    builds: ClassVar = "titanrun.components.data.hub:hub_rows"
     repo: Text = numerics(examples=["allenai/c4"])
     """The dataset on the Hub: OWNER/NAME."""
     subset: Text | None = numerics(None, examples=["en"])
@@ -147,6 +146,7 @@ class HubDatasetConfig(HubConfig):
     """Documents of a dataset on the Hugging Face Hub, at one commit, tokenised once into an index."""
 
     name: Literal["hub"] = numerics("hub")
+    builds: ClassVar = "titanrun.components.data.hub:hub_rows"
 
 
 class C4Config(HubConfig):
@@ -167,12 +167,14 @@ class C4DatasetConfig(C4Config):
     """The English part of C4 for training; how many of its 365 million documents, max_documents says."""
 
     name: Literal["c4"] = numerics("c4")
+    builds: ClassVar = "titanrun.components.data.hub:hub_rows"
 
 
 class C4ValidationDatasetConfig(C4Config):
     """The held-out English part of C4, 365 thousand documents."""
 
     name: Literal["c4_validation"] = numerics("c4_validation")
+    builds: ClassVar = "titanrun.components.data.hub:hub_rows"
     split: Text = numerics("validation", examples=["train"])
     """Which of its splits."""
 
