@@ -161,7 +161,8 @@ def test_a_stream_is_read_no_further_than_it_must(read: Callable[..., str], monk
 @pytest.mark.slow
 def test_another_commit_is_other_data(read: Callable[..., str]) -> None:
     assert read() == documents(*TEXTS)
-    assert "cannot be opened at aaaaaaaaaaaa" in read(revision="a" * 40)
+    told = f"('revision',) 'owner/words' cannot be opened at aaaaaaaaaaaa: what was fetched before is {COMMIT[:12]}"
+    assert read(revision="a" * 40) == told == read(revision="a" * 40, offline=True)
 
 
 @pytest.mark.slow

@@ -35,13 +35,20 @@ def hub_records(config: HubConfig) -> Iterator[Placed]:
 
 def opened(config: HubConfig) -> Any:
     """One split as the library gives it."""
+    help = "check repo, subset, split and revision; HF_TOKEN opens gated datasets, HF_HUB_OFFLINE=1 takes what was fetched before"
+    at = f"'{config.repo}' cannot be opened at {config.revision[:12]}"
     try:
-        return datasets.load_dataset(config.repo, config.subset, split=config.split, revision=config.revision, streaming=config.streaming)
+        builder = datasets.load_dataset_builder(config.repo, config.subset, revision=config.revision)
+        if builder.hash == config.revision:
+            if config.streaming:
+                return builder.as_streaming_dataset(split=config.split)
+            builder.download_and_prepare()
+            return builder.as_dataset(split=config.split)
     # see above
     except Exception as error:
-        message = f"'{config.repo}' cannot be opened at {config.revision[:12]}: {first_line(error)}"
-        help = "check repo, subset, split and revision; HF_TOKEN opens gated datasets, HF_HUB_OFFLINE=1 takes what was fetched before"
-        raise fail("data", message, path=("repo",), help=help) from error
+        raise fail("data", f"{at}: {first_line(error)}", path=("repo",), help=help) from error
+    # without the Hub, or where the Hub does not know a commit, the library takes whichever it fetched last
+    raise fail("data", f"{at}: what was fetched before is {builder.hash[:12]}", path=("revision",), help=help)
 
 
 def first_line(error: Exception) -> str:
