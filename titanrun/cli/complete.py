@@ -188,8 +188,8 @@ def of_kind(kind: Kind, current: str) -> Iterator[str]:
         "plugins": installed_plugins,
         "schemas": lambda _: (path.name.removesuffix(SCHEMA_SUFFIX) for path in sorted(catalogue.schema_file().parent.glob("*.json"))),
         "checkpoint_commands": lambda _: iter(("ls", "show", "verify", "diff", "prune", "save", "export", "import")),
+        "runs_commands": lambda _: iter(("ls", "show", "diff", "compare", "tag", "rm", "archive")),
         "data_commands": lambda _: iter(("build", "show", "stats", "verify", "prune")),
-        "runs_commands": lambda _: iter(("ls", "show", "diff", "compare", "tag", "rm")),
         "shells": lambda _: iter(("bash", "zsh", "fish")),
     }
     return finders[kind](current)
