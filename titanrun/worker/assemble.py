@@ -11,7 +11,7 @@ import torch
 from titanrun.components.data.documents import Marking
 from titanrun.components.data.loader import RowLoader
 from titanrun.components.metrics.recorder import Recorder
-from titanrun.components.validation.validator import Validator
+from titanrun.components.validation.validator import Validators
 from titanrun.distributed.device import device_name, emulates_bfloat16, find_device
 from titanrun.distributed.liveness import heard_by, sign_of_life
 from titanrun.distributed.mesh import Meshes
@@ -129,7 +129,7 @@ class Data:
     """This rank's share of the training rows and of the held-out ones, and what numbers the documents in them."""
 
     rows: RowLoader
-    validator: Validator | None
+    validator: Validators | None
     marking: Marking
 
     def close(self) -> None:
