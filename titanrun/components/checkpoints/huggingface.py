@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import safetensors.torch
@@ -21,6 +22,7 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 # transformers' own limit, decimal gigabytes
 SHARD_BYTES = 5 * 10**9
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def read_folder(folder: Place) -> dict[str, Tensor]:
@@ -45,6 +47,7 @@ def write_folder(
     extra_texts: Mapping[str, bytes] | None = None,
     *,
     shard_bytes: int = SHARD_BYTES,
+    metadata: Mapping[str, str] = NOTHING,
 ) -> None:
     """Write a folder that transformers opens; it is there whole or not at all.
 
@@ -55,15 +58,21 @@ def write_folder(
         extra_files: files to copy beside it, such as the tokenizer's.
         extra_texts: further files by name, such as generation_config.json.
         shard_bytes: size above which the weights are split into several files; a larger tensor has a file of its own.
+        metadata: what each file says of its tensors beside their shapes.
 
     Raises a problem `checkpoint` where `folder` exists.
     """
     beside = {CONFIG_FILE: _json(config), **{file.name: file for file in extra_files}, **(extra_texts or {})}
-    write_weights(folder, tensors, beside, shard_bytes=shard_bytes)
+    write_weights(folder, tensors, beside, shard_bytes=shard_bytes, metadata=metadata)
 
 
 def write_weights(
-    folder: Path, tensors: Mapping[str, Tensor], beside: Mapping[str, bytes | Path], *, shard_bytes: int = SHARD_BYTES
+    folder: Path,
+    tensors: Mapping[str, Tensor],
+    beside: Mapping[str, bytes | Path],
+    *,
+    shard_bytes: int = SHARD_BYTES,
+    metadata: Mapping[str, str] = NOTHING,
 ) -> None:
     """Write a folder of safetensors with an index where they are several, and the files of `beside`; there whole or not at all."""
     if folder.parent.is_dir():
@@ -75,7 +84,7 @@ def write_weights(
         files = [SINGLE_FILE] if len(shards) == 1 else [f"model-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
         for file_name, shard in zip(files, shards, strict=True):
             # from_pretrained refuses a file that does not say which framework wrote it
-            safetensors.torch.save_file(_apart(tensors, shard), temporary / file_name, metadata={"format": "pt"})
+            safetensors.torch.save_file(_apart(tensors, shard), temporary / file_name, metadata={**metadata, "format": "pt"})
         if len(shards) > 1:
             weight_map = {name: file_name for file_name, shard in zip(files, shards, strict=True) for name in shard}
             total = sum(tensor.nbytes for tensor in tensors.values())
