@@ -36,6 +36,7 @@ DESCRIPTION_BESIDE_EXECUTION = {
     "titanrun.components.checkpoints.retention",
     "titanrun.components.checkpoints.whole_folder",
     "titanrun.components.data.chat_layouts",
+    "titanrun.components.data.columns",
     "titanrun.components.data.source_files",
     "titanrun.components.metrics.jsonl",
     "titanrun.components.metrics.readings",
@@ -49,6 +50,7 @@ DESCRIPTION_BESIDE_EXECUTION = {
     "titanrun.distributed.degrees",
     "titanrun.distributed.schedule_file",
     "titanrun.distributed.stages",
+    "titanrun.models.decoder.correspondence",
     "titanrun.models.shared.counting",
     "titanrun.models.shared.decoder_config",
     "titanrun.models.shared.family",
@@ -74,6 +76,8 @@ ENVIRONMENT_READERS = {"titanrun.launch.environment", "titanrun.distributed.envi
 # trackers, which are foreign code that must not stop a run; a library that raises nothing narrower; ranks that
 # would wait for ever for one that failed; the Hub's library, whose HTTP client changes
 MAY_CATCH_ALL = {
+    # foreign code
+    "titanrun.recipe.plugins",
     "titanrun.worker.main",
     "titanrun.cli.download",
     "titanrun.cli.guard",

@@ -17,6 +17,7 @@ PIPELINE = ("parallelism.pipeline_parallel_degree=2",)
 V_SHAPED = (*PIPELINE, "parallelism.pipeline_parallel_schedule=ZBVZeroBubble")
 EP2 = (*EXPERTS, "parallelism.expert_parallel_degree=2")
 ETP2 = (*EP2, "parallelism.tensor_parallel_degree=2", "parallelism.expert_tensor_parallel_degree=2")
+TIED = ("model.tie_word_embeddings=true",)
 TENSOR = ("parallelism.tensor_parallel_degree=2",)
 REPLICATED = ("parallelism.data_parallel_replicate_degree=2",)
 EIGHT_BITS = "optimizer=adamw_8bit"
@@ -55,6 +56,9 @@ def tensors(trainer: Trainer) -> dict[str, Tensor]:
         pytest.param((4, EP2), (2, EXPERTS), marks=pytest.mark.slow),
         pytest.param((4, ETP2), (1, EXPERTS), marks=pytest.mark.slow),
         pytest.param((4, (*TENSOR, EIGHT_BITS)), (2, (EIGHT_BITS,)), marks=pytest.mark.slow),
+        pytest.param((4, (*TIED, *PIPELINE)), (1, TIED), marks=pytest.mark.slow),
+        pytest.param((1, TIED), (2, (*TIED, *PIPELINE)), marks=pytest.mark.slow),
+        pytest.param((2, (*TIED, *PIPELINE)), (4, (*TIED, *V_SHAPED)), marks=pytest.mark.slow),
     ],
     ids=[
         "fsdp2-alone",
@@ -73,6 +77,9 @@ def tensors(trainer: Trainer) -> dict[str, Tensor]:
         "efsdp2_ep2-fsdp2",
         "ep2_etp2-alone",
         "fsdp2_tp2-fsdp2-8bit",
+        "tied_fsdp2_pp2-alone",
+        "tied_alone-pp2",
+        "tied_pp2-fsdp2_pp2",
     ],
 )
 def test_a_run_goes_on_in_another_layout(tmp_path: Path, first: tuple[int, Sequence[str]], then: tuple[int, Sequence[str]]) -> None:

@@ -27,6 +27,7 @@ from titanrun.training.generator import Continuation, generate
 from titanrun.training.sampling import Sampling
 from titanrun.worker.checkpoint import good_weights
 from titanrun.worker.failures import failure_of
+from titanrun.worker.replacements import replace_parts
 from titanrun.worker.weights import GENERATION_FILE, read_plain
 
 Job = Mapping[str, Any]
@@ -99,6 +100,7 @@ def model_with_weights(recipe: Recipe, job: Job, *, row_length: int) -> torch.nn
     device = find_device(recipe.device)
     with on_meta_device():
         model: torch.nn.Module = recipe.model.builder()(recipe.model, seq_len=row_length)
+        replace_parts(recipe, model)
     model.to(torch.float32 if device.type == "cpu" else torch.bfloat16)
     allocate(model, device)
     model.init_weights()  # type: ignore[operator]

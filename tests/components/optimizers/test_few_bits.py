@@ -145,14 +145,14 @@ class Normed(Pair):
         self.norm = nn.RMSNorm(64)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("field", OTHERS)
-def test_another_value_gives_other_weights(name: str, field: str) -> None:
+def test_another_value_gives_other_weights(field: str) -> None:
     base = {**SETTINGS, **({"param_groups": [GROUP]} if "." in field else {})}
-    found = []
-    for settings in (base, {**base, **OTHERS[field]}):
-        model = Normed()
-        # through the names of a recipe, as they are validated there
-        train(model, built(CONFIGS[name][0].model_validate(settings), model), range(3))
-        found.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
-    assert not torch.equal(*found)
+    for kind, _ in CONFIGS.values():
+        found = []
+        for settings in (base, {**base, **OTHERS[field]}):
+            model = Normed()
+            # through the names of a recipe, as they are validated there
+            train(model, built(kind.model_validate(settings), model), range(3))
+            found.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
+        assert not torch.equal(*found)
