@@ -53,7 +53,7 @@ def allocate(model: nn.Module, device: torch.device, *, weights_on: torch.device
     else:
         allocate_parameters(model, weights_on or device)
     for module, name, matrix in packed:
-        setattr(module, name, nn.Parameter(matrix.on(device), requires_grad=False))
+        module.register_parameter(name, matrix.on(device))  # type: ignore[arg-type]
     for module in model.modules():
         for name, buffer in list(module.named_buffers(recurse=False)):
             setattr(module, name, torch.empty(buffer.shape, dtype=buffer.dtype, device=device))

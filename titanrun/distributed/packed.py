@@ -50,6 +50,19 @@ class Packed(Tensor):
 
     def __init__(self, codes: Tensor, scales: Tensor, dtype: torch.dtype) -> None:
         self.codes, self.scales = codes, scales
+        # what nn.Parameter would set
+        self._is_param = True
+
+    # these two as methods, beside the dispatch below: its first use imports sympy and DTensor, 75 MiB
+
+    def detach(self) -> "Packed":
+        """One with the same codes."""
+        return Packed(self.codes, self.scales, self.dtype)
+
+    def copy_(self, src: Tensor, non_blocking: bool = False) -> "Packed":
+        """Takes the codes nearest to the numbers of a matrix on any device."""
+        self.pack(src.numbers() if isinstance(src, Packed) else src.to(self.device))
+        return self
 
     @property
     def held_bytes(self) -> int:
@@ -91,10 +104,9 @@ class Packed(Tensor):
         first = args[0] if args else None
         if isinstance(first, Packed):
             if func in (aten.detach.default, aten.alias.default):
-                return Packed(first.codes, first.scales, first.dtype)
+                return first.detach()
             if func is aten.copy_.default:
-                first.pack(args[1].numbers() if isinstance(args[1], Packed) else args[1].to(first.device))
-                return first
+                return first.copy_(args[1])
             assert not func._schema.is_mutable, f"{func} would be lost on codes"  # type: ignore[attr-defined]
         plain_args, plain_kwargs = tree_map(unpacked, (tuple(args), dict(kwargs or {})))
         return func(*plain_args, **plain_kwargs)
@@ -125,7 +137,7 @@ def pack_linear(linear: nn.Linear, form: Form, block_size: int) -> None:
     """Gives a linear module on the meta device a packed matrix, whose memory is still to come."""
     weight = linear.weight
     linear.__class__ = PackedLinear
-    linear.weight = nn.Parameter(empty(weight, form, block_size), requires_grad=False)
+    linear.register_parameter("weight", empty(weight, form, block_size))  # type: ignore[arg-type]
 
 
 def empty(matrix_RC: Tensor, form: Form, block_size: int) -> Packed:

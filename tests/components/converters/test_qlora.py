@@ -58,7 +58,7 @@ def test_products_and_gradients_are_those_of_the_rounded_matrix(form: Any) -> No
         linear = nn.Linear(128, 48)
     pack_linear(linear, form, 64)
     linear.bias = nn.Parameter(drawn(48))
-    linear.weight = nn.Parameter(linear.weight.on(CPU), requires_grad=False)  # type: ignore[operator]
+    linear.register_parameter("weight", linear.weight.on(CPU))  # type: ignore[operator]
     with torch.no_grad():
         linear.weight.copy_(matrix)
     x, y = (drawn(2, 5, 128).requires_grad_() for _ in range(2))

@@ -92,8 +92,9 @@ def adapted(config: AdapterConfig, linear: nn.Linear) -> nn.Linear:
     linear.__class__ = adapted_class(type(linear))
     found: Any = linear
     found.scale, found.dropout = config.scale, config.dropout
-    found.lora_a = nn.Parameter(linear.weight.new_empty(config.rank, linear.in_features))
-    found.lora_b = nn.Parameter(linear.weight.new_empty(linear.out_features, config.rank))
+    like = {"dtype": linear.weight.dtype, "device": linear.weight.device}
+    found.lora_a = nn.Parameter(torch.empty(config.rank, linear.in_features, **like))
+    found.lora_b = nn.Parameter(torch.empty(linear.out_features, config.rank, **like))
     return linear
 
 
