@@ -37,7 +37,7 @@ from titanrun.worker import of_torchtitan
 from titanrun.worker.failures import failure_of
 from titanrun.worker.peft import family_of, read_adapters, write_adapters
 from titanrun.worker.quantize import Quantization, flattened, quantization_for
-from titanrun.worker.weights import find_checkpoint, huggingface_files, huggingface_folder, read_plain
+from titanrun.worker.weights import find_checkpoint, huggingface_files, huggingface_folder, read_plain, stem_of
 
 EXIT_DIFFERS = 1
 Job = Mapping[str, Any]
@@ -106,7 +106,7 @@ def export_huggingface(out: Path, weights: dict[str, Tensor], recipe: Recipe, *,
     except ProblemsFound as error:
         sys.stderr.write(f"without the tokenizer: {error}\n")
         files, texts = [], {}
-    write_folder(out, theirs, config, files, texts, shard_bytes=shard_bytes, metadata=metadata)
+    write_folder(out, theirs, config, files, texts, stem=stem_of(family), shard_bytes=shard_bytes, metadata=metadata)
 
 
 def recipe_of(checkpoint: Checkpoint) -> Recipe:
