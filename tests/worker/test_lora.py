@@ -178,6 +178,6 @@ def test_a_fork_of_adapters_alone_is_that_of_the_whole_checkpoint(run: Run, tmp_
     # merging looks where the first run began, which drew its weights
     for fork, code in zip(forks, (0, 4), strict=True):
         step = str(fork.parent / "checkpoint" / "step-4")
-        assert job(monkeypatch, do="export", checkpoint=step, out=str(tmp_path / fork.parent.name), format="torch", merge=True) == code
+        assert job(monkeypatch, do="export", checkpoint=step, out=str(tmp_path / f"merged-{code}"), format="torch", merge=True) == code
     with pytest.raises(ProblemsFound, match=r"beside weights that its run drew from debug.seed 0"):
         train(run("other", LORA, ALONE, start[1], "training.steps=4", "debug.seed=9"))
