@@ -37,6 +37,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.simulation",
     "titanrun.recipe.rules.guard",
     "titanrun.recipe.rules.profiling",
+    "titanrun.recipe.rules.rl",
     "titanrun.recipe.rules.unread",
     "titanrun.recipe.rules.unread_parallel",
 )

@@ -18,12 +18,15 @@ Measure = Callable[[Tensor, TokenBatch], dict[str, Tensor]]
 
 
 class Passes(Protocol):
-    """What an engine does with a model and its loss. Batches are on the device, and sums are over this rank's share of the loss."""
+    """What an engine does with a model and its loss. Batches are on the device, and sums are over this rank's share of the loss.
 
-    def backward(self, batch: TokenBatch, divisor: Tensor) -> Tensor:
+    `loss` takes the place of the loss that training has.
+    """
+
+    def backward(self, batch: TokenBatch, divisor: Tensor, *, loss: Loss | None = None) -> Tensor:
         """Adds the gradients of the loss sum, divided. Gives the sum."""
 
-    def loss_sum(self, batch: TokenBatch) -> Tensor:
+    def loss_sum(self, batch: TokenBatch, *, loss: Loss | None = None) -> Tensor:
         """The loss sum, without gradients."""
 
     def measure(self, batch: TokenBatch, measure: Measure) -> dict[str, Tensor]:
@@ -39,14 +42,14 @@ class WholeModel:
     precision: Precision
     device: torch.device
 
-    def backward(self, batch: TokenBatch, divisor: Tensor) -> Tensor:
-        loss_sum = self.loss(self._logits(batch), batch)
+    def backward(self, batch: TokenBatch, divisor: Tensor, *, loss: Loss | None = None) -> Tensor:
+        loss_sum = (loss or self.loss)(self._logits(batch), batch)
         (loss_sum / divisor).backward()
         return loss_sum.detach()
 
     @torch.no_grad()
-    def loss_sum(self, batch: TokenBatch) -> Tensor:
-        return self.loss(self._logits(batch), batch)
+    def loss_sum(self, batch: TokenBatch, *, loss: Loss | None = None) -> Tensor:
+        return (loss or self.loss)(self._logits(batch), batch)
 
     @torch.no_grad()
     def measure(self, batch: TokenBatch, measure: Measure) -> dict[str, Tensor]:
