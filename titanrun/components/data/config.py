@@ -1,11 +1,15 @@
 """The dataset slot and its choices."""
 
-from typing import ClassVar, Literal
+from string import Formatter
+from typing import ClassVar, Literal, Self
+
+from pydantic import model_validator
 
 from titanrun.components.data.chat_layouts import Columns
 from titanrun.config.base import ComponentConfig, Config
+from titanrun.config.conflict import conflict
 from titanrun.config.fields import numerics, performance
-from titanrun.config.types import NonNegativeInt, PositiveInt, Text
+from titanrun.config.types import Fraction, NonNegativeInt, PositiveInt, Text
 
 LOADER_PROCESSES = "data loading in processes of its own"
 
@@ -17,13 +21,15 @@ class DatasetConfig(ComponentConfig):
     is_slot: ClassVar = True
     name: str = numerics()
     needs_tokenizer: ClassVar[bool] = True
-    restarts_positions: ClassVar[bool] = False
-    """Whether the positions of its rows start anew where a document begins."""
-
     shuffle: bool = numerics(True)
     """Whether the rows are dealt in a seeded random order, another one each epoch; false: in the given order."""
     repeat: bool = numerics(True)
     """Whether the data starts again when it runs out; false: the run ends there, with a last checkpoint."""
+
+    @property
+    def restarts_positions(self) -> bool:
+        """Whether the positions of its rows start anew where a document begins."""
+        return False
 
 
 class TinyDatasetConfig(DatasetConfig):
@@ -35,15 +41,80 @@ class TinyDatasetConfig(DatasetConfig):
     """Which part of the corpus; validation takes held_out."""
 
 
-class TextDatasetConfig(DatasetConfig):
-    """Local text: jsonl, parquet or txt files, tokenised once into an index in the run directory."""
+class Filter(Config):
+    """Which records are read, by one column."""
+
+    column: Text = numerics(examples=["language"])
+    """Column that is looked at."""
+    one_of: tuple[Text, ...] = numerics((), examples=[["en", "de"]])
+    """Texts that it may hold; nothing here: any."""
+    at_least: float | None = numerics(None, examples=[0.5])
+    """Smallest number that it may hold; null: any."""
+    at_most: float | None = numerics(None, examples=[0.9])
+    """Largest number that it may hold; null: any."""
+    min_characters: NonNegativeInt | None = numerics(None, unit="characters", examples=[200])
+    """Shortest text that it may hold; null: any."""
+    max_characters: NonNegativeInt | None = numerics(None, unit="characters", examples=[100000])
+    """Longest text that it may hold; null: any."""
+
+
+class DocumentsConfig(DatasetConfig):
+    """Rows of documents out of records with columns."""
+
+    column: Text = numerics("text")
+    """Column that holds the text."""
+    format: Text | None = numerics(None, examples=["{title}\n\n{body}"])
+    """Text with columns in braces, where a document is made of several; null: the column alone."""
+    filters: tuple[Filter, ...] = numerics((), examples=[[{"column": "language", "one_of": ["en"]}]])
+    """Only records that pass all of these are read."""
+    max_documents: PositiveInt | None = numerics(None, unit="documents", examples=[10000])
+    """How many documents are read, the first ones that pass the filters; null: all."""
+    add_bos: bool = numerics(True)
+    """Whether each document begins with the tokenizer's begin-of-text token, if it has one."""
+    add_eos: bool = numerics(True)
+    """Whether each document ends with the tokenizer's end-of-text token, if it has one."""
+    packing: Literal["windows", "documents", "best_fit"] | None = numerics("windows")
+    """windows: documents run on across rows and are attended to across their ends; documents: they run on across rows, and none
+    sees another or is told from another; best_fit: as many whole documents in a row as fit, none of which sees another; null: each in a
+    row of its own."""
+    too_long: Literal["split", "drop", "cut", "refuse"] = numerics("split")
+    """What becomes of documents longer than a row where rows hold whole ones (best_fit, null): split into several, left out, cut at the
+    row's end, or the run does not start. How many is logged."""
+    bad_records: Literal["refuse", "skip"] = numerics("refuse")
+    """What becomes of records that cannot be read: the run does not start, or they are left out and counted."""
+    max_bad_share: Fraction = numerics(0.001)
+    """The largest share of all records that may be left out so."""
+
+    @property
+    def restarts_positions(self) -> bool:
+        """Whether the positions of its rows start anew where a document begins."""
+        return self.packing != "windows"
+
+    @model_validator(mode="after")
+    def _check_format(self) -> Self:
+        check_format(self.format)
+        return self
+
+
+def check_format(format: str | None) -> None:
+    """A format names at least one column, and each just so."""
+    if format is None:
+        return
+    try:
+        parsed = list(Formatter().parse(format))
+    except ValueError as error:
+        raise conflict(f"format cannot be read: {str(error).lower()}", "format", help="write a brace that is meant as such twice") from None
+    if any(name == "" or spec or conversion for _, name, spec, conversion in parsed) or not any(name for _, name, _, _ in parsed):
+        raise conflict("format must name columns in braces", "format", help="write it as in '{title}: {body}'")
+
+
+class TextDatasetConfig(DocumentsConfig):
+    """Local text: jsonl, parquet, csv, arrow or txt files, tokenised once into an index."""
 
     name: Literal["text"] = numerics("text")
     builds: ClassVar = "titanrun.components.data.text:text_rows"
     path: Text = numerics(examples=["data/*.jsonl"])
-    """A file, a folder or a glob; files are read in sorted order. A .txt file is one document."""
-    column: Text = numerics("text")
-    """Column that holds the text, in jsonl and parquet files."""
+    """A file, a folder or a glob; files are read in sorted order. A .txt file is one document, with the one column text."""
 
 
 class TokensDatasetConfig(DatasetConfig):
@@ -61,9 +132,13 @@ class TokensDatasetConfig(DatasetConfig):
 class ConversationsConfig(DatasetConfig):
     """Rows of conversations, of which only what the assistant says counts in the loss."""
 
-    restarts_positions: ClassVar[bool] = True
     packing: Literal["best_fit"] | None = numerics(None)
     """best_fit: as many conversations in a row as fit, none of which sees another; null: each in a row of its own."""
+
+    @property
+    def restarts_positions(self) -> bool:
+        """Each conversation has positions of its own."""
+        return True
 
 
 class ChatDatasetConfig(ConversationsConfig):
