@@ -8,6 +8,7 @@ import pytest
 
 from titanrun.config import registry
 from titanrun.config.base import ComponentConfig, Config
+from titanrun.config.describe import example_of
 from titanrun.config.docs import class_doc, field_docs
 from titanrun.config.fields import setting_of
 from titanrun.config.shape import bare, is_slot, item_type
@@ -27,6 +28,10 @@ KEYWORDS = {
     "launch": {"resolved", "processes"},
     "converters": {"model", "shards"},
     "rope_scaling": {"frequencies", "theta"},
+    "algorithm": {"sampling_temperature"},
+    "environment": {"logs"},
+    "generator": {"supplies"},
+    "reward": {"logs"},
 }
 
 
@@ -73,5 +78,5 @@ def test_every_field_declares_what_a_change_means_and_is_documented(config: type
 
 @pytest.mark.parametrize("choice", all_choices(), ids=lambda choice: choice.__name__)
 def test_the_defaults_of_every_choice_validate(choice: type[ComponentConfig]) -> None:
-    required = {name: "x" for name, field in choice.model_fields.items() if field.is_required()}
+    required = {name: example_of(field) for name, field in choice.model_fields.items() if field.is_required()}
     assert choice.model_validate(required).builder() is registry.implementation(choice)

@@ -15,6 +15,7 @@ MODEL_FAMILIES = {
     family: f"titanrun.models.{family}.config"
     for family in ("llama3", "llama4", "qwen3", "deepseek_v3", "gpt_oss", "decoder", "transformers")
 }
+TASKS = ("arithmetic", "guess_task", "questions", "string_task")
 RULE_MODULES = (
     "titanrun.recipe.rules.not_built",
     "titanrun.recipe.rules.ranks",
@@ -51,6 +52,7 @@ PLUGIN_GROUP = "titanrun.plugins"
 def open_menu() -> None:
     """Announce every built-in component that is imported only when named."""
     registry.offer("model", MODEL_FAMILIES)
+    registry.offer("dataset", dict.fromkeys(TASKS, "titanrun.rl.tasks.config"))
 
 
 def load_rules() -> None:

@@ -15,8 +15,8 @@ class TooOld(Exception):
 class GroupWindow:
     """Groups in the order of their admission.
 
-    Of the oldest `window` groups those that are done may be taken, in whatever order they are done; so no group waits for more than
-    (capacity + window - 2) / prompts_per_step steps.
+    A group that is done may be taken if it was admitted less than `window` groups after the oldest that is left; so the oldest is
+    overtaken by less than `window` others, and none gets older than (capacity + window - 2) / prompts_per_step steps.
 
     Args:
         prompts_per_step: groups of one step.
@@ -56,7 +56,8 @@ class GroupWindow:
         """
         taken: list[Group] = []
         while len(taken) < count:
-            ready = next((group for group in self.groups[: self.window] if group.is_done), None)
+            end = self.groups[0].number + self.window if self.groups else 0
+            ready = next((group for group in self.groups if group.is_done and group.number < end), None)
             if ready is None:
                 break
             self.groups.remove(ready)

@@ -12,7 +12,7 @@ from titanrun.components.metrics.recorder import Recorder
 from titanrun.components.metrics.throughput import Throughput
 from titanrun.config.counted import counted
 from titanrun.config.problems import fail
-from titanrun.rl.algorithms.advantages import OF_GROUP, RunningMean
+from titanrun.rl.algorithms.advantages import RunningMean, advantages_for
 from titanrun.rl.buffer import GroupWindow
 from titanrun.rl.config import RlConfig
 from titanrun.rl.measures import measured
@@ -139,7 +139,7 @@ class RlTrainer:
         for group in groups:
             scored = [rollout for rollout in group.rollouts if rollout.reward is not None]
             rewards = [float(rollout.reward or 0.0) for rollout in scored]
-            is_flat = len(set(rewards)) <= 1
+            is_flat = len(set(rewards)) <= 1 and self.config.algorithm.learns_from_rewards
             if not rewards or (is_flat and self.config.rollout.drop_zero_variance):
                 continue
             for rollout, advantage in zip(scored, self.progress.advantages(rewards), strict=True):
@@ -270,8 +270,7 @@ class Progress:
         self.engine = engine
         self.next_group = 0
         self.dropped_in_a_row = 0
-        self.running_mean = RunningMean()
-        self.advantages = self.running_mean if config.algorithm.advantage == "running_mean" else OF_GROUP[config.algorithm.advantage]
+        self.advantages = advantages_for(getattr(config.algorithm, "advantage", "group_mean"))
 
     def state(self) -> dict[str, Any]:
         """Plain data for a checkpoint."""
@@ -279,7 +278,7 @@ class Progress:
             "policy_version": self.engine.policy_version,
             "next_group": self.next_group,
             "dropped_in_a_row": self.dropped_in_a_row,
-            "running_mean": self.running_mean.state(),
+            "running_mean": self.advantages.state() if isinstance(self.advantages, RunningMean) else None,
             "groups": self.window.state(),
         }
 
@@ -287,7 +286,8 @@ class Progress:
         """Takes over what `state` gave."""
         self.engine.policy_version = state["policy_version"]
         self.next_group, self.dropped_in_a_row = state["next_group"], state["dropped_in_a_row"]
-        self.running_mean.load_state(state["running_mean"])
+        if isinstance(self.advantages, RunningMean) and state["running_mean"] is not None:
+            self.advantages.load_state(state["running_mean"])
         self.window.load_state(state["groups"])
 
 

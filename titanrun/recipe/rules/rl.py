@@ -56,8 +56,8 @@ def rl_has_rewards(run: Recipe) -> Iterator[Finding]:
     if run.kind != "rl" or rl is None:
         return
     path = ("rl", "rewards")
-    if not any(reward.weight for reward in rl.rewards):
-        yield Finding("no reward has a weight: nothing can be learned", (path, RL), help="for example rewards: [exact_match]")
+    if rl.algorithm.learns_from_rewards and not any(reward.weight for reward in rl.rewards):
+        yield Finding("no reward has a weight: nothing can be learned", ((*path, 0), path, RL), help="for example rewards: [exact_match]")
     for index, reward in enumerate(rl.rewards):
         if reward.builds.endswith(":OfEnvironment") and rl.environment.builds.endswith(":SingleTurn"):
             message = "the environment single_turn gives no reward"
@@ -68,9 +68,10 @@ def rl_has_rewards(run: Recipe) -> Iterator[Finding]:
 def advantage_needs_siblings(run: Recipe) -> Iterator[Finding]:
     """An advantage against the group needs several answers to a prompt: one alone is its own mean, and has no deviation."""
     rl = run.rl
-    if rl is None or rl.rollout.samples_per_prompt > 1:
+    if rl is None or rl.rollout.samples_per_prompt > 1 or not rl.algorithm.learns_from_rewards:
         return
-    advantage, places = rl.algorithm.advantage, ((*ROLLOUT, "samples_per_prompt"), ("rl", "algorithm", "advantage"), ROLLOUT)
+    advantage = getattr(rl.algorithm, "advantage", None)
+    places = ((*ROLLOUT, "samples_per_prompt"), ("rl", "algorithm", "advantage"), ROLLOUT)
     if advantage != "running_mean":
         message = f"advantage {advantage} compares the answers to a prompt, and there is one"
         yield Finding(message, places, help="raise rl.rollout.samples_per_prompt")
@@ -97,7 +98,7 @@ def reference_is_read(run: Recipe) -> Iterator[Finding]:
 @rule("answers-fit-rows")
 def answers_fit_rows(run: Recipe) -> Iterator[Finding]:
     """A conversation is learned from in one row: it must not be longer than training.seq_len, and an answer not longer than it."""
-    if run.rl is None:
+    if run.rl is None or run.kind != "rl":
         return
     longest, row = run.rl.rollout.max_tokens, run.training.seq_len
     if longest is not None and longest > row:

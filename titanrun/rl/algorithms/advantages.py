@@ -45,6 +45,11 @@ OF_GROUP: dict[str, Advantages] = {
 }
 
 
+def advantages_for(name: str) -> "Advantages | RunningMean":
+    """What computes the advantages of that name."""
+    return RunningMean() if name == "running_mean" else OF_GROUP[name]
+
+
 class RunningMean:
     """r - the mean of all rewards before: a baseline that needs no group. The first group is held against 0."""
 

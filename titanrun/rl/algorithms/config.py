@@ -30,23 +30,30 @@ class AlgorithmConfig(ComponentConfig):
     """Whether the loss of a token depends on the other tokens of its answer."""
     needs_reference: ClassVar[bool] = False
     """Whether the loss reads the reference's log-probabilities whatever the penalty is."""
+    learns_from_rewards: ClassVar[bool] = True
+    """Whether rewards decide what is learned; without, they are only measured."""
 
-    advantage: Advantage = numerics("group_mean")
-    """What a reward counts: group_mean: r - mean; group_std: (r - mean) / (std + 1e-6); leave_one_out: r - mean of the others;
-    group_ratio: (r - mean) / mean; running_mean: r - running mean of all rewards before."""
     length_norm: LengthNorm = numerics("token_mean")
     """token_mean: every token of the step counts the same; sequence_mean: every answer does; sequence_sum: tokens are added up over an
     answer, answers averaged; constant: as sequence_sum, divided by the longest answer allowed."""
-    max_log_ratio: PositiveFloat = numerics(10.0)
-    """Bound of log p(policy) - log p(generator) on either side, before it is exponentiated."""
     entropy_coef: NonNegativeFloat = numerics(0.0, examples=[0.001])
     """Weight of the policy's entropy, which is added to what is maximised."""
     kl: DivergenceConfig = section(DivergenceConfig)
 
 
-class ClippedConfig(AlgorithmConfig):
+class RewardedConfig(AlgorithmConfig):
+    """What algorithms that learn from rewards share."""
+
+    advantage: Advantage = numerics("group_mean")
+    """What a reward counts: group_mean: r - mean; group_std: (r - mean) / (std + 1e-6); leave_one_out: r - mean of the others;
+    group_ratio: (r - mean) / mean; running_mean: r - running mean of all rewards before."""
+
+
+class ClippedConfig(RewardedConfig):
     """What algorithms with a clipped ratio share."""
 
+    max_log_ratio: PositiveFloat = numerics(10.0)
+    """Bound of log p(policy) - log p(generator) on either side, before it is exponentiated."""
     clip_low: Fraction = numerics(0.2)
     """How far below 1 the ratio of policy and generator counts."""
     clip_high: NonNegativeFloat = numerics(0.2)
@@ -80,7 +87,7 @@ class DrGrpoConfig(ClippedConfig):
     """As of grpo; a constant, so that long answers weigh no less a token than short ones."""
 
 
-class ReinforceConfig(AlgorithmConfig):
+class ReinforceConfig(RewardedConfig):
     """REINFORCE: the gradient of log p times the advantage."""
 
     name: Literal["reinforce"] = numerics("reinforce")
@@ -89,7 +96,7 @@ class ReinforceConfig(AlgorithmConfig):
     """As of grpo; without groups the baseline is the mean of the rewards so far."""
 
 
-class RlooConfig(AlgorithmConfig):
+class RlooConfig(RewardedConfig):
     """RLOO: REINFORCE whose baseline is the mean reward of the other answers (https://arxiv.org/abs/2402.14740)."""
 
     name: Literal["rloo"] = numerics("rloo")
@@ -100,7 +107,7 @@ class RlooConfig(AlgorithmConfig):
     """As of grpo; the paper takes the log-probability of whole answers."""
 
 
-class MaxRlConfig(AlgorithmConfig):
+class MaxRlConfig(RewardedConfig):
     """MaxRL: (r - mean) / mean, so that rarely solved prompts weigh more."""
 
     name: Literal["max_rl"] = numerics("max_rl")
@@ -140,3 +147,6 @@ class RefKlConfig(AlgorithmConfig):
     name: Literal["ref_kl"] = numerics("ref_kl")
     builds: ClassVar = f"{LOSS}:Distillation"
     needs_reference: ClassVar = True
+    learns_from_rewards: ClassVar = False
+    max_log_ratio: PositiveFloat = numerics(10.0)
+    """Bound of log p(policy) - log p(generator) on either side, before it is exponentiated."""

@@ -6,24 +6,22 @@ Of each token the batch holds, in `extra`: `logprobs` (the generator's), `advant
 Shapes: B rows, T tokens of a row, V vocabulary.
 """
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from titanrun.components.data.batch import TokenBatch
 from titanrun.components.metrics.recorder import record
 from titanrun.distributed.vocabulary import label_logprobs, token_entropy
-from titanrun.rl.algorithms.config import AlgorithmConfig, ClippedConfig
+from titanrun.rl.algorithms.config import AlgorithmConfig, ClippedConfig, RefKlConfig
 from titanrun.rl.algorithms.divergence import ESTIMATORS
 
 # a difference of log-probabilities above it counts as one
 DIFFERENT = 1e-6
 
 
-def trained(batch: TokenBatch) -> TokenBatch:
-    """The batch without tokens whose generator log-probability is no number: they count neither in the sum nor in its divisor."""
-    return replace(batch, loss_mask=batch.loss_mask & batch.extra["logprobs"].isfinite())
+def bounded(log_ratio_BT: Tensor, bound: float) -> Tensor:
+    """The log-ratio within its bounds."""
+    return log_ratio_BT.clamp(-bound, bound)
 
 
 class PolicyLoss:
@@ -46,7 +44,7 @@ class PolicyLoss:
         logprobs_BT = label_logprobs(scaled_BTV, labels_BT).masked_fill(~valid_BT, 0.0)
         behind_BT = batch.extra["logprobs"].masked_fill(~valid_BT, 0.0)
         difference_BT = logprobs_BT - behind_BT
-        term_BT = self.term(logprobs_BT, self.bounded(difference_BT), batch)
+        term_BT = self.term(logprobs_BT, difference_BT, batch)
         if self.config.kl.coef:
             reference_BT = batch.extra["reference"].masked_fill(~valid_BT, 0.0)
             penalty_BT = ESTIMATORS[self.config.kl.estimator](logprobs_BT - reference_BT)
@@ -62,10 +60,6 @@ class PolicyLoss:
     def term(self, logprobs_BT: Tensor, log_ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
         """What each token adds to the sum, before its weight; what is not valid is dropped afterwards."""
         raise NotImplementedError
-
-    def bounded(self, log_ratio_BT: Tensor) -> Tensor:
-        """The log-ratio within its bounds."""
-        return log_ratio_BT.clamp(-self.config.max_log_ratio, self.config.max_log_ratio)
 
     def share(self, values_BT: Tensor, valid_BT: Tensor) -> Tensor:
         """Mean over the valid tokens."""
@@ -85,7 +79,7 @@ class ClippedRatio(PolicyLoss):
     config: ClippedConfig
 
     def term(self, logprobs_BT: Tensor, log_ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
-        return self.clipped(log_ratio_BT.exp(), batch)
+        return self.clipped(bounded(log_ratio_BT, self.config.max_log_ratio).exp(), batch)
 
     def clipped(self, ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
         """The pessimistic of the ratio and the clipped one."""
@@ -101,6 +95,7 @@ class SequenceRatio(ClippedRatio):
 
     def term(self, logprobs_BT: Tensor, log_ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
         valid_BT, sequences_BT = batch.valid_mask(), batch.extra["sequences"].long()
+        log_ratio_BT = bounded(log_ratio_BT, self.config.max_log_ratio)
         count = int(sequences_BT.max()) + 1
         sums = log_ratio_BT.new_zeros(count).index_add(0, sequences_BT[valid_BT], log_ratio_BT[valid_BT])
         counts = log_ratio_BT.new_zeros(count).index_add(0, sequences_BT[valid_BT], torch.ones_like(log_ratio_BT[valid_BT]))
@@ -114,7 +109,9 @@ class ClippedWeight(PolicyLoss):
     config: ClippedConfig
 
     def term(self, logprobs_BT: Tensor, log_ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
-        weight_BT = log_ratio_BT.detach().exp().clamp(1 - self.config.clip_low, 1 + self.config.clip_high)
+        weight_BT = (
+            bounded(log_ratio_BT.detach(), self.config.max_log_ratio).exp().clamp(1 - self.config.clip_low, 1 + self.config.clip_high)
+        )
         return -weight_BT * batch.extra["advantages"] * logprobs_BT
 
 
@@ -128,9 +125,11 @@ class PolicyGradient(PolicyLoss):
 class Distillation(PolicyLoss):
     """-r A with A = log p(reference) - log p(generator): the gradient of KL(policy || reference) where the policy is the generator."""
 
+    config: RefKlConfig
+
     def term(self, logprobs_BT: Tensor, log_ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
         valid_BT = batch.valid_mask()
         behind_BT = batch.extra["logprobs"].masked_fill(~valid_BT, 0.0)
         advantages_BT = batch.extra["reference"].masked_fill(~valid_BT, 0.0) - behind_BT
         record("rl/reference_gap", -self.share(advantages_BT, valid_BT), "mean")
-        return -log_ratio_BT.exp() * advantages_BT
+        return -bounded(log_ratio_BT, self.config.max_log_ratio).exp() * advantages_BT

@@ -1,7 +1,9 @@
 """Weights handed over as files: a folder a version, renamed when it is whole."""
 
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -9,7 +11,6 @@ import torch.distributed.checkpoint as dcp
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 
 from titanrun.distributed.agreement import Ranks
 from titanrun.rl.weight_sync.bus import Weights, drop_old
@@ -92,15 +93,29 @@ def read_safetensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
             yield name, file.get_tensor(name)
 
 
+@contextmanager
+def alone() -> Iterator[None]:
+    """One process does it, as it is told to: torch warns all the same."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
+
+
 def write_dcp(folder: Path, whole: dict[str, Tensor]) -> None:
     """A distributed checkpoint that the first rank alone writes."""
-    dcp.save(dict(whole), checkpoint_id=folder, no_dist=True)
+    with alone():
+        dcp.save(dict(whole), checkpoint_id=folder, no_dist=True)
 
 
 @torch.no_grad()
 def read_dcp(folder: Path) -> Iterator[tuple[str, Tensor]]:
     """The tensors of a distributed checkpoint."""
-    yield from _load_state_dict_from_keys(checkpoint_id=folder, no_dist=True).items()
+    reader = dcp.FileSystemReader(folder)
+    held = reader.read_metadata().state_dict_metadata
+    found: dict[str, Tensor] = {name: torch.empty(of.size, dtype=of.properties.dtype) for name, of in held.items()}
+    with alone():
+        dcp.load(found, storage_reader=reader, no_dist=True)
+    yield from found.items()
 
 
 Write = Callable[[Path, dict[str, Tensor]], None]

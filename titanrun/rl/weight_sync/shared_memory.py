@@ -73,7 +73,7 @@ class SharedMemoryBus:
             places[name] = (end, list(tensor.shape), str(tensor.dtype).removeprefix("torch."))
             end += -(-tensor.numel() * tensor.element_size() // ALIGNMENT) * ALIGNMENT
         self.drop(version)
-        handle, block = tempfile.mkstemp(prefix="titanrun-weights-", dir=MEMORY if MEMORY.is_dir() else None)
+        handle, block = tempfile.mkstemp(prefix=f"titanrun-weights-{os.getpid()}-", dir=MEMORY if MEMORY.is_dir() else None)
         os.close(handle)
         os.truncate(block, max(end, 1))
         memory = torch.from_file(block, shared=True, size=max(end, 1), dtype=torch.uint8)
