@@ -32,6 +32,7 @@ KEYWORDS = {
     "environment": {"logs"},
     "generator": {"supplies"},
     "reward": {"logs"},
+    "module": {"replaced"},
 }
 
 
@@ -39,15 +40,16 @@ def all_choices() -> list[type[ComponentConfig]]:
     return [choice for topic in topics() if topic.is_slot for choice in registry.choices(topic.config).values()]
 
 
-def all_configs(config: type[Config] = Recipe) -> Iterator[type[Config]]:
+def all_configs(config: type[Config] = Recipe, above: frozenset[type[Config]] = frozenset()) -> Iterator[type[Config]]:
     yield config
     for field in config.model_fields.values():
         for annotation in (bare(field.annotation), item_type(field.annotation)):
             if is_slot(annotation):
                 for choice in registry.choices(annotation).values():
-                    yield from all_configs(choice)
+                    if choice not in above:
+                        yield from all_configs(choice, above | {config})
             elif isinstance(annotation, type) and issubclass(annotation, Config):
-                yield from all_configs(annotation)
+                yield from all_configs(annotation, above | {config})
 
 
 @pytest.mark.parametrize("choice", all_choices(), ids=lambda choice: choice.__name__)
@@ -78,5 +80,5 @@ def test_every_field_declares_what_a_change_means_and_is_documented(config: type
 
 @pytest.mark.parametrize("choice", all_choices(), ids=lambda choice: choice.__name__)
 def test_the_defaults_of_every_choice_validate(choice: type[ComponentConfig]) -> None:
-    required = {name: example_of(field) for name, field in choice.model_fields.items() if field.is_required()}
+    required = {name: example_of(field) for name, field in choice.model_fields.items() if field.is_required() and name != "name"}
     assert choice.model_validate(required).builder() is registry.implementation(choice)

@@ -72,9 +72,7 @@ def test_a_program_is_asked_line_by_line(tmp_path: Path) -> None:
     ],
     ids=["dies", "hangs"],
 )
-def test_a_program_that_fails_is_started_again(
-    tmp_path: Path, body: str, told: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_program_that_fails_is_started_again(tmp_path: Path, body: str, told: str, caplog: pytest.LogCaptureFixture) -> None:
     command = [sys.executable, "-c", f"import sys, time; print('why', file=sys.stderr); {body}"]
     program = reward(tmp_path, "command", command=command, timeout_seconds=0.5, max_restarts=1)
     assert program.score([said("abc"), said("a")]) == [None, None]

@@ -7,6 +7,7 @@ from titanrun.components.checkpoints.config import CheckpointConfig
 from titanrun.components.converters.config import ConverterConfig
 from titanrun.components.losses.config import LossConfig
 from titanrun.components.metrics.config import MetricsConfig
+from titanrun.components.modules.config import ReplaceConfig
 from titanrun.components.optimizers.config import OptimizerConfig
 from titanrun.components.profiling.config import ProfilingConfig
 from titanrun.components.schedules.config import ScheduleConfig
@@ -70,5 +71,5 @@ class Recipe(Config):
     """What a policy is asked and what it learns from, for kind rl."""
     stages: None = numerics(None, not_built="stages")
     """Further runs that start from this one's result."""
-    replace: None = numerics(None, not_built="replacing parts of a model")
-    """Parts of the model exchanged by name."""
+    replace: tuple[ReplaceConfig, ...] | None = component(None)
+    """Parts of the model that are exchanged by name, before converters see them."""

@@ -12,7 +12,7 @@ from titanrun.config.docs import class_doc, field_docs
 from titanrun.config.fields import SECRET, former_names, is_secret
 from titanrun.config.shape import accepts_auto, accepts_null, bare, is_slot, item_type
 from titanrun.recipe import menu
-from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.plugins import recipe_class
 from titanrun.recipe.written_only import WRITTEN_ONLY
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -23,13 +23,13 @@ def recipe_schema() -> Schema:
     """The whole schema, every component on the menu in it."""
     menu.open_menu()
     linker = Linker()
-    root = linker.config_schema(Recipe)
+    root = linker.config_schema(recipe_class())
     root["properties"]["extends"] = {
         "description": WRITTEN_ONLY["extends"],
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
     }
     root["patternProperties"] = {"^x-": {"description": WRITTEN_ONLY["x-*"]}}
-    root |= {"required": ["version"], "if": {"required": ["extends"]}, "else": whole(Recipe)}
+    root |= {"required": ["version"], "if": {"required": ["extends"]}, "else": whole(recipe_class())}
     return {"$schema": DIALECT, "title": "titanrun recipe", **root, "$defs": dict(sorted(linker.definitions.items()))}
 
 
@@ -63,6 +63,7 @@ class Linker:
 
     def __init__(self) -> None:
         self.definitions: dict[str, Schema] = {}
+        self.defined: dict[str, type[Config]] = {}
 
     def config_schema(self, config: type[Config]) -> Schema:
         """An object with the config's fields, descriptions and defaults."""
@@ -104,6 +105,9 @@ class Linker:
             assert issubclass(config, ComponentConfig)
             return self.define_slot(config)
         name = config.__name__.removesuffix("Config")
+        if self.defined.setdefault(name, config) is not config:
+            # a plug-in may call its class as another one is called
+            name = f"{config.__module__}.{name}"
         if name not in self.definitions:
             self.definitions[name] = {}
             self.definitions[name] = self.config_schema(config)

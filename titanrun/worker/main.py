@@ -4,8 +4,8 @@ import logging
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,24 +17,21 @@ from titanrun.distributed.environment import Place, read_place, variables
 from titanrun.distributed.flight_recorder import write_collectives
 from titanrun.distributed.processes import leave, meet
 from titanrun.recipe.adapters import lora_of
+from titanrun.recipe.kinds import assembler
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved_text
 from titanrun.recipe.run_dir import STATUS, read_json, write_json
-from titanrun.rl.trainer import RlTrainer
 from titanrun.training.signals import SignalRequests
 from titanrun.training.trainer import Outcome, Trainer
-from titanrun.worker.assemble import assembled
 from titanrun.worker.failures import Failure, failure_of, is_out_of_memory
 from titanrun.worker.job import JOIN, LEAVE, MEETING_SECONDS, Job, meet_others
 from titanrun.worker.memory_table import memory_table
 from titanrun.worker.origins import with_origins
-from titanrun.worker.rl import assembled_rl
 from titanrun.worker.run_lock import run_lock
 from titanrun.worker.status import StatusFile
 from titanrun.worker.talk import FAILURES, Hidden, talking
 from titanrun.worker.weights import export_huggingface
 
-KINDS: dict[str, Callable[..., AbstractContextManager[Trainer | RlTrainer]]] = {"pretrain": assembled, "rl": assembled_rl}
 EXIT_OF_STATE = {"finished": 0, "preempted": 75}
 EXIT_USAGE = 2
 EXPORT_FOLDER = "hf"
@@ -107,7 +104,7 @@ def train(job: Job, signals: SignalRequests, status: StatusFile, hidden: Hidden)
     # of several ranks none may leave alone: they agree before the first step
     if signals.stop and job.store is None:
         return Outcome("preempted", status.step, f"stopped by {signals.stop_signal} before the first step")
-    with KINDS[recipe.kind](recipe, job, signals=signals, on_step=status.beat) as trainer:
+    with assembler(recipe.kind)(recipe, job, signals=signals, on_step=status.beat) as trainer:
         status.step = trainer.state.step
         if recipe.checkpoint.create_seed_checkpoint:
             return seed(trainer)
@@ -118,7 +115,7 @@ def train(job: Job, signals: SignalRequests, status: StatusFile, hidden: Hidden)
     return outcome
 
 
-def seed(trainer: Trainer | RlTrainer) -> Outcome:
+def seed(trainer: Trainer) -> Outcome:
     """Saves the first weights, and that is all."""
     assert trainer.checkpoints is not None, "a rule asks for checkpoint.enable"
     trainer.checkpoints.save_seed()
@@ -132,7 +129,7 @@ def with_secrets(recipe: Recipe, hidden: Hidden) -> Recipe:
     return revealed(recipe, environment)
 
 
-def export(recipe: Recipe, trainer: Trainer | RlTrainer, folder: Path, place: Place) -> None:
+def export(recipe: Recipe, trainer: Trainer, folder: Path, place: Place) -> None:
     """The finished model as a Hugging Face folder; the one of an earlier, shorter end of this run makes way."""
     if read_json(folder / EXPORT_RECORD).get("step") == trainer.state.step:
         return

@@ -1,17 +1,31 @@
 """The dataset slot and its choices."""
 
+import re
 from string import Formatter
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import model_validator
+from pydantic import AfterValidator, model_validator
+from pydantic_core import PydanticCustomError
 
 from titanrun.components.data.chat_layouts import Columns
 from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.conflict import conflict
-from titanrun.config.fields import numerics, performance
-from titanrun.config.types import Fraction, NonNegativeInt, PositiveInt, Text
+from titanrun.config.fields import component, numerics, performance
+from titanrun.config.types import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, Text
 
-LOADER_PROCESSES = "data loading in processes of its own"
+C4_REPO, C4_COMMIT = "allenai/c4", "1588ec454efa1a09f29cd18ddd04fe05fc8653a2"
+COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def whole_commit(text: str) -> str:
+    """A commit written out: a branch or a tag may mean other data tomorrow."""
+    if not COMMIT.fullmatch(text):
+        context = {"help": "the dataset's page on the Hub lists its commits; copy one with all its 40 digits"}
+        raise PydanticCustomError("a_commit_of_40_hexadecimal_digits", "is no commit", context)
+    return text
+
+
+Commit: TypeAlias = Annotated[str, AfterValidator(whole_commit)]
 
 
 class DatasetConfig(ComponentConfig):
@@ -20,11 +34,20 @@ class DatasetConfig(ComponentConfig):
     slot: ClassVar = "dataset"
     is_slot: ClassVar = True
     name: str = numerics()
-    needs_tokenizer: ClassVar[bool] = True
     shuffle: bool = numerics(True)
     """Whether the rows are dealt in a seeded random order, another one each epoch; false: in the given order."""
     repeat: bool = numerics(True)
     """Whether the data starts again when it runs out; false: the run ends there, with a last checkpoint."""
+
+    @property
+    def needs_tokenizer(self) -> bool:
+        """Whether it turns text into tokens."""
+        return True
+
+    @property
+    def gives(self) -> str:
+        """What its rows hold, tokens or images, which has to be what the model takes."""
+        return "tokens"
 
     @property
     def restarts_positions(self) -> bool:
@@ -108,6 +131,59 @@ def check_format(format: str | None) -> None:
         raise conflict("format must name columns in braces", "format", help="write it as in '{title}: {body}'")
 
 
+class HubConfig(DocumentsConfig):
+    """Documents of a dataset on the Hugging Face Hub, at one commit, tokenised once into an index."""
+
+    repo: Text = numerics(examples=["allenai/c4"])
+    """The dataset on the Hub: OWNER/NAME."""
+    subset: Text | None = numerics(None, examples=["en"])
+    """Which of its subsets, where it has several."""
+    split: Text = numerics("train", examples=["validation"])
+    """Which of its splits."""
+    revision: Commit = numerics(examples=["1588ec454efa1a09f29cd18ddd04fe05fc8653a2"])
+    """The commit, so that the data stay the same."""
+    streaming: bool = performance(False)
+    """Whether records are fetched as they are read, max_documents and no more; false: the whole split is fetched first, into the Hub's own
+    cache."""
+
+
+class HubDatasetConfig(HubConfig):
+    """Documents of a dataset on the Hugging Face Hub, at one commit, tokenised once into an index."""
+
+    name: Literal["hub"] = numerics("hub")
+    builds: ClassVar = "titanrun.components.data.hub:hub_rows"
+
+
+class C4Config(HubConfig):
+    """The English part of C4, as torchtitan reads it: streamed from the Hub, here at the commit that torchtitan pins."""
+
+    repo: Text = numerics(C4_REPO, examples=["allenai/c4"])
+    """The dataset on the Hub: OWNER/NAME."""
+    subset: Text | None = numerics("en", examples=["realnewslike"])
+    """Which of its subsets."""
+    revision: Commit = numerics(C4_COMMIT, examples=["607bd4c8450a42878aa9ddc051a65a055450ef87"])
+    """The commit, so that the data stay the same."""
+    streaming: bool = performance(True)
+    """Whether records are fetched as they are read, max_documents and no more; false: the whole split is fetched first, into the Hub's own
+    cache."""
+
+
+class C4DatasetConfig(C4Config):
+    """The English part of C4 for training; how many of its 365 million documents, max_documents says."""
+
+    name: Literal["c4"] = numerics("c4")
+    builds: ClassVar = "titanrun.components.data.hub:hub_rows"
+
+
+class C4ValidationDatasetConfig(C4Config):
+    """The held-out English part of C4, 365 thousand documents."""
+
+    name: Literal["c4_validation"] = numerics("c4_validation")
+    builds: ClassVar = "titanrun.components.data.hub:hub_rows"
+    split: Text = numerics("validation", examples=["train"])
+    """Which of its splits."""
+
+
 class TextDatasetConfig(DocumentsConfig):
     """Local text: jsonl, parquet, csv, arrow or txt files, tokenised once into an index."""
 
@@ -122,11 +198,15 @@ class TokensDatasetConfig(DatasetConfig):
 
     name: Literal["tokens"] = numerics("tokens")
     builds: ClassVar = "titanrun.components.data.tokens:tokens_rows"
-    needs_tokenizer: ClassVar[bool] = False
     path: Text = numerics(examples=["data/tokens.npy"])
     """The .npy file, of an integer type."""
     shuffle: bool = numerics(False)
     """Whether the rows are dealt in a seeded random order; false: in the given order."""
+
+    @property
+    def needs_tokenizer(self) -> bool:
+        """What it holds are tokens."""
+        return False
 
 
 class ConversationsConfig(DatasetConfig):
@@ -142,7 +222,7 @@ class ConversationsConfig(DatasetConfig):
 
 
 class ChatDatasetConfig(ConversationsConfig):
-    """Local conversations: jsonl, parquet or csv files, put into words by a chat template and tokenised once into the run directory."""
+    """Local conversations: jsonl, parquet or csv files, put into words by a chat template and tokenised once into an index."""
 
     name: Literal["chat"] = numerics("chat")
     builds: ClassVar = "titanrun.components.data.chat:chat_rows"
@@ -179,14 +259,100 @@ class TinyChatDatasetConfig(ConversationsConfig):
     """Which part; held_out shares no answer with train."""
 
 
+class ImagesConfig(DatasetConfig):
+    """Rows of pictures with captions, each a square cut out of the picture at a place that is drawn each time."""
+
+    extra: ClassVar = "flux"
+    package: ClassVar = "PIL"
+    image_size: PositiveInt = numerics(256, unit="pixels")
+    """Side of the square; smaller pictures are left out, the shorter side of larger ones is made so long."""
+
+    @property
+    def needs_tokenizer(self) -> bool:
+        """Text encoders have tokenizers of their own."""
+        return False
+
+    @property
+    def gives(self) -> str:
+        """Pictures with captions."""
+        return "images"
+
+
+class FolderImagesConfig(ImagesConfig):
+    """Local pictures (jpg, png, webp), each with a text file of the same name beside it that holds its caption."""
+
+    name: Literal["images"] = numerics("images")
+    builds: ClassVar = "titanrun.components.data.images:folder_rows"
+    path: Text = numerics(examples=["data/pictures"])
+    """A folder, which is searched at every depth, or a glob; pictures are taken in sorted order."""
+
+
+class WebDatasetConfig(ImagesConfig):
+    """Local tar files of pictures and texts (webdataset): members with the same name up to the first dot belong together."""
+
+    name: Literal["webdataset"] = numerics("webdataset")
+    builds: ClassVar = "titanrun.components.data.images:webdataset_rows"
+    path: Text = numerics(examples=["data/cc12m/*.tar"])
+    """A file, a folder or a glob; files are read in sorted order. They must not be compressed."""
+
+
+class TinyImagesConfig(ImagesConfig):
+    """The pictures of coloured shapes that ship with titanrun."""
+
+    name: Literal["tiny_images"] = numerics("tiny_images")
+    builds: ClassVar = "titanrun.components.data.images:tiny_rows"
+    split: Literal["train", "held_out"] = numerics("train")
+    """Which part; held_out shares no combination of shape, colour and place with train."""
+
+
+class MixtureSource(Config):
+    """One dataset of a mixture."""
+
+    dataset: DatasetConfig = component()
+    """Where its rows come from; shuffle and repeat are the mixture's."""
+    weight: PositiveFloat = numerics(1.0)
+    """Its share of the rows, beside the other weights."""
+    max_rows: PositiveInt | None = numerics(None, unit="rows", examples=[10000])
+    """How many of its rows are used, the first ones; null: all."""
+    epochs: PositiveFloat | None = numerics(None, unit="epochs", examples=[2.0])
+    """How often a pass over the mixture reads it at most: the pass ends where a source has been read so often; null: as often as the
+    weights ask."""
+
+
+class MixtureDatasetConfig(DatasetConfig):
+    """Rows of several datasets, in shares that weights say. Without epochs a pass reads every row at least once."""
+
+    name: Literal["mixture"] = numerics("mixture")
+    builds: ClassVar = "titanrun.components.data.mixture:mixture_rows"
+    sources: tuple[MixtureSource, ...] = numerics(
+        (), examples=[[{"dataset": {"name": "text", "path": "web/*.jsonl"}, "weight": 0.8}, {"dataset": "tiny", "weight": 0.2}]]
+    )
+    """The datasets, each with its weight."""
+
+    @property
+    def gives(self) -> str:
+        """Tokens; pictures are not mixed."""
+        return "tokens" if all(source.dataset.gives == "tokens" for source in self.sources) else "a mixture with images"
+
+    @property
+    def needs_tokenizer(self) -> bool:
+        """Whether one of its sources turns text into tokens."""
+        return any(source.dataset.needs_tokenizer for source in self.sources)
+
+    @property
+    def restarts_positions(self) -> bool:
+        """Whether the positions of some of its rows start anew where a document begins."""
+        return any(source.dataset.restarts_positions for source in self.sources)
+
+
 class DataLoaderConfig(Config):
     """How rows get from the data to the device; which rows, and in which order, does not depend on it."""
 
-    num_workers: NonNegativeInt = performance(0, unit="processes", resume=True, not_built=LOADER_PROCESSES)
+    num_workers: NonNegativeInt = performance(0, unit="processes", resume=True)
     """Processes on each rank that prepare rows; 0: the rank does it between its steps."""
-    persistent_workers: bool = performance(False, resume=True, not_built=LOADER_PROCESSES)
-    """Whether these processes stay when the data starts again."""
-    prefetch_factor: PositiveInt | None = performance(None, unit="batches", resume=True, not_built=LOADER_PROCESSES)
-    """Batches that each process prepares ahead; null: PyTorch's default of 2."""
+    persistent_workers: bool = performance(False, resume=True)
+    """Whether these processes stay when the data starts again; false: an epoch, and a validation, starts its own."""
+    prefetch_factor: PositiveInt | None = performance(None, unit="batches", resume=True)
+    """Batches that each process prepares ahead; null: 2."""
     pin_memory: bool = performance(False, resume=True, not_built="pinned memory for batches")
     """Whether batches wait in page-locked memory, from which they are copied while the device computes."""

@@ -14,7 +14,7 @@ from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.attention import FLAVOR, MASK, attention_of
 from titanrun.recipe.rules.book import Finding, rule
-from titanrun.recipe.rules.data import datasets
+from titanrun.recipe.rules.data import datasets, sources
 
 # the layouts that each column is read in
 READ_IN = {"column": ("messages", "sharegpt"), "prompt_column": ("prompt_completion",), "completion_column": ("prompt_completion",)}
@@ -24,13 +24,13 @@ READ_IN = {"column": ("messages", "sharegpt"), "prompt_column": ("prompt_complet
 def packing_needs_document_mask(run: Recipe) -> Iterator[Finding]:
     """Conversations and documents that share a row must not see each other: packing needs model.attention.mask block_causal."""
     attention = attention_of(run)
-    for section, dataset in datasets(run):
+    for place, dataset in sources(run):
         shares_rows = dataset.restarts_positions and getattr(dataset, "packing", None) is not None
         if shares_rows and (attention is None or attention.mask != "block_causal"):
             noun = "conversations" if isinstance(dataset, ConversationsConfig) else "documents"
             message = f"packed {noun} would see each other: attention goes back to the beginning of the row"
             help = "set model.attention.mask: block_causal" if attention else "remove packing: the model attends to whole rows only"
-            yield Finding(message, ((section, "dataset", "packing"), (section, "dataset"), MASK, FLAVOR), help=help)
+            yield Finding(message, ((*place, "packing"), place, MASK, FLAVOR), help=help)
 
 
 @rule("columns-fit-layout")

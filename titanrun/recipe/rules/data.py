@@ -44,11 +44,11 @@ def paths_exist(run: Recipe) -> Iterator[Finding]:
         (("checkpoint", "initial_load_path"), run.checkpoint.initial_load_path),
     ]
     for name in ("path", "template"):
-        inputs += [((section, "dataset", name), getattr(dataset, name, None)) for section, dataset in datasets(run)]
+        inputs += [((*place, name), getattr(dataset, name, None)) for place, dataset in sources(run)]
     for path, written in inputs:
         # whether a store has it, only the run asks: validate needs no network
         if written is not None and not is_address(written) and not exists(written):
-            code: Literal["data", "file"] = "data" if path[1] == "dataset" else "file"
+            code: Literal["data", "file"] = "data" if "dataset" in path else "file"
             yield Finding(f"there is no '{written}'", (path,), help=f"paths are relative to {Path.cwd()}", code=code)
 
 
@@ -80,8 +80,9 @@ def extras_installed(run: Recipe) -> Iterator[Finding]:
     """Some components need a package that titanrun does not install by itself."""
     for path, config in nested(run):
         extra = getattr(config, "extra", None)
-        if extra is not None and not is_installed(extra):
-            message = f"{path_text(path)} needs the package '{extra}', which is not installed"
+        package = getattr(config, "package", None) or extra
+        if package is not None and not is_installed(package):
+            message = f"{path_text(path)} needs the package '{package}', which is not installed"
             yield Finding(message, (path,), help=f'pip install "titanrun[{extra}]"', code="usage")
 
 
@@ -91,6 +92,16 @@ def datasets(run: Recipe) -> list[tuple[str, DatasetConfig]]:
     if run.validation.enable and isinstance(run.validation.dataset, DatasetConfig):
         found.append(("validation", run.validation.dataset))
     return found
+
+
+def sources(run: Recipe) -> list[tuple[DataPath, DatasetConfig]]:
+    """Every dataset that is read, with its place: those of the sections, and what mixtures are made of."""
+    return [
+        (path, config)
+        for section, dataset in datasets(run)
+        for path, config in nested(dataset, (section, "dataset"))
+        if isinstance(config, DatasetConfig)
+    ]
 
 
 def exists(written: str) -> bool:

@@ -3,19 +3,19 @@
 from collections.abc import Iterator
 
 from titanrun.components.data.columns import check_columns, columns_of, wanted_columns
-from titanrun.components.data.config import DocumentsConfig, TextDatasetConfig
+from titanrun.components.data.config import DocumentsConfig, HubConfig, MixtureDatasetConfig, TextDatasetConfig
 from titanrun.components.data.source_files import find_files
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rule
-from titanrun.recipe.rules.data import datasets, exists
+from titanrun.recipe.rules.data import exists, sources
 from titanrun.recipe.rules.unread import unread
 
 
 @rule("columns-exist", level="environment")
 def columns_exist(run: Recipe) -> Iterator[Finding]:
     """Every column that column, format and filters name must be in the first of the files."""
-    for section, dataset in datasets(run):
+    for place, dataset in sources(run):
         if not isinstance(dataset, TextDatasetConfig) or not exists(dataset.path):
             continue
         try:
@@ -26,15 +26,35 @@ def columns_exist(run: Recipe) -> Iterator[Finding]:
                 check_columns(columns, wanted_columns(dataset), f"'{file}'")
         except ProblemsFound as error:
             for problem in error.problems:
-                paths = ((section, "dataset", *problem.path), (section, "dataset"))
+                paths = ((*place, *problem.path), place)
                 yield Finding(problem.message, paths, help=problem.help, code="data")
 
 
 @rule("too-long-needs-whole-documents")
 def too_long_needs_whole_documents(run: Recipe) -> Iterator[Finding]:
     """Where documents run on across rows, none is too long: too_long is read with packing best_fit or null only. Remove it."""
-    for section, dataset in datasets(run):
+    for place, dataset in sources(run):
         if isinstance(dataset, DocumentsConfig) and dataset.packing in ("windows", "documents"):
-            place = (section, "dataset")
             help = "set packing to best_fit or null, or remove it"
             yield unread((*place, "too_long"), (*place, "packing"), f"is {dataset.packing}, and no document is too long", help)
+
+
+@rule("mixture-deals-rows")
+def mixture_deals_rows(run: Recipe) -> Iterator[Finding]:
+    """Whether rows are shuffled and come again is the mixture's to say: in one of its sources it has no effect. Say it of the mixture."""
+    for place, mixture in sources(run):
+        for number in range(len(mixture.sources)) if isinstance(mixture, MixtureDatasetConfig) else ():
+            for name in ("shuffle", "repeat"):
+                path = (*place, "sources", number, "dataset", name)
+                message = f"{name} has no effect in a source: the mixture deals the rows"
+                yield Finding(message, (path,), help=f"set {name} of the mixture", code="no-effect", severity="warning", if_written=True)
+
+
+@rule("stream-needs-an-end")
+def stream_needs_an_end(run: Recipe) -> Iterator[Finding]:
+    """What is streamed is tokenised before the first step, so that a run can go on anywhere in it: max_documents says how much."""
+    for place, dataset in sources(run):
+        if isinstance(dataset, HubConfig) and dataset.streaming and dataset.max_documents is None:
+            message = f"dataset '{dataset.name}' is streamed, and nothing says how many documents are read before training begins"
+            help = "set max_documents, or streaming: false to fetch the whole split first"
+            yield Finding(message, ((*place, "max_documents"), (*place, "streaming"), place), help=help)
