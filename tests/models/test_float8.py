@@ -3,7 +3,7 @@
 import pytest
 
 from tests.distributed.ranks import alone
-from tests.distributed.test_layouts import DECODER, DEEPSEEK, GPT_OSS, LLAMA4, MISTRAL
+from tests.distributed.test_layouts import DECODER, DEEPSEEK, FLUX, GPT_OSS, LLAMA4, MISTRAL
 
 SHORT = ("training.steps=2", "lr_scheduler.warmup_steps=1", "validation.enable=false")
 SIZES = "dim: 64, n_heads: 4, n_kv_heads: 2, n_layers: 2"
@@ -14,10 +14,11 @@ FAMILIES = {
     "qwen3_moe": (f"model={{name: qwen3, flavor: debugmodel_moe, {SIZES}, moe: {{num_experts: 4, top_k: 2, hidden_dim: 128}}}}",),
     "deepseek_v3": DEEPSEEK,
     "gpt_oss": GPT_OSS,
+    "flux": FLUX,
     "decoder": DECODER,
     "transformers": MISTRAL,
 }
-DENSE = {"llama3", "qwen3", "transformers"}
+DENSE = {"llama3", "qwen3", "flux", "transformers"}
 
 
 @pytest.mark.slow
