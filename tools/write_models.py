@@ -14,8 +14,9 @@ PAGES = ("deepseek_v3", "gpt_oss", "llama4", "flux", "decoder", "transformers")
 HEAD = """# Model families, and what was tried of each
 
 A cell says `yes` where the test below it passed, on a CPU in fp32 with a tiny model: HF parity and `export opens` against the class of
-transformers on random weights (of flux: diffusers); layouts on gloo ranks against one process (losses within 1e-5, gradients 5e-6), compiled with aot_eager;
-float8 emulated, two steps within 2% of the losses without it. `no` is a documented refusal. Nothing here was tried on a GPU.
+transformers (of flux: of diffusers) on random weights; layouts on gloo ranks against one process (losses within 1e-5, gradients 5e-6),
+compiled with aot_eager; float8 emulated, two steps within 2% of the losses without it. `no` is a documented refusal. Nothing here was
+tried on a GPU.
 
 This file is written by `tools/write_models.py`; `TITANRUN_WRITE_FAMILIES=1 pytest -m "slow or not slow" ...` keeps the results.
 
