@@ -231,7 +231,8 @@ class Kept:
 
     def __init__(self, checkpoints: Any, go_back: Callable[[], int | None]) -> None:
         self.go_back = go_back
-        self.save, self.save_seed, self.check = checkpoints.save, checkpoints.save_seed, checkpoints.check
+        self.prepare, self.save, self.save_seed = checkpoints.prepare, checkpoints.save, checkpoints.save_seed
+        self.check = checkpoints.check
 
 
 def test_a_run_that_goes_back_too_often_stops(run: Run) -> None:
