@@ -65,7 +65,8 @@ class Recipe(Config):
     debug: DebugConfig = section(DebugConfig)
     guard: GuardConfig = section(GuardConfig)
     launch: LaunchConfig = component(LaunchConfig)
-    stages: None = numerics(None, not_built="stages")
-    """Further runs that start from this one's result."""
+    stages: None = numerics(None)
+    """Runs one after the other: a list of {id: NAME, ...}, each of them this recipe with what the stage says laid over it, from the weights
+    of the one before. Null: one run."""
     replace: None = numerics(None, not_built="replacing parts of a model")
     """Parts of the model exchanged by name."""
