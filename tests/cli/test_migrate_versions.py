@@ -68,6 +68,15 @@ def test_a_recipe_without_former_names_is_version_1_already(titanrun: Run, tmp_p
             assert (done.returncode, done.stdout, done.stderr) == (0, "", f"{name}: already version 1\n")
 
 
+@pytest.mark.parametrize("option", [[], ["--check"], ["--write"]])
+def test_a_configuration_of_torchtitan_is_not_taken_for_a_recipe(titanrun: Run, tmp_path: Path, option: list[str]) -> None:
+    (tmp_path / "theirs.toml").write_text('[job]\ndump_folder = "./outputs"\n[model]\nname = "llama3"\n', encoding="utf-8")
+    done = titanrun("migrate", "theirs.toml", *option)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "it looks like a configuration of torchtitan" in done.stderr
+    assert "titanrun migrate --from torchtitan theirs.toml" in done.stderr
+
+
 def test_a_recipe_from_the_future_is_an_error(titanrun: Run, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("version: 2\nmodel: llama3\n", encoding="utf-8")
     done = titanrun("migrate", "mine.yaml", "--write")

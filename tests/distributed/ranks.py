@@ -3,6 +3,7 @@
 A layout is one line of test_layouts.py: its name, its ranks, and overrides on the debug recipe.
 """
 
+import atexit
 import multiprocessing
 import os
 import socket
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from shutil import rmtree
 from tempfile import mkdtemp
 from traceback import format_exc
 from typing import Any
@@ -92,7 +94,7 @@ def train(nproc: int, overrides: Sequence[str], *, folder: Path | None = None, l
         folder: the run directory; a new one unless one is given.
         look: a function of a module, which each rank calls with its trainer after the last step.
     """
-    folder = folder or Path(mkdtemp(prefix="titanrun-ranks-"))
+    folder = folder or Path(mkdtemp(dir=scratch()))
     for old in (path for what in ("gradients", "seen", "error") for path in folder.glob(f"{what}-*")):
         old.unlink()
     recipe, resolved = folder / "recipe.yaml", folder / "resolved.yaml"
@@ -115,10 +117,24 @@ def train(nproc: int, overrides: Sequence[str], *, folder: Path | None = None, l
     assert not silent and not errors, f"ranks {silent} hang; errors: {''.join(errors)}"
     assert [process.exitcode for process in ranks] == [0] * nproc
     lines = [{name: line[name] for name in NUMBERS if name in line} for line in read_metrics(folder / "metrics.jsonl")]
-    gradients, seen = (
-        [torch.load(path, weights_only=True) for path in sorted(folder.glob(f"{what}-*.pt"))] for what in ("gradients", "seen")
-    )
+    gradients, seen = (taken(sorted(folder.glob(f"{what}-*.pt"))) for what in ("gradients", "seen"))
     return Trained(folder, lines, gradients, seen)
+
+
+@cache
+def scratch() -> Path:
+    """Where the runs lie that no test named a place for; gone with the process."""
+    folder = Path(mkdtemp(prefix="titanrun-ranks-"))
+    atexit.register(rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def taken(files: Sequence[Path]) -> list[Any]:
+    """What lies in the files, which are large and many, and therefore do not stay."""
+    found = [torch.load(path, weights_only=True) for path in files]
+    for path in files:
+        path.unlink()
+    return found
 
 
 def run_rank(resolved: Path, place: Place, meeting: socket.socket | None, look: Look) -> None:

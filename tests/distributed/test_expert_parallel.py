@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any
 
@@ -99,6 +100,8 @@ def changed_by_export(trainer: Trainer) -> list[str]:
     for weight in model.parameters():
         own_part(weight).detach().zero_()
     load_huggingface(folder, **options)
+    dist.barrier()
+    rmtree(folder.parent, ignore_errors=True)
     return [name for name, weight in model.named_parameters() if not torch.equal(gathered(weight.detach()), before[name])]
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -27,9 +27,10 @@ PRODUCT, ATTENTION = "aten::mm", "aten::_scaled_dot_product_flash_attention_for_
 @cache
 def recipe(*overrides: str) -> Recipe:
     """The debug recipe with overrides, resolved."""
-    path = Path(mkdtemp(prefix="titanrun-selective-")) / "resolved.yaml"
-    path.write_text(resolve(str(ROOT / "recipes/llama3_debug.yaml"), overrides, environment={}).text)
-    return read_resolved(path)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "resolved.yaml"
+        path.write_text(resolve(str(ROOT / "recipes/llama3_debug.yaml"), overrides, environment={}).text)
+        return read_resolved(path)
 
 
 def built(choice: str, model: tuple[str, ...] = DENSE) -> nn.Module:

@@ -22,7 +22,7 @@ from torch.distributed import checkpoint as dcp
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from titanrun.cli import checkpoint as command
-from titanrun.cli import resume
+from titanrun.cli import fork, resume
 from titanrun.cli.checkpoint_copies import SHARD_BYTES
 from titanrun.components.checkpoints.dcp import read_layouts, read_tensors
 from titanrun.components.checkpoints.manifest import manifest_text, read_manifest, step_folders
@@ -74,6 +74,8 @@ def test_ls_and_show_tell_what_the_manifests_say(trained: Path, capsys: pytest.C
     assert "everything" in lines[0] and "BAD" in lines[1] and "manifest.json" in lines[1]
     assert command.run(["ls", str(trained), "--format", "json"]) == 0
     assert [json.loads(line).get("step") for line in capsys.readouterr().out.splitlines()] == [4, None, 10]
+    assert command.run(["ls", str(trained / "checkpoint" / "step-10")]) == 0
+    assert capsys.readouterr().out.splitlines() == lines[2:]
     assert command.run(["show", str(trained), "--tensors"]) == 0
     shown = capsys.readouterr().out
     assert "model.layers.1.attention.wk.weight  float32[16, 32]" in shown and f"torch {torch.__version__}" in shown
@@ -257,6 +259,25 @@ def test_a_fork_starts_from_the_weights_and_names_its_parent(trained: Path, tmp_
     record = json.loads((child / "run.json").read_text())
     assert record["parent"] == {"checkpoint": str(step), "step": 8, "recipe": read_manifest(step).recipe}
     assert list(step_folders(child / "checkpoint")) == [3]
+
+
+def test_a_fork_of_a_run_passes_over_its_damaged_checkpoints(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = {step: trained / "checkpoint" / f"step-{step}" for step in (4, 8, 10)}
+    told: list[list[str]] = []
+    monkeypatch.setattr(fork.train, "run", lambda arguments: told.append(arguments) or 0)
+    flip(next(folders[10].glob("*.distcp")))
+    (folders[8] / "manifest.json").unlink()
+    assert fork.run([str(trained), "training.steps=3"]) == 0
+    assert resume.setting("checkpoint.initial_load_path", str(folders[4])) in told[0] and told[0][0] == str(folders[4] / "resolved.yaml")
+    assert re.fullmatch(rf"warning: {folders[10]} cannot be used: \S+ has other bytes than were saved\n", capsys.readouterr().err)
+    flip(folders[4] / "resolved.yaml")
+    with pytest.raises(ProblemsFound) as error:
+        fork.run([str(trained)])
+    assert [(problem.code, str(folders[step]) in problem.message) for problem, step in zip(error.value.problems, (10, 4), strict=True)] == [
+        ("checkpoint", True)
+    ] * 2
 
 
 def test_the_weights_of_another_run_come_in_without_a_recipe(

@@ -38,6 +38,25 @@ def test_a_run_without_checkpoints_loads_nothing_it_does_not_use(run: Run) -> No
     assert loaded_by(code, str(resolved)) == []
 
 
+def test_what_writes_checkpoints_is_loaded_before_a_signal_can_ask_for_one(run: Run) -> None:
+    code = """
+from titanrun.training.run_checkpoints import RunCheckpoints
+from titanrun.worker.main import main
+
+save = RunCheckpoints.save
+loaded = []
+
+def watched(self, **options):
+    loaded.append("torch.distributed.checkpoint" in sys.modules)
+    save(self, **options)
+
+RunCheckpoints.save = watched
+assert main(sys.argv[1:]) == 0
+assert loaded == [True]
+"""
+    loaded_by(code, str(run("run", "training.steps=2", "checkpoint.interval=2")))
+
+
 def start_with(number: signal.Signals, resolved: Path) -> "subprocess.CompletedProcess[str]":
     """A worker that is sent a signal before Python itself is up; it waits as the launcher makes it wait."""
     code = (

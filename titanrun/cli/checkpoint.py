@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from titanrun.cli import checkpoint_care, checkpoint_copies
 from titanrun.cli.arguments import Parser
 from titanrun.components.checkpoints.addresses import Place, place
-from titanrun.components.checkpoints.manifest import Manifest, damage, read_manifest
+from titanrun.components.checkpoints.manifest import Manifest, is_checkpoint, read_manifest
 from titanrun.config.problems import EXIT_OF_CODE, ProblemsFound, fail
 from titanrun.config.suggest import closest, listing
-from titanrun.recipe.saved import checkpoint_at, checkpoints_at
+from titanrun.recipe.saved import checkpoint_at, checkpoints_at, reasons_against
 
 EXAMPLES = """  titanrun checkpoint ls runs/first
   titanrun checkpoint show runs/first --tensors
@@ -50,13 +50,14 @@ def run(arguments: list[str]) -> int:
 def list_checkpoints(arguments: list[str]) -> int:
     """The checkpoints of a run, a line each."""
     parser = Parser("checkpoint ls", "The checkpoints of a run, oldest first. Manifests are read, tensors are not.", EXAMPLES)
-    parser.add_argument("place", metavar="run", help="a run directory, or the folder of its checkpoints")
+    parser.add_argument("place", metavar="run", help="a run directory, the folder of its checkpoints, or one of them")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args(arguments)
-    found = checkpoints_at(place(options.place))
+    named = place(options.place)
+    found = [named] if is_checkpoint(named) else list(checkpoints_at(named).values())
     if not found:
         raise fail("checkpoint", f"there are no checkpoints in '{options.place}'", help="name a run directory")
-    for folder in found.values():
+    for folder in found:
         print(line(folder, options.format))
     return 0
 
@@ -133,15 +134,6 @@ def verify(arguments: list[str]) -> int:
         bad += bool(reasons)
         print(f"{folder}: {'; '.join(reasons) if reasons else 'ok'}")
     return EXIT_OF_CODE["checkpoint"] if bad else 0
-
-
-def reasons_against(folder: Place) -> list[str]:
-    """What is wrong with a checkpoint."""
-    try:
-        manifest = read_manifest(folder)
-    except ProblemsFound as error:
-        return [problem.message for problem in error.problems]
-    return damage(folder, manifest, "always")
 
 
 def diff(arguments: list[str]) -> int:

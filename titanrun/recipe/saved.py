@@ -1,15 +1,17 @@
 """Checkpoints as a person names them: a folder step-N, a run directory, or the folder of its checkpoints."""
 
+import atexit
 from pathlib import Path
+from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any
 
 from titanrun.components.checkpoints.addresses import Address, Place, is_address, place
 from titanrun.components.checkpoints.config import CheckpointConfig
-from titanrun.components.checkpoints.manifest import is_checkpoint, read_manifest, step_folders
+from titanrun.components.checkpoints.manifest import damage, is_checkpoint, read_manifest, step_folders
 from titanrun.config.base import dump
 from titanrun.config.diff import compare
-from titanrun.config.problems import fail
+from titanrun.config.problems import Problem, ProblemsFound, fail
 from titanrun.config.suggest import listing
 from titanrun.recipe.drift import change_text, judge
 from titanrun.recipe.recipe import Recipe
@@ -34,6 +36,36 @@ def checkpoint_at(named: Place) -> Place:
         message = f"'{named}' is neither a checkpoint nor a run directory with one"
         raise fail("checkpoint", message, help="name a folder step-N, or a run directory")
     return whole[-1]
+
+
+def trusted_at(named: Place) -> tuple[Place, dict[Place, list[str]]]:
+    """The checkpoint that is named, as it is; of a run the newest that is as it was saved, and what is wrong with newer ones.
+
+    Raises a problem `checkpoint` where there is none, one for each where all are damaged.
+    """
+    if is_checkpoint(named):
+        return named, {}
+    newest = checkpoint_at(named)
+    damaged: dict[Place, list[str]] = {}
+    for folder in (path for path in reversed(list(checkpoints_at(named).values())) if is_checkpoint(path)):
+        reasons = reasons_against(folder)
+        if not reasons:
+            return folder, damaged
+        damaged[folder] = reasons
+    help = "restore one from a copy"
+    raise ProblemsFound(
+        Problem("checkpoint", f"{folder} cannot be used: {'; '.join(reasons)}", help=help if folder == newest else None)
+        for folder, reasons in damaged.items()
+    )
+
+
+def reasons_against(folder: Place) -> list[str]:
+    """What is wrong with a checkpoint, every byte of it read."""
+    try:
+        manifest = read_manifest(folder)
+    except ProblemsFound as error:
+        return [problem.message for problem in error.problems]
+    return damage(folder, manifest, "always")
 
 
 def run_around(checkpoint: Place) -> Path | None:
@@ -65,10 +97,12 @@ def absolute(named: Place) -> str:
 
 
 def resolved_file(checkpoint: Place) -> str:
-    """A file on this machine with the recipe of a checkpoint. Of one in a store it is a copy, which stays: the run begins from it."""
+    """A file on this machine with the recipe of a checkpoint. Of one in a store it is a copy, which stays while this process does."""
     if isinstance(checkpoint, Path):
         return str(checkpoint / RESOLVED)
-    file = Path(mkdtemp(prefix="titanrun-")) / RESOLVED
+    folder = mkdtemp(prefix="titanrun-")
+    atexit.register(rmtree, folder, ignore_errors=True)
+    file = Path(folder) / RESOLVED
     file.write_text((checkpoint / RESOLVED).read_text(), encoding="utf-8")
     return str(file)
 

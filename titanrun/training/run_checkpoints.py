@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from titanrun.components.checkpoints.background import BackgroundSaves
-from titanrun.components.checkpoints.checkpoint import Checkpoint, Snapshot, Tolerance
+from titanrun.components.checkpoints.checkpoint import Checkpoint, Snapshot, Tolerance, tensor_files
 from titanrun.components.checkpoints.config import CheckpointConfig
 from titanrun.components.checkpoints.optimizer_state import PREFIX as OPTIMIZER_PREFIX
 from titanrun.components.checkpoints.retention import Retention
@@ -75,6 +75,10 @@ class RunCheckpoints:
         else:
             self.store.save(snapshot)
             self._tell(snapshot)
+
+    def prepare(self) -> None:
+        """Imports what writes checkpoints: a stop by signal has other things to wait for."""
+        tensor_files()
 
     def go_back(self) -> int | None:
         """Puts the run where its newest good checkpoint left it, all but the data, which goes on where it is. None where it has none."""

@@ -47,8 +47,10 @@ class RowSource(Protocol):
 class Checkpoints(Protocol):
     """Saves the whole run as it is after its current step, unless that step is saved already, and takes it back to an earlier one.
 
-    `check` raises what went wrong since.
+    `check` raises what went wrong since. `prepare` does once, early, what would make the first save slow.
     """
+
+    def prepare(self) -> None: ...
 
     def save(self, *, is_last: bool = False, validation_loss: float | None = None) -> None: ...
 
@@ -130,9 +132,13 @@ class Trainer:
                 self.stragglers.begin_step()
                 with self.throughput.loading():
                     rows = self.rows.next_rows()
+                is_first = not self.has_trained
                 if self._train(rows):
                     self._follow_up(is_last=self.state.step == end or not self.rows.has_next())
                     self.on_step_end(self.state.step)
+                if is_first and self.checkpoints is not None:
+                    with self.throughput.pause(), self.watchdog.saving():
+                        self.checkpoints.prepare()
         step = self.state.step
         if step == end:
             return Outcome("finished", end, f"finished: {counted(end, 'step')}")

@@ -42,6 +42,7 @@ def update(file: str) -> Update:
     menu.open_menu()
     root = read_source(file)
     check_version(root)
+    refuse_foreign(root)
     load_listed_plugins(root)
     known = plain(composed(file))
     first = renamed(Recipe, root, known)
@@ -50,6 +51,15 @@ def update(file: str) -> Update:
         raise ProblemsFound(conflicts)
     source = root.origin.source
     return Update(source, edited(source, first, known), first.problems)
+
+
+def refuse_foreign(root: Node) -> None:
+    """Raises for a configuration of torchtitan, which has no version and whose every run is a `job`."""
+    data = plain(root)
+    if isinstance(data, dict) and "version" not in data and "job" in data:
+        name = root.origin.source.name
+        message = "this is no recipe: it looks like a configuration of torchtitan"
+        raise fail("usage", message, origin=root.origin, help=f"titanrun migrate --from torchtitan {name}")
 
 
 def composed(file: str) -> Node:
