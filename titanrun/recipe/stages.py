@@ -66,7 +66,7 @@ def chosen_stage(tree: Node, file: str) -> Node:
 
 def laid_over(tree: Node, stage: Node, *, fallback: str) -> Node:
     """The recipe without its stages, what one of them says over it. Its name is that of the recipe (or `fallback`), and the stage's."""
-    gone = {(STAGES,)}
+    gone: set[tuple[str, ...]] = {(STAGES,)}
     if any(find(stage, ("training", length)) for length in LENGTHS):
         # a stage that says how long it is takes no other length
         gone |= {("training", length) for length in LENGTHS}
