@@ -54,7 +54,7 @@ def test_the_options_are_those_that_help_shows(command: str) -> None:
         ("train x.yaml nonsense.", []),
         ("show x.yaml debug.se", ["debug.seed"]),
         ("validate --level e", ["environment"]),
-        ("validate x.yaml --st", ["--strict"]),
+        ("validate x.yaml --st", ["--stages[0].", "--strict"]),
         ("explain optimizer:ada", ["optimizer:adam", "optimizer:adamw"]),
         ("explain unknown-", ["unknown-key", "unknown-name"]),
         ("ls mod", ["models"]),

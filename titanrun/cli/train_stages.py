@@ -74,7 +74,7 @@ def train_in_order(options: Namespace, stages: Sequence[Stage], folder: Path, ar
         directory = find_run_directory(stage.run, now)
         title = f"stage {stage.id} ({number} of {len(stages)})"
         if directory.state == "finished":
-            note(options, f"{title}: finished after {counted(directory.done or 0, 'step')} in {directory.path}")
+            note(options, f"{title}: {done_words(directory)} in {directory.path}")
             continue
         write_run(directory, stage.run, ["titanrun", "train", *arguments], now, environment=environment())
         note(options, f"{title}: {'going on in' if directory.state == 'unfinished' else 'run directory'} {directory.path}")
@@ -82,6 +82,11 @@ def train_in_order(options: Namespace, stages: Sequence[Stage], folder: Path, ar
         if code != 0:
             return code
     return 0
+
+
+def done_words(directory: RunDirectory) -> str:
+    """How far a finished stage is."""
+    return f"finished after {counted(directory.done, 'step')}" if directory.done else "finished"
 
 
 def trained(stage: Stage, directory: RunDirectory) -> int:
@@ -101,11 +106,12 @@ def read_stages(file: str, staged: HasStages, changes: list[str], resolve: Resol
     runs: list[Resolved] = []
     found: list[Problem] = []
     for index, id in enumerate(staged.ids):
-        before = before_of(index, staged.ids, staged.tree)
+        before = before_of(index, staged.ids, runs, staged.tree)
         try:
             if folder is not None:
                 given = without_places(changes, is_first=before is None)
-                places = handed_over(folder, id, None if before is None else runs[before], staged.ids[index - 1])
+                start = None if before is None else start_of(folder / staged.ids[before], runs[before], folder / id)
+                places = handed_over(folder / id, start)
                 runs.append(resolve(f"{file}#{id}", [*given, *places], False))
             else:
                 runs.append(resolve(f"{file}#{id}", changes, True))
@@ -127,12 +133,11 @@ def without_places(changes: Sequence[str], *, is_first: bool) -> list[str]:
     return [override.source.text for override in parse_overrides(changes) if override.path not in gone]
 
 
-def handed_over(folder: Path, stage: str, before: Resolved | None, before_id: str) -> list[str]:
-    """Overrides that say where a stage lies, and what it starts from: the weights of the stage before it."""
-    place = f"dump_folder={flow(escaped(str(folder / stage)))}"
-    if before is None:
+def handed_over(folder: Path, start: str | None) -> list[str]:
+    """Overrides that say where a stage lies, and whose weights it starts from."""
+    place = f"dump_folder={flow(escaped(str(folder)))}"
+    if start is None:
         return [place]
-    start = start_of(folder / before_id, before, folder / stage)
     return [place, f"checkpoint.{HANDED_OVER[0]}={flow(escaped(start))}", *(f"checkpoint.{key}!" for key in HANDED_OVER[1:])]
 
 

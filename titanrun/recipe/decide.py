@@ -31,6 +31,7 @@ def decide(recipe: Recipe, *, file: str, ranks: int | None = None) -> dict[str, 
     data["training"] |= decided_length(recipe, global_batch_size=data["training"]["global_batch_size"])
     data["lr_scheduler"] |= decided_schedule(recipe, steps=data["training"]["steps"])
     data["validation"] |= decided_validation(recipe)
+    data["evaluation"]["tasks"] = decided_tasks(data["evaluation"]["tasks"], data["validation"])
     return data
 
 
@@ -98,3 +99,8 @@ def decided_validation(recipe: Recipe) -> dict[str, Any]:
             held_out = {"split": "held_out", "shuffle": False, "repeat": False}
             decided["dataset"] = dump(training.dataset) | held_out
     return decided
+
+
+def decided_tasks(tasks: list[dict[str, Any]], validation: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tasks with what they take from validation."""
+    return [task | {key: validation[key] for key in ("dataset", "seq_len") if task.get(key) == AUTO} for task in tasks]

@@ -5,6 +5,7 @@ from typing import Literal
 from titanrun.components.checkpoints.addresses import LocalPath
 from titanrun.components.checkpoints.config import CheckpointConfig
 from titanrun.components.converters.config import ConverterConfig
+from titanrun.components.evaluation.config import EvaluationConfig
 from titanrun.components.losses.config import LossConfig
 from titanrun.components.metrics.config import MetricsConfig
 from titanrun.components.optimizers.config import OptimizerConfig
@@ -40,8 +41,9 @@ class Recipe(Config):
     """The run directory; null: runs/<name>-<time>. A run that was stopped goes on in it."""
     plugins: tuple[Text, ...] = bookkeeping((), examples=[["my_plugin"]])
     """Installed plug-ins whose components this recipe names."""
-    kind: Literal["pretrain"] = numerics("pretrain")
-    """What kind of training this is."""
+    kind: Literal["pretrain", "sft", "eval"] = numerics("pretrain")
+    """What the run does: pretrain trains, on any data; sft does, and holds that its data are conversations; eval trains nothing and
+    measures the weights that it starts from by the tasks of `evaluation`."""
     device: Literal["auto", "cpu", "gpu"] = performance("auto")
     """Where to train; `auto` is an accelerator if torch finds one."""
     model: ModelConfig = component()
@@ -60,6 +62,7 @@ class Recipe(Config):
     compile: CompileConfig = section(CompileConfig)
     metrics: MetricsConfig = section(MetricsConfig)
     validation: ValidationConfig = section(ValidationConfig)
+    evaluation: EvaluationConfig = section(EvaluationConfig)
     profiling: ProfilingConfig = section(ProfilingConfig)
     comm: CommConfig = section(CommConfig)
     debug: DebugConfig = section(DebugConfig)

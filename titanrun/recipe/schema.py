@@ -38,7 +38,7 @@ def recipe_schema() -> Schema:
 
 def stages_schema(properties: Mapping[str, Schema]) -> Schema:
     """A list of stages, each with an id and the keys of a recipe."""
-    own = {key: {"$ref": f"#/properties/{key}"} for key in properties if key not in OF_THE_WHOLE}
+    own = {key: schema for key, schema in properties.items() if key not in OF_THE_WHOLE}
     identity: Schema = {"type": "string", "pattern": f"^{GOOD_ID.pattern}$", "description": "Name of the stage, and of its folder."}
     stage: Schema = {"type": "object", "properties": {ID: identity, **own}, "required": [ID], "additionalProperties": False}
     several: Schema = {"type": "array", "minItems": 1, "items": stage}

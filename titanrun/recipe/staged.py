@@ -29,19 +29,24 @@ class Stage:
 
 
 def stages_in_order(ids: Sequence[str], runs: Sequence[Resolved], whole: Node) -> list[Stage]:
-    """The stages, each with the one it starts from: the one before, unless it says itself what it starts from.
+    """The stages, each with the one it starts from.
 
     Args:
         ids: of the stages, in order.
         runs: what each of them resolves to.
         whole: the recipe with its stages, as it was written.
     """
-    return [Stage(id, run, before_of(index, ids, whole)) for index, (id, run) in enumerate(zip(ids, runs, strict=True))]
+    return [Stage(id, run, before_of(index, ids, runs, whole)) for index, (id, run) in enumerate(zip(ids, runs, strict=True))]
 
 
-def before_of(index: int, ids: Sequence[str], whole: Node) -> int | None:
-    """The place of the stage whose weights the stage at `index` starts from; None where it is the first or says itself from what."""
-    return None if index == 0 or says_its_start(whole, ids[index]) else index - 1
+def before_of(index: int, ids: Sequence[str], runs: Sequence[Resolved], whole: Node) -> int | None:
+    """The place of the stage whose weights the stage at `index` starts from: the last before it that trains.
+
+    None where there is none, or the stage says itself from what it starts.
+    """
+    if says_its_start(whole, ids[index]):
+        return None
+    return next((place for place in reversed(range(index)) if runs[place].run.kind != "eval"), None)
 
 
 def problems_between(stages: Sequence[Stage]) -> list[Problem]:

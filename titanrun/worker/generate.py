@@ -2,32 +2,22 @@
 
 import json
 import sys
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from titanrun.components.checkpoints.addresses import place
-from titanrun.components.checkpoints.checkpoint import Checkpoint
-from titanrun.components.checkpoints.quantization import quantization_of
 from titanrun.components.tokenizers.chat_template import rendered
 from titanrun.components.tokenizers.tokenizer import Tokenizer
 from titanrun.config.problems import ProblemsFound, fail
 from titanrun.config.render import render_text
-from titanrun.distributed.device import find_device
-from titanrun.distributed.meta_device import allocate, on_meta_device
 from titanrun.models.shared.config import decided
-from titanrun.models.shared.family import family_module
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.resolve import read_resolved
+from titanrun.recipe.resolve import read_resolved_text
 from titanrun.training.generator import Continuation, generate
 from titanrun.training.sampling import Sampling
-from titanrun.worker.checkpoint import good_weights
 from titanrun.worker.failures import failure_of
-from titanrun.worker.weights import GENERATION_FILE, read_plain
+from titanrun.worker.loaded_model import end_ids, model_with_weights
 
 Job = Mapping[str, Any]
 
@@ -49,13 +39,13 @@ def main() -> int:
 
 def answer(job: Job) -> None:
     """Prints what follows each prompt."""
-    recipe = recipe_in(job["resolved"])
+    recipe = read_resolved_text(job["resolved"])
     assert recipe.tokenizer != "auto"
     if recipe.tokenizer is None:
         raise fail("data", "the run has no tokenizer: it was trained on token ids", help="name a Hugging Face export that has one")
     tokenizer: Tokenizer = recipe.tokenizer.builder()(recipe.tokenizer)
     prompts = [encoded(text, tokenizer, recipe, job) for text in job["prompt"]]
-    model = model_with_weights(recipe, job, row_length=max(map(len, prompts)) + job["max_new_tokens"])
+    model = model_for(recipe, job, row_length=max(map(len, prompts)) + job["max_new_tokens"])
     sampling = Sampling(job["temperature"], job["top_k"], job["top_p"], job["seed"])
     found = generate(
         model,
@@ -69,14 +59,6 @@ def answer(job: Job) -> None:
         show(prompt, continuation, tokenizer, job)
 
 
-def recipe_in(text: str) -> Recipe:
-    """The recipe that a resolved text holds."""
-    with tempfile.TemporaryDirectory() as name:
-        file = Path(name) / "resolved.yaml"
-        file.write_text(text, encoding="utf-8")
-        return read_resolved(file)
-
-
 def encoded(text: str, tokenizer: Tokenizer, recipe: Recipe, job: Job) -> list[int]:
     """The ids of a prompt. Raises a problem where there are none."""
     if job["chat"]:
@@ -87,8 +69,8 @@ def encoded(text: str, tokenizer: Tokenizer, recipe: Recipe, job: Job) -> list[i
     return ids
 
 
-def model_with_weights(recipe: Recipe, job: Job, *, row_length: int) -> torch.nn.Module:
-    """The model in evaluation mode, in fp32 on a CPU and in bf16 on an accelerator."""
+def model_for(recipe: Recipe, job: Job, *, row_length: int) -> torch.nn.Module:
+    """The model, for rows of so many tokens. Raises a problem where it cannot generate, or not so much."""
     if "text generation" in recipe.model.lacks:
         help = "export the checkpoint, and let transformers generate: titanrun checkpoint export"
         raise fail("usage", f"titanrun does not generate with a {recipe.model.name} model", help=help)
@@ -96,34 +78,7 @@ def model_with_weights(recipe: Recipe, job: Job, *, row_length: int) -> torch.nn
     if row_length > longest:
         message = f"the longest prompt and --max-new-tokens are {row_length} tokens, and the model's rows have {longest} at most"
         raise fail("usage", message, help="ask for fewer new tokens")
-    device = find_device(recipe.device)
-    with on_meta_device():
-        model: torch.nn.Module = recipe.model.builder()(recipe.model, seq_len=row_length)
-    model.to(torch.float32 if device.type == "cpu" else torch.bfloat16)
-    allocate(model, device)
-    model.init_weights()  # type: ignore[operator]
-    model.load_state_dict(weights(recipe, job))
-    return model.eval()
-
-
-def weights(recipe: Recipe, job: Job) -> dict[str, Tensor]:
-    """The weights by the model's names, from a checkpoint or a Hugging Face folder."""
-    if "checkpoint" in job:
-        return good_weights(Checkpoint(place(job["checkpoint"])))
-    folder = place(job["huggingface"])
-    plain = read_plain(folder, is_quantized=quantization_of(folder) is not None)
-    own: dict[str, Tensor] = family_module(type(recipe.model), "huggingface").from_huggingface(recipe.model, plain)
-    return own
-
-
-def end_ids(tokenizer: Tokenizer, job: Job) -> frozenset[int]:
-    """The tokens that end a text: the tokenizer's, and those of a Hugging Face folder's generation_config.json."""
-    found = set() if tokenizer.eos_id is None else {tokenizer.eos_id}
-    file = Path(job.get("huggingface", "")) / GENERATION_FILE
-    if "huggingface" in job and file.is_file():
-        named = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
-        found |= set(named if isinstance(named, list) else [] if named is None else [named])
-    return frozenset(found)
+    return model_with_weights(recipe, job, row_length=row_length)
 
 
 def show(prompt: str, continuation: Continuation, tokenizer: Tokenizer, job: Job) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from titanrun.components.data.chat_layouts import LAYOUTS, Message
 from titanrun.components.data.config import ChatDatasetConfig, TinyChatDatasetConfig
 from titanrun.components.data.index import Contents, TokenIndex, open_contents
 from titanrun.components.data.packing import PACKINGS, Members
@@ -27,11 +28,11 @@ log = logging.getLogger(__name__)
 
 SUFFIXES = (".jsonl", ".parquet", ".csv")
 READER = "titanrun.components.data.conversations"
-"""Imported only when an index is built, since it takes more than a second to import."""
+"""This and RECORDS are imported only when files are read, since they take more than a second to import."""
 CODES, BEGINS, COUNTS = 4, 2, 1
 """A token of the index is its id times 4, plus 2 where it begins a conversation, plus 1 where it counts as a label."""
 BLOCK = 2**24
-TINY = Path(__file__).parents[2] / "assets" / "tiny_chat"
+RECORDS = "titanrun.components.data.records"
 
 
 class ChatRows:
@@ -92,8 +93,14 @@ def chat_rows(config: ChatDatasetConfig, *, tokenizer: Tokenizer, row_length: in
 
 def tiny_chat_rows(config: TinyChatDatasetConfig, *, tokenizer: Tokenizer, row_length: int, cache_folder: Path) -> Rows:
     """The conversations that ship with titanrun."""
-    chat = ChatDatasetConfig(path=str(TINY / f"{config.split}.jsonl"), packing=config.packing)
-    return chat_rows(chat, tokenizer=tokenizer, row_length=row_length, cache_folder=cache_folder)
+    return chat_rows(config.as_chat(), tokenizer=tokenizer, row_length=row_length, cache_folder=cache_folder)
+
+
+def conversations_in(config: ChatDatasetConfig, *, scratch: Path) -> Iterator[list[Message]]:
+    """The conversations in the files that `path` names, in their order."""
+    records = import_module(RECORDS).read_records(find_files(config.path, SUFFIXES), scratch=scratch)
+    for place, record in records:
+        yield LAYOUTS[config.layout](record, config.columns(), place)
 
 
 def open_conversations(config: ChatDatasetConfig, files: list[Path], *, tokenizer: Tokenizer, cache_folder: Path) -> TokenIndex:

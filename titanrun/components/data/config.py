@@ -1,5 +1,6 @@
 """The dataset slot and its choices."""
 
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from titanrun.components.data.chat_layouts import Columns
@@ -7,6 +8,7 @@ from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.fields import numerics, performance
 from titanrun.config.types import NonNegativeInt, PositiveInt, Text
 
+TINY_CHAT = Path(__file__).parents[2] / "assets" / "tiny_chat"
 LOADER_PROCESSES = "data loading in processes of its own"
 
 
@@ -65,6 +67,10 @@ class ConversationsConfig(DatasetConfig):
     packing: Literal["best_fit"] | None = numerics(None)
     """best_fit: as many conversations in a row as fit, none of which sees another; null: each in a row of its own."""
 
+    def as_chat(self) -> "ChatDatasetConfig":
+        """Which files hold the conversations, and how they are read."""
+        raise TypeError(f"{type(self).__name__} does not say where its conversations are")
+
 
 class ChatDatasetConfig(ConversationsConfig):
     """Local conversations: jsonl, parquet or csv files, put into words by a chat template and tokenised once into the run directory."""
@@ -89,6 +95,10 @@ class ChatDatasetConfig(ConversationsConfig):
     too_long: Literal["drop", "cut", "refuse"] = numerics("drop")
     """What becomes of conversations longer than a row: left out, cut at its end, or the run does not start. How many is logged."""
 
+    def as_chat(self) -> "ChatDatasetConfig":
+        """This very config."""
+        return self
+
     def columns(self) -> Columns:
         """The columns that records are read from."""
         listed = "conversations" if self.layout == "sharegpt" else "messages"
@@ -102,6 +112,10 @@ class TinyChatDatasetConfig(ConversationsConfig):
     builds: ClassVar = "titanrun.components.data.chat:tiny_chat_rows"
     split: Literal["train", "held_out"] = numerics("train")
     """Which part; held_out shares no answer with train."""
+
+    def as_chat(self) -> ChatDatasetConfig:
+        """The files that ship."""
+        return ChatDatasetConfig(path=str(TINY_CHAT / f"{self.split}.jsonl"), packing=self.packing)
 
 
 class DataLoaderConfig(Config):
