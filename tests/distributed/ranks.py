@@ -155,12 +155,12 @@ def run_rank(resolved: Path, place: Place, meeting: socket.socket | None, look: 
 
 def keep_gradients(trainer: Trainer, path: Path) -> None:
     """Writes the whole gradients of the first step, before they are clipped, into a file."""
-    engine, step = trainer.engine, trainer.engine.optim_step
+    engine, norm = trainer.engine, trainer.engine._norm
 
-    def noting(**options: float) -> object:
+    def noting(parameters: Sequence[Tensor]) -> Tensor:
+        found = norm(parameters)
         if not path.exists():
-            found = {name: gathered(weight.grad) for name, weight in engine.model.named_parameters() if weight.grad is not None}
-            torch.save(found, path)
-        return step(**options)
+            torch.save({name: gathered(weight.grad) for name, weight in engine.model.named_parameters() if weight.grad is not None}, path)
+        return found
 
-    engine.optim_step = noting  # type: ignore[method-assign]
+    engine._norm = noting  # type: ignore[method-assign]

@@ -17,6 +17,7 @@ PIPELINE = ("parallelism.pipeline_parallel_degree=2",)
 V_SHAPED = (*PIPELINE, "parallelism.pipeline_parallel_schedule=ZBVZeroBubble")
 EP2 = (*EXPERTS, "parallelism.expert_parallel_degree=2")
 ETP2 = (*EP2, "parallelism.tensor_parallel_degree=2", "parallelism.expert_tensor_parallel_degree=2")
+TIED = ("model.tie_word_embeddings=true",)
 TENSOR = ("parallelism.tensor_parallel_degree=2",)
 REPLICATED = ("parallelism.data_parallel_replicate_degree=2",)
 CONTEXT = ("parallelism.context_parallel_degree=2",)
@@ -53,6 +54,9 @@ def tensors(trainer: Trainer) -> dict[str, Tensor]:
         pytest.param((1, EXPERTS), (2, EP2), marks=pytest.mark.slow),
         pytest.param((4, EP2), (2, EXPERTS), marks=pytest.mark.slow),
         pytest.param((4, ETP2), (1, EXPERTS), marks=pytest.mark.slow),
+        pytest.param((4, (*TIED, *PIPELINE)), (1, TIED), marks=pytest.mark.slow),
+        pytest.param((1, TIED), (2, (*TIED, *PIPELINE)), marks=pytest.mark.slow),
+        pytest.param((2, (*TIED, *PIPELINE)), (4, (*TIED, *V_SHAPED)), marks=pytest.mark.slow),
     ],
     ids=[
         "fsdp2-alone",
@@ -70,6 +74,9 @@ def tensors(trainer: Trainer) -> dict[str, Tensor]:
         "alone-ep2",
         "efsdp2_ep2-fsdp2",
         "ep2_etp2-alone",
+        "tied_fsdp2_pp2-alone",
+        "tied_alone-pp2",
+        "tied_pp2-fsdp2_pp2",
     ],
 )
 def test_a_run_goes_on_in_another_layout(tmp_path: Path, first: tuple[int, Sequence[str]], then: tuple[int, Sequence[str]]) -> None:

@@ -25,6 +25,8 @@ TRANSFORMERS = "model={{name: transformers, path: {}}}"
 MISTRAL, GPT2, MIXTRAL = (
     [TRANSFORMERS.format(Path(__file__).parents[1] / f"models/transformers/{name}.json")] for name in ("mistral", "gpt2", "mixtral")
 )
+TIED, SIX_LAYERS = "model.tie_word_embeddings=true", "model.n_layers=6"
+HEAD_ALONE = "parallelism.module_fqns_per_model_part=[[tok_embeddings, layers.0, layers.1, layers.2, layers.3, norm], [output]]"
 UNTIED = "model.tie_word_embeddings=false"
 ODD = "model.vocab_size=2049"
 COMPILED = ["compile={enable: true, backend: aot_eager}"]
@@ -65,6 +67,16 @@ LLAMA4_SIZES = (
     "dim: 32, n_layers: 4, n_heads: 4, n_kv_heads: 2, feed_forward: {hidden_dim: 96}, moe: {num_experts: 4, top_k: 2, hidden_dim: 64}"
 )
 LLAMA4 = (f"model={{name: llama4, flavor: debugmodel_irope, {LLAMA4_SIZES}, {LLAMA4_PATTERN}}}", LARGE_EPS)
+# every ingredient that no other family has, beside those that some have
+INGREDIENTS = (
+    "norm: layer, post_norms: true, logit_soft_cap: 20, rope: {pattern: [rope, rope, none]}, feed_forward: {hidden_dim: 96, bias: true}, "
+    "attention: {qk_norm: true, bias: all, sinks: true, window: 16, window_pattern: [window, full], soft_cap: 10}, "
+    "hidden_pattern: [dense, experts], moe: {num_experts: 4, top_k: 2, hidden_dim: 64, num_shared_experts: 1, swiglu_limit: 7}"
+)
+DECODER = (
+    f"model={{name: decoder, flavor: debugmodel, dim: 64, n_layers: 4, n_heads: 4, n_kv_heads: 2, head_dim: 16, {INGREDIENTS}}}",
+    LARGE_EPS,
+)
 # documents of the tiny corpus are about a hundred tokens long
 FLEX = ("model.flavor=debugmodel_flex_attn",)
 VARLEN = ("model.flavor=debugmodel_varlen_attn",)
@@ -76,6 +88,7 @@ def pipeline(ranks: int, schedule: str = "1F1B", **settings: object) -> list[str
     return [f"parallelism.pipeline_parallel_degree={ranks}", f"parallelism.pipeline_parallel_schedule={schedule}", *more]
 
 
+THREE_OF_SIX = [*pipeline(3, "Interleaved1F1B"), *FOUR_STAGES]
 LAYOUTS = [
     case("fsdp2", nproc=2),
     case("fsdp4", nproc=4, slow=True),
@@ -113,6 +126,15 @@ LAYOUTS = [
     case("fsdp2_mistral_offload", nproc=2, overrides=["training.enable_cpu_offload=true"], base=MISTRAL, slow=True),
     case("fsdp2_mixtral", nproc=2, base=MIXTRAL, slow=True),
     case("ddp2_mixtral", nproc=2, overrides=[DDP2], base=MIXTRAL, slow=True),
+    case("tp2_decoder", nproc=2, overrides=[TP2], base=DECODER, slow=True),
+    case("tp2_whole_stream_decoder", nproc=2, overrides=[TP2, WHOLE_STREAM], base=DECODER, slow=True),
+    case("cp2_decoder", nproc=2, overrides=[CP2], base=DECODER, slow=True),
+    case("cp2_alltoall_decoder", nproc=2, overrides=[CP2, BY_HEADS], base=DECODER, slow=True),
+    case("pp2_decoder", nproc=2, overrides=pipeline(2), base=DECODER, slow=True),
+    case(
+        "fsdp2_ep2_compiled_recomputed_decoder", nproc=2, overrides=[*COMPILED, EP2, "activation_checkpoint=full"], base=DECODER, slow=True
+    ),
+    case("fsdp2_tp2_ep2_etp2_decoder", nproc=4, overrides=[TP2, EP2, ETP2], base=DECODER, slow=True),
     case("fsdp3_uneven", nproc=3, base=["training.global_batch_size=6"], slow=True),
     case("fsdp2_tied", nproc=2, base=["model.tie_word_embeddings=true"], slow=True),
     case("fsdp2_unclipped", nproc=2, base=["training.max_norm=null"], slow=True),
@@ -193,6 +215,17 @@ LAYOUTS = [
     ),
     case("pp2_zbv_recompute", nproc=2, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES, "activation_checkpoint=full"], slow=True),
     case("pp2_qwen3", nproc=2, overrides=pipeline(2), base=[QWEN3, UNTIED], slow=True),
+    case("pp2_tied", nproc=2, overrides=pipeline(2), base=[TIED]),
+    case("pp2_tied_zbv", nproc=2, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES], base=[TIED], slow=True),
+    case("fsdp2_pp2_tied_odd", nproc=4, overrides=pipeline(2), base=[TIED, ODD], slow=True),
+    case("fsdp2_pp2_tied_odd_zbv", nproc=4, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES], base=[TIED, ODD], slow=True),
+    case("fsdp2_pp2_tied_offload", nproc=4, overrides=[*pipeline(2), "training.enable_cpu_offload=true"], base=[TIED], slow=True),
+    case("ddp2_pp2_tied_dualpipev", nproc=4, overrides=[*pipeline(2, "DualPipeV"), *FOUR_STAGES, DDP2], base=[TIED], slow=True),
+    case("tp2_pp2_tied_odd", nproc=4, overrides=[*pipeline(2), TP2], base=[TIED, ODD], slow=True),
+    case("fsdp2_tp2_pp2_tied_zbv", nproc=8, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES, TP2], base=[TIED], slow=True),
+    case("pp3_tied_looped_muon", nproc=3, overrides=THREE_OF_SIX, base=[TIED, SIX_LAYERS, OPTIMIZERS["muon"]], slow=True),
+    case("pp2_tied_head_alone", nproc=2, overrides=[*pipeline(2), HEAD_ALONE], base=[TIED], slow=True),
+    case("pp2_qwen3_tied", nproc=2, overrides=pipeline(2), base=[QWEN3], slow=True),
     case("pp2_custom_csv", nproc=2, overrides=[*pipeline(2, schedule_csv=ORDER), *FOUR_STAGES], slow=True),
     case("fsdp2_pp2_custom_csv", nproc=4, overrides=[*pipeline(2, schedule_csv=ORDER), *FOUR_STAGES], slow=True),
     case("tp2_pp2", nproc=4, overrides=[*pipeline(2), TP2], slow=True),

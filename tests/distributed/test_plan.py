@@ -46,6 +46,7 @@ LAYOUTS: list[Any] = [
     pytest.param(4, [], id="fsdp4", marks=SLOW),
     pytest.param(4, [REPLICAS], id="hsdp2x2", marks=SLOW),
     pytest.param(4, [TP2], id="fsdp2_tp2", marks=SLOW),
+    pytest.param(2, [PP2, "model.tie_word_embeddings=true"], id="pp2_tied", marks=SLOW),
 ]
 
 DOCUMENTED = re.findall(

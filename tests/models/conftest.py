@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from titanrun.models.decoder.config import IngredientsConfig
 from titanrun.models.deepseek_v3.config import DeepseekV3Config
 from titanrun.models.gpt_oss.config import GptOssConfig
 from titanrun.models.llama3.config import Llama3Config
@@ -27,6 +28,7 @@ TINY_LLAMA4 = {
     "feed_forward": {"hidden_dim": 96},
     "moe": {"num_experts": 8, "top_k": 1, "hidden_dim": 48},
 }
+TINY_DECODER = {**TINY_LLAMA3, "n_kv_heads": 2, "head_dim": 16, "feed_forward": {"hidden_dim": 96}}
 TINY_QWEN3 = {**TINY_LLAMA3, "n_kv_heads": 2, "head_dim": 16, "feed_forward": {"hidden_dim": 128}}
 TINY_GPT_OSS = {
     **TINY_LLAMA3,
@@ -57,6 +59,11 @@ def maker(family: type[ModelConfig], tiny: dict[str, Any]) -> Callable[..., Any]
         return family.model_validate(spell_out(family.model_validate(written)))
 
     return make
+
+
+@pytest.fixture
+def decoder() -> Callable[..., IngredientsConfig]:
+    return maker(IngredientsConfig, TINY_DECODER)
 
 
 @pytest.fixture

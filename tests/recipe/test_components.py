@@ -8,6 +8,7 @@ import pytest
 
 from titanrun.config import registry
 from titanrun.config.base import ComponentConfig, Config
+from titanrun.config.describe import example_of
 from titanrun.config.docs import class_doc, field_docs
 from titanrun.config.fields import setting_of
 from titanrun.config.shape import bare, is_slot, item_type
@@ -34,15 +35,16 @@ def all_choices() -> list[type[ComponentConfig]]:
     return [choice for topic in topics() if topic.is_slot for choice in registry.choices(topic.config).values()]
 
 
-def all_configs(config: type[Config] = Recipe) -> Iterator[type[Config]]:
+def all_configs(config: type[Config] = Recipe, above: frozenset[type[Config]] = frozenset()) -> Iterator[type[Config]]:
     yield config
     for field in config.model_fields.values():
         for annotation in (bare(field.annotation), item_type(field.annotation)):
             if is_slot(annotation):
                 for choice in registry.choices(annotation).values():
-                    yield from all_configs(choice)
+                    if choice not in above:
+                        yield from all_configs(choice, above | {config})
             elif isinstance(annotation, type) and issubclass(annotation, Config):
-                yield from all_configs(annotation)
+                yield from all_configs(annotation, above | {config})
 
 
 @pytest.mark.parametrize("choice", all_choices(), ids=lambda choice: choice.__name__)
@@ -73,5 +75,5 @@ def test_every_field_declares_what_a_change_means_and_is_documented(config: type
 
 @pytest.mark.parametrize("choice", all_choices(), ids=lambda choice: choice.__name__)
 def test_the_defaults_of_every_choice_validate(choice: type[ComponentConfig]) -> None:
-    required = {name: "x" for name, field in choice.model_fields.items() if field.is_required()}
+    required = {name: example_of(field) for name, field in choice.model_fields.items() if field.is_required() and name != "name"}
     assert choice.model_validate(required).builder() is registry.implementation(choice)

@@ -29,7 +29,8 @@ def test_attention_that_does_not_cross_documents_trains_alike_with_every_back_en
 
 
 @pytest.mark.parametrize(
-    ("family", "backend"), [*product(("llama3", "llama4", "qwen3", "deepseek_v3"), BACKENDS), ("gpt_oss", "sdpa"), ("gpt_oss", "flex")]
+    ("family", "backend"),
+    [*product(("llama3", "llama4", "qwen3", "deepseek_v3", "decoder"), BACKENDS), ("gpt_oss", "sdpa"), ("gpt_oss", "flex")],
 )
 def test_the_model_has_the_attention_that_the_recipe_names(family, backend, tmp_path):
     recipe = recipe_of(tmp_path, family, f"model.attention.backend={backend}", "model.attention.mask=block_causal")
@@ -52,7 +53,7 @@ def test_end_tokens_tell_documents_apart_where_the_data_has_no_positions(tmp_pat
     assert build_marking(causal, tokenizer)(batch).documents is None
 
 
-@pytest.mark.parametrize("family", ["llama3", "llama4", "qwen3", "deepseek_v3", "gpt_oss"])
+@pytest.mark.parametrize("family", ["llama3", "llama4", "qwen3", "deepseek_v3", "gpt_oss", "decoder"])
 @pytest.mark.parametrize("source", ["positions", "null"])
 def test_documents_that_nothing_tells_apart_are_refused(source, family, tmp_path):
     with pytest.raises(ProblemsFound) as found:

@@ -169,3 +169,21 @@ def sum_gradients(module: FSDPModule) -> None:
     module.set_gradient_divide_factor(1.0)
     # gloo has no operation that multiplies while it sums
     module.set_force_sum_reduction_for_comms(True)
+
+
+def share_padded(first: nn.Module, second: nn.Module) -> None:
+    """Lets two modules of different groups, whose weight is one parameter, keep one memory of their shard of it.
+
+    To be called between the allocation and the first pass. FSDP pads a shard that is shorter than others', and each group by itself: the
+    group that comes last would move the parameter into memory of its own.
+    """
+    own, other = shard_of(first), shard_of(second)
+    own.reset_sharded_param()
+    other.sharded_param, other._sharded_param_data = own.sharded_param, own._sharded_param_data
+    other.reset_sharded_param()
+
+
+def shard_of(module: nn.Module) -> Any:
+    """What FSDP knows of the shard of a module's weight."""
+    groups = cast(Any, module)._get_fsdp_state()._fsdp_param_groups
+    return next(held for group in groups for held in group.fsdp_params if held._module_info.module is module)

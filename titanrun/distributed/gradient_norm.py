@@ -41,6 +41,8 @@ def gradient_norm(gradients: Sequence[Tensor], *, device: torch.device | None = 
 def part_norms(gradients: Sequence[Tensor], *, device: torch.device | None = None) -> list[PartNorm]:
     """The norm of each gradient's part, without those of other ranks."""
     wholes = [gathered(gradient) if is_summed_coarsely(gradient, device) else gradient for gradient in gradients]
+    if not wholes:
+        return []
     norms = torch._foreach_norm([own_part(whole) for whole in wholes], 2.0, dtype=torch.float32)
     return [PartNorm(norm, split_over(whole)) for norm, whole in zip(norms, wholes, strict=True)]
 
@@ -56,7 +58,8 @@ def total_norm(parts: Sequence[PartNorm], *, device: torch.device | None = None,
     if pipeline is None and list(norms) == [()]:
         return together(norms[()])
     squares = [summed(together(found).square().to(device), groups[names]) for names, found in norms.items()]
-    return summed(torch.stack(squares).sum(), [] if pipeline is None else [pipeline]).sqrt()
+    total = torch.stack(squares).sum() if squares else torch.zeros((), device=device)
+    return summed(total, [] if pipeline is None else [pipeline]).sqrt()
 
 
 def is_summed_coarsely(gradient: Tensor, device: torch.device | None) -> bool:

@@ -20,6 +20,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleSingle, _Pipe
 from titanrun.distributed.schedule_file import read_schedule, stages_held
 from titanrun.distributed.shards import own_part
 from titanrun.distributed.stages import SCHEDULES, PipelinePlan, stages_of_rank
+from titanrun.distributed.tied_ends import ENDS, are_tied
 
 T = TypeVar("T")
 LossOf = Callable[[Tensor, int], Tensor]
@@ -38,10 +39,13 @@ def cut(model: nn.Module, plan: PipelinePlan, *, rank: int, ranks: int) -> dict[
     """Takes what other ranks hold out of the model. Gives this rank's stages: views of what is left, which share its parts.
 
     Whatever is done to the model (split over ranks, recomputed, compiled, allocated, filled with weights) is done to its stages.
-    They have hooks of their own, and FSDP of their own.
+    They have hooks of their own, and FSDP of their own. Who holds one of two parts that share a matrix keeps the other one too, outside
+    its stages: so the matrix has the names, the first numbers and the optimizer state that it has in the whole model.
     """
     own = stages_held(read_schedule(Path(plan.file)), rank) if plan.file is not None else named_stages(plan, rank, ranks)
-    keep_modules(model, {name for stage in own for name in plan.stages[stage]})
+    kept = {name for stage in own for name in plan.stages[stage]}
+    shared = set(ENDS) if are_tied(model) else set()
+    keep_modules(model, kept | shared if kept & shared else kept)
     return {stage: view(model, plan.stages[stage]) for stage in own}
 
 

@@ -73,8 +73,11 @@ def from_all_stages(tensors: Mapping[str, Tensor], group: ProcessGroup, *, devic
     """Each tensor that any rank of `group` holds, whole, on all of them: one at a time, and all must read to the end."""
     held: list[Any] = [None] * group.size()
     dist.all_gather_object(held, [(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()], group=group)
+    given: set[str] = set()
     for rank, described in enumerate(held):
-        for name, shape, dtype in described:
+        # the ends of a pipeline may hold the same matrix
+        for name, shape, dtype in [entry for entry in described if entry[0] not in given]:
+            given.add(name)
             is_mine = rank == group.rank()
             whole = gathered(tensors[name]).to(device).contiguous() if is_mine else torch.empty(shape, dtype=dtype, device=device)
             dist.broadcast(whole, group=group, group_src=rank)

@@ -27,6 +27,8 @@ class Role(Enum):
     """Rows of the vocabulary; from token ids to the stream."""
     STREAM_NORM = auto()
     """Whole weights; from stream to stream."""
+    SUMMAND_NORM = auto()
+    """Whole weights; normalises what is added to the stream then."""
     READS_STREAM = auto()
     """What it is called with is gathered from the stream once, for all the matrices in it; weights of its own, beside these, have a
     number for each attention head, and each rank has those of its heads."""
@@ -144,6 +146,7 @@ def styles_of(how: TensorParallel) -> dict[Role, ParallelStyle]:
     return {
         Role.EMBEDDING: AwaitedRows(input_layouts=Replicate(), output_layouts=stream),
         Role.STREAM_NORM: SequenceParallel() if how.sequence else Placed(Replicate()),
+        Role.SUMMAND_NORM: SequenceParallel(use_local_output=True) if how.sequence else Placed(Replicate()),
         Role.READS_STREAM: ReadsStream(stream),
         Role.COLUMNS: ColwiseParallel(),
         Role.ROWS: RowwiseParallel(output_layouts=stream),

@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 MODEL_FAMILIES = {
-    family: f"titanrun.models.{family}.config" for family in ("llama3", "llama4", "qwen3", "deepseek_v3", "gpt_oss", "transformers")
+    family: f"titanrun.models.{family}.config"
+    for family in ("llama3", "llama4", "qwen3", "deepseek_v3", "gpt_oss", "decoder", "transformers")
 }
 RULE_MODULES = (
     "titanrun.recipe.rules.not_built",
     "titanrun.recipe.rules.ranks",
     "titanrun.recipe.rules.rows",
+    "titanrun.recipe.rules.sources",
     "titanrun.recipe.rules.tensor_parallel",
     "titanrun.recipe.rules.context_parallel",
     "titanrun.recipe.rules.pipeline",

@@ -23,6 +23,7 @@ from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.precision import Precision
 from titanrun.distributed.rows import RowSharing
 from titanrun.distributed.shards import finished_gradients, from_all_stages, gathered, plain
+from titanrun.distributed.tied_ends import TiedEnds
 from titanrun.distributed.vocabulary import label_logprobs, token_entropy
 from titanrun.training.early_steps import EarlySteps
 from titanrun.training.passes import Loss, Passes, WholeModel
@@ -88,11 +89,11 @@ class Engine:
         rows: RowSharing | None = None,
         marking: Marking = unmarked,
         early: EarlySteps | None = None,
+        tied: TiedEnds | None = None,
     ) -> None:
-        self.model = model
-        self.optimizer, self.schedule = optimizer, schedule
+        self.model, self.optimizer, self.schedule = model, optimizer, schedule
         self.passes = WholeModel(model, loss, precision, device) if passes is None else passes
-        self.device, self.max_norm, self.early = device, max_norm, early
+        self.device, self.max_norm, self.early, self.tied = device, max_norm, early, tied
         self.meshes, self.rows, self.marking = meshes, rows, marking
         self.steps_done, self._holds_gradients = 0, False
         self._listeners: list[Callable[[], None]] = []
@@ -154,7 +155,8 @@ class Engine:
         """L2 norm of the step's gradients, over all ranks."""
         if self.early is not None:
             return self.early.take_norm()
-        return gradient_norm(finished_gradients(parameters), device=self.device, pipeline=self._group("pp"))
+        gradients = finished_gradients(parameters) if self.tied is None else self.tied.finished_gradients(parameters)
+        return gradient_norm(gradients, device=self.device, pipeline=self._group("pp"))
 
     def _set_rates(self, lr: float | None) -> None:
         """Gives each group this step's learning rate; without one peak x schedule."""

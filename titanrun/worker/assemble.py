@@ -69,6 +69,7 @@ def assembled(
         announce(recipe, job, device, meshes, rows=data.rows.row_count)
         with (
             torch.autograd.set_detect_anomaly(recipe.debug.detect_anomaly),
+            closing(data),
             closing(checkpoints),
             closing(build_metric_log(recipe, job, first_step=state.step)) as metrics,
             # ranks that are done wait for the first one's files
@@ -130,6 +131,12 @@ class Data:
     rows: RowLoader
     validator: Validator | None
     marking: Marking
+
+    def close(self) -> None:
+        """End the processes that read rows ahead."""
+        self.rows.close()
+        if self.validator is not None:
+            self.validator.close()
 
 
 def build_data(recipe: Recipe, job: Job, share: Share) -> Data:

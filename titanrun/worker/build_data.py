@@ -62,6 +62,7 @@ def build_loader(recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path, sha
             dp_rank=share.index,
             dp_size=share.count,
             place=path,
+            processes=training.dataloader,
         )
 
 

@@ -22,6 +22,7 @@ from titanrun.distributed.precision import Precision
 from titanrun.distributed.rows import RowSharing
 from titanrun.distributed.seeds import WeightGenerator
 from titanrun.distributed.stages import PipelinePlan, overlaps_passes, plan_pipeline
+from titanrun.distributed.tied_ends import TiedEnds, are_tied, tie_as_laid_out
 from titanrun.models.shared.attention import BACKENDS
 from titanrun.models.shared.family import family_module
 from titanrun.models.shared.moe_balance import ExpertBalance, moe_layers
@@ -72,6 +73,7 @@ def lay_out(recipe: Recipe, model: nn.Module, *, meshes: Meshes | None, precisio
     The order matters: a pipeline rank lets go of what others hold; activation checkpointing wraps what is split over ranks, and data
     parallelism what is checkpointed, so that a recomputed layer finds its weights gathered.
     """
+    is_tied = are_tied(model)
     stages = cut_into_stages(recipe, model, meshes)
     split_over_expert_ranks(model, meshes)
     split_over_tensor_ranks(recipe, model, meshes)
@@ -90,6 +92,8 @@ def lay_out(recipe: Recipe, model: nn.Module, *, meshes: Meshes | None, precisio
     )
     parts = [model] if stages is None else stages.values()
     are_shared = [fsdp.share_over_ranks(part, data_parallel, meshes, experts=experts_of(part)) for part in parts]
+    if is_tied and stages is not None:
+        tie_as_laid_out(model, stages)
     return Layout(precision.without_autocast if all(are_shared) else precision, stages, rows)
 
 
@@ -113,7 +117,8 @@ def refuse_frozen_stages(model: nn.Module, plan: PipelinePlan) -> None:
     """Raises a problem where a stage has nothing to train: gradients begin and end nowhere on it."""
     for number, names in enumerate(plan.stages):
         prefixes = tuple(f"{name}." for name in names)
-        if not any(name.startswith(prefixes) for name, _ in trained(model)):
+        # a matrix that embedding and head share is listed under both
+        if not any(held.requires_grad for name, held in model.named_parameters(remove_duplicate=False) if name.startswith(prefixes)):
             message = f"everything in pipeline stage {number} ({', '.join(names)}) is frozen, and each stage must train something"
             help = "let target_modules name modules of every stage, or use fewer stages"
             raise fail("conflict", message, path=("parallelism", "pipeline_parallel_degree"), help=help)
@@ -224,6 +229,7 @@ def build_engine(
         ExpertBalance(moe_layers(model), **over_ranks(meshes), moves=lora_of(recipe) is None).watch(optimizer, record)
     schedule = recipe.lr_scheduler.builder()(recipe.lr_scheduler)
     loss = build_loss(recipe)
+    tied = tied_ends(recipe, model, layout, meshes)
     steps_early = getattr(recipe.optimizer, "early_step_in_backward", False)
     return Engine(
         model,
@@ -236,9 +242,29 @@ def build_engine(
         meshes=meshes,
         rows=layout.rows,
         early=EarlySteps(optimizer, device=device) if steps_early else None,
+        tied=tied,
         marking=marking,
         passes=None if layout.stages is None else pipeline_passes(recipe, layout, loss, device=device, meshes=meshes),
     )
+
+
+def tied_ends(recipe: Recipe, model: nn.Module, layout: Layout, meshes: Meshes | None) -> TiedEnds | None:
+    """This rank's copy of a matrix that the embedding and the output head of a pipeline share; None where it is alone with it.
+
+    Called when weights are allocated and before anybody asks for them.
+    """
+    group = None if meshes is None else meshes.group("pp")
+    if meshes is None or group is None or layout.stages is None or not are_tied(model):
+        return None
+    plan = plan_pipeline(recipe.parallelism, recipe.model.module_names())
+    holders = import_module("titanrun.distributed.pipeline").holders(plan, group.size())
+    first, last = holders[0], holders[-1]
+    if first != last:
+        copy = model.output.weight
+        return TiedEnds(copy, group, last if group.rank() == first else first, meshes.device, counts=group.rank() == first)
+    if meshes.degrees.fsdp > 1:
+        import_module("titanrun.distributed.fsdp").share_padded(model.tok_embeddings, model.output)
+    return None
 
 
 def over_ranks(meshes: Meshes | None) -> dict[str, Callable[[Tensor], Tensor]]:

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from titanrun.components.data.config import TextDatasetConfig
+from titanrun.components.data.records import READERS
 from titanrun.components.data.rows import Rows
 from titanrun.components.data.source_files import SUFFIXES, find_files
 from titanrun.components.data.text import text_rows
-from titanrun.components.data.text_files import READERS
 from titanrun.components.tokenizers.tokenizer import Tokenizer
 from titanrun.config.problems import Problem, ProblemsFound
 
@@ -146,8 +146,8 @@ def test_paths_without_data_are_refused(tmp_path: Path, tokenizer: Tokenizer) ->
     for path, told in (
         ("absent.txt", "there is no"),
         ("*.absent", "there is no"),
-        ("docs", "names no .jsonl, .parquet, .txt file; found: notes.md"),
-        ("docs/notes.md", "names no .jsonl, .parquet, .txt file; found: notes.md"),
+        ("docs", "names no .jsonl, .parquet, .csv, .arrow, .txt file; found: notes.md"),
+        ("docs/notes.md", "names no .jsonl, .parquet, .csv, .arrow, .txt file; found: notes.md"),
         ("empty.txt", "holds no documents"),
         ("blank.jsonl", "holds no documents"),
         ("a::b.txt", "has '::' in its name"),
@@ -157,7 +157,7 @@ def test_paths_without_data_are_refused(tmp_path: Path, tokenizer: Tokenizer) ->
 
 
 def test_every_ending_has_a_reader() -> None:
-    assert set(READERS) == set(SUFFIXES)
+    assert {*READERS, ".txt"} == set(SUFFIXES)
 
 
 def test_reading_is_silent_and_leaves_the_library_as_it_was(
@@ -196,4 +196,4 @@ def test_building_needs_no_network_and_leaves_nothing_elsewhere(tmp_path: Path) 
     done = subprocess.run([sys.executable, "-c", program], cwd=Path.cwd(), env=environment, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("3\n", "")
     assert not list(home.iterdir())
-    assert sorted(file.suffix for file in (tmp_path / "cache").iterdir()) == [".json", ".npy"]
+    assert sorted(file.suffix for file in (tmp_path / "cache").iterdir()) == [".json", ".json", ".npy"]

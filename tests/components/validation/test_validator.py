@@ -1,4 +1,6 @@
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -6,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from titanrun.components.data.batch import IGNORE, TokenBatch
+from titanrun.components.data.config import DataLoaderConfig
 from titanrun.components.validation.config import ValidationConfig
 from titanrun.components.validation.validator import Validator
 
@@ -85,3 +88,23 @@ def test_a_request_to_stop_breaks_it_off() -> None:
 def test_the_first_the_last_and_every_fifth_step_are_validated() -> None:
     due = [step for step in range(1, 13) if validator().is_due(step, is_last=step == 12)]
     assert due == [1, 5, 10, 12]
+
+
+class OpenedRows(FakeRows):
+    """Rows that note which process opens each of them."""
+
+    def __getitem__(self, index: int) -> NDArray[np.int64]:
+        with Path(self.fingerprint).open("a") as file:
+            print(os.getpid(), file=file)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(("stay", "ahead", "processes"), [(True, None, 2), (False, 1, 4)])
+def test_processes_read_the_same_rows_as_asked(stay: bool, ahead: int | None, processes: int, tmp_path: Path) -> None:
+    loading = DataLoaderConfig(num_workers=2, persistent_workers=stay, prefetch_factor=ahead)
+    config = ValidationConfig(enable=True, dataset="auto", local_batch_size=2, seq_len=3, freq=5, dataloader=loading)
+    measured = Validator(config, rows=OpenedRows(fingerprint=str(tmp_path / "readers")))
+    assert [measured.measure(mean_label) for _ in range(2)] == [validator().measure(mean_label)] * 2
+    measured.close()
+    readers = set((tmp_path / "readers").read_text().split())
+    assert len(readers) == processes and str(os.getpid()) not in readers

@@ -95,6 +95,14 @@ def test_a_stage_has_the_modules_that_the_recipe_names(laid_out):
     assert layout.stages() == [[layout.embedding, LAYER], [LAYER] * 3 + [layout.head]]
 
 
+def test_the_ends_of_a_pipeline_both_keep_a_matrix_they_share(laid_out):
+    asked = ["parallelism.pipeline_parallel_degree=2", "model.tie_word_embeddings=true"]
+    tied, untied = laid_out(*asked, ranks=2, pipeline=2), laid_out(*asked[:1], ranks=2, pipeline=2)
+    assert tied.stages() == [[tied.embedding, LAYER, LAYER], [tied.embedding, LAYER, LAYER, tied.head]]
+    sent = [next(entry.bytes for entry in traffic(layout) if entry.axis == "pp") for layout in (tied, untied)]
+    assert sent[0] - sent[1] == 200 * 4
+
+
 def test_one_process_gathers_nothing_and_sends_nothing(laid_out):
     layout = laid_out(ranks=1)
     assert "gathered weights" not in bytes_of(layout)

@@ -1,15 +1,18 @@
 """The dataset slot and its choices."""
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from string import Formatter
+from typing import ClassVar, Literal, Self
+
+from pydantic import model_validator
 
 from titanrun.components.data.chat_layouts import Columns
 from titanrun.config.base import ComponentConfig, Config
-from titanrun.config.fields import numerics, performance
-from titanrun.config.types import NonNegativeInt, PositiveInt, Text
+from titanrun.config.conflict import conflict
+from titanrun.config.fields import component, numerics, performance
+from titanrun.config.types import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, Text
 
 TINY_CHAT = Path(__file__).parents[2] / "assets" / "tiny_chat"
-LOADER_PROCESSES = "data loading in processes of its own"
 
 
 class DatasetConfig(ComponentConfig):
@@ -18,14 +21,20 @@ class DatasetConfig(ComponentConfig):
     slot: ClassVar = "dataset"
     is_slot: ClassVar = True
     name: str = numerics()
-    needs_tokenizer: ClassVar[bool] = True
-    restarts_positions: ClassVar[bool] = False
-    """Whether the positions of its rows start anew where a document begins."""
-
     shuffle: bool = numerics(True)
     """Whether the rows are dealt in a seeded random order, another one each epoch; false: in the given order."""
     repeat: bool = numerics(True)
     """Whether the data starts again when it runs out; false: the run ends there, with a last checkpoint."""
+
+    @property
+    def needs_tokenizer(self) -> bool:
+        """Whether it turns text into tokens."""
+        return True
+
+    @property
+    def restarts_positions(self) -> bool:
+        """Whether the positions of its rows start anew where a document begins."""
+        return False
 
 
 class TinyDatasetConfig(DatasetConfig):
@@ -37,15 +46,80 @@ class TinyDatasetConfig(DatasetConfig):
     """Which part of the corpus; validation takes held_out."""
 
 
-class TextDatasetConfig(DatasetConfig):
-    """Local text: jsonl, parquet or txt files, tokenised once into an index in the run directory."""
+class Filter(Config):
+    """Which records are read, by one column."""
+
+    column: Text = numerics(examples=["language"])
+    """Column that is looked at."""
+    one_of: tuple[Text, ...] = numerics((), examples=[["en", "de"]])
+    """Texts that it may hold; nothing here: any."""
+    at_least: float | None = numerics(None, examples=[0.5])
+    """Smallest number that it may hold; null: any."""
+    at_most: float | None = numerics(None, examples=[0.9])
+    """Largest number that it may hold; null: any."""
+    min_characters: NonNegativeInt | None = numerics(None, unit="characters", examples=[200])
+    """Shortest text that it may hold; null: any."""
+    max_characters: NonNegativeInt | None = numerics(None, unit="characters", examples=[100000])
+    """Longest text that it may hold; null: any."""
+
+
+class DocumentsConfig(DatasetConfig):
+    """Rows of documents out of records with columns."""
+
+    column: Text = numerics("text")
+    """Column that holds the text."""
+    format: Text | None = numerics(None, examples=["{title}\n\n{body}"])
+    """Text with columns in braces, where a document is made of several; null: the column alone."""
+    filters: tuple[Filter, ...] = numerics((), examples=[[{"column": "language", "one_of": ["en"]}]])
+    """Only records that pass all of these are read."""
+    max_documents: PositiveInt | None = numerics(None, unit="documents", examples=[10000])
+    """How many documents are read, the first ones that pass the filters; null: all."""
+    add_bos: bool = numerics(True)
+    """Whether each document begins with the tokenizer's begin-of-text token, if it has one."""
+    add_eos: bool = numerics(True)
+    """Whether each document ends with the tokenizer's end-of-text token, if it has one."""
+    packing: Literal["windows", "documents", "best_fit"] | None = numerics("windows")
+    """windows: documents run on across rows and are attended to across their ends; documents: they run on across rows, and none
+    sees another or is told from another; best_fit: as many whole documents in a row as fit, none of which sees another; null: each in a
+    row of its own."""
+    too_long: Literal["split", "drop", "cut", "refuse"] = numerics("split")
+    """What becomes of documents longer than a row where rows hold whole ones (best_fit, null): split into several, left out, cut at the
+    row's end, or the run does not start. How many is logged."""
+    bad_records: Literal["refuse", "skip"] = numerics("refuse")
+    """What becomes of records that cannot be read: the run does not start, or they are left out and counted."""
+    max_bad_share: Fraction = numerics(0.001)
+    """The largest share of all records that may be left out so."""
+
+    @property
+    def restarts_positions(self) -> bool:
+        """Whether the positions of its rows start anew where a document begins."""
+        return self.packing != "windows"
+
+    @model_validator(mode="after")
+    def _check_format(self) -> Self:
+        check_format(self.format)
+        return self
+
+
+def check_format(format: str | None) -> None:
+    """A format names at least one column, and each just so."""
+    if format is None:
+        return
+    try:
+        parsed = list(Formatter().parse(format))
+    except ValueError as error:
+        raise conflict(f"format cannot be read: {str(error).lower()}", "format", help="write a brace that is meant as such twice") from None
+    if any(name == "" or spec or conversion for _, name, spec, conversion in parsed) or not any(name for _, name, _, _ in parsed):
+        raise conflict("format must name columns in braces", "format", help="write it as in '{title}: {body}'")
+
+
+class TextDatasetConfig(DocumentsConfig):
+    """Local text: jsonl, parquet, csv, arrow or txt files, tokenised once into an index."""
 
     name: Literal["text"] = numerics("text")
     builds: ClassVar = "titanrun.components.data.text:text_rows"
     path: Text = numerics(examples=["data/*.jsonl"])
-    """A file, a folder or a glob; files are read in sorted order. A .txt file is one document."""
-    column: Text = numerics("text")
-    """Column that holds the text, in jsonl and parquet files."""
+    """A file, a folder or a glob; files are read in sorted order. A .txt file is one document, with the one column text."""
 
 
 class TokensDatasetConfig(DatasetConfig):
@@ -53,23 +127,31 @@ class TokensDatasetConfig(DatasetConfig):
 
     name: Literal["tokens"] = numerics("tokens")
     builds: ClassVar = "titanrun.components.data.tokens:tokens_rows"
-    needs_tokenizer: ClassVar[bool] = False
     path: Text = numerics(examples=["data/tokens.npy"])
     """The .npy file, of an integer type."""
     shuffle: bool = numerics(False)
     """Whether the rows are dealt in a seeded random order; false: in the given order."""
 
+    @property
+    def needs_tokenizer(self) -> bool:
+        """What it holds are tokens."""
+        return False
+
 
 class ConversationsConfig(DatasetConfig):
     """Rows of conversations, of which only what the assistant says counts in the loss."""
 
-    restarts_positions: ClassVar[bool] = True
     packing: Literal["best_fit"] | None = numerics(None)
     """best_fit: as many conversations in a row as fit, none of which sees another; null: each in a row of its own."""
 
     def as_chat(self) -> "ChatDatasetConfig":
         """Which files hold the conversations, and how they are read."""
         raise TypeError(f"{type(self).__name__} does not say where its conversations are")
+
+    @property
+    def restarts_positions(self) -> bool:
+        """Each conversation has positions of its own."""
+        return True
 
 
 class ChatDatasetConfig(ConversationsConfig):
@@ -118,14 +200,49 @@ class TinyChatDatasetConfig(ConversationsConfig):
         return ChatDatasetConfig(path=str(TINY_CHAT / f"{self.split}.jsonl"), packing=self.packing)
 
 
+class MixtureSource(Config):
+    """One dataset of a mixture."""
+
+    dataset: DatasetConfig = component()
+    """Where its rows come from; shuffle and repeat are the mixture's."""
+    weight: PositiveFloat = numerics(1.0)
+    """Its share of the rows, beside the other weights."""
+    max_rows: PositiveInt | None = numerics(None, unit="rows", examples=[10000])
+    """How many of its rows are used, the first ones; null: all."""
+    epochs: PositiveFloat | None = numerics(None, unit="epochs", examples=[2.0])
+    """How often a pass over the mixture reads it at most: the pass ends where a source has been read so often; null: as often as the
+    weights ask."""
+
+
+class MixtureDatasetConfig(DatasetConfig):
+    """Rows of several datasets, in shares that weights say. Without epochs a pass reads every row at least once."""
+
+    name: Literal["mixture"] = numerics("mixture")
+    builds: ClassVar = "titanrun.components.data.mixture:mixture_rows"
+    sources: tuple[MixtureSource, ...] = numerics(
+        (), examples=[[{"dataset": {"name": "text", "path": "web/*.jsonl"}, "weight": 0.8}, {"dataset": "tiny", "weight": 0.2}]]
+    )
+    """The datasets, each with its weight."""
+
+    @property
+    def needs_tokenizer(self) -> bool:
+        """Whether one of its sources turns text into tokens."""
+        return any(source.dataset.needs_tokenizer for source in self.sources)
+
+    @property
+    def restarts_positions(self) -> bool:
+        """Whether the positions of some of its rows start anew where a document begins."""
+        return any(source.dataset.restarts_positions for source in self.sources)
+
+
 class DataLoaderConfig(Config):
     """How rows get from the data to the device; which rows, and in which order, does not depend on it."""
 
-    num_workers: NonNegativeInt = performance(0, unit="processes", resume=True, not_built=LOADER_PROCESSES)
+    num_workers: NonNegativeInt = performance(0, unit="processes", resume=True)
     """Processes on each rank that prepare rows; 0: the rank does it between its steps."""
-    persistent_workers: bool = performance(False, resume=True, not_built=LOADER_PROCESSES)
-    """Whether these processes stay when the data starts again."""
-    prefetch_factor: PositiveInt | None = performance(None, unit="batches", resume=True, not_built=LOADER_PROCESSES)
-    """Batches that each process prepares ahead; null: PyTorch's default of 2."""
+    persistent_workers: bool = performance(False, resume=True)
+    """Whether these processes stay when the data starts again; false: an epoch, and a validation, starts its own."""
+    prefetch_factor: PositiveInt | None = performance(None, unit="batches", resume=True)
+    """Batches that each process prepares ahead; null: 2."""
     pin_memory: bool = performance(False, resume=True, not_built="pinned memory for batches")
     """Whether batches wait in page-locked memory, from which they are copied while the device computes."""

@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from titanrun.components.data.chat import BEGINS, CODES, COUNTS
 from titanrun.components.data.chat_layouts import LAYOUTS, Columns
+from titanrun.components.data.coded import BEGINS, CODES, COUNTS
 from titanrun.components.data.records import Placed, read_records
 from titanrun.components.data.token_writer import TokenWriter
 from titanrun.components.tokenizers.chat_template import ChatTemplate, Message, Span
@@ -27,7 +27,7 @@ ENCODED_TOGETHER = 512
 class ConversationWriter:
     """Writes the conversations of files into an index, one after the other.
 
-    Each token is one number, coded as chat.py says.
+    Each token is one number, coded as coded.py says.
     """
 
     layout: str
@@ -41,7 +41,7 @@ class ConversationWriter:
         records, count = read_records(files, scratch=scratch), 0
         while batch := list(islice(records, ENCODED_TOGETHER)):
             for numbers in self.coded(batch):
-                writer.write(numbers.tolist())
+                writer.write(numbers)
                 count += 1
             sign_of_life()
         return count

@@ -1,11 +1,10 @@
 """Text tokenised once: the token ids of all documents in one .npy file, with a record of what they were made from."""
 
-import hashlib
 import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from itertools import chain
@@ -14,38 +13,48 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from titanrun.components.data.cache import (
+    FORMAT,
+    IndexRecord,
+    index_key,
+    known_path,
+    one_writer,
+    read_known,
+    record_path,
+    tokens_path,
+    whole_index,
+    write_known,
+    write_record,
+)
+from titanrun.components.data.coded import CODES, coded_document
+from titanrun.components.data.config import DocumentsConfig, TextDatasetConfig
 from titanrun.components.data.parts import Part, parts
 from titanrun.components.data.source_files import SourceFile, describe, is_unchanged
 from titanrun.components.data.token_file import TokenSummary, map_tokens, summarise
 from titanrun.components.data.token_writer import TokenWriter, sync_folder
 from titanrun.components.data.watched_file import WatchedFile, state_of
 from titanrun.components.tokenizers.tokenizer import Tokenizer
+from titanrun.config.base import dump
+from titanrun.config.counted import counted
 from titanrun.config.problems import fail
 from titanrun.distributed.liveness import sign_of_life
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2
 READER = "titanrun.components.data.text_files"
 """Imported only when an index is built, since it takes more than a second to import."""
+READ_SETTINGS = ("column", "format", "filters", "max_documents", "add_bos", "add_eos", "bad_records")
 ENCODE_CHARACTERS = 2**20
 """Characters of text that are tokenised at a time, all processors sharing them."""
 
 
 @dataclass(frozen=True, slots=True)
-class IndexRecord:
-    """What an index was made from and what it holds; stands beside it as JSON."""
+class Written:
+    """How many documents an index holds, how many no filter let through, and how many records could not be read."""
 
-    format: int
-    tokenizer: str
-    settings: str
-    files: tuple[SourceFile, ...]
     documents: int
-    tokens: int
-    tokens_file: str
-    size: int
-    digest: str
-    max_token_id: int
+    left_out: int = 0
+    skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +68,7 @@ class Contents:
     tokenizer: str
     settings: str
     bound: int
-    write: Callable[[Sequence[Path], TokenWriter, Path], int]
+    write: Callable[[Sequence[Path], TokenWriter, Path], Written]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,91 +91,104 @@ class TokenIndex:
 
 def open_index(files: Sequence[Path], *, source: str, column: str, tokenizer: Tokenizer, cache_folder: Path) -> TokenIndex:
     """The index of the documents in one column of `files`; see `open_contents`."""
-    contents = Contents(tokenizer.fingerprint, column, tokenizer.vocab_size, partial(write_column, column, tokenizer))
+    config = TextDatasetConfig(path=source, column=column)
+    return open_documents(config, files, source=source, tokenizer=tokenizer, cache_folder=cache_folder)
+
+
+def open_documents(config: DocumentsConfig, files: Sequence[Path], *, source: str, tokenizer: Tokenizer, cache_folder: Path) -> TokenIndex:
+    """The index of the documents that a dataset reads out of `files`, coded where its rows tell documents apart."""
+    bound = tokenizer.vocab_size * (CODES if config.restarts_positions else 1)
+    contents = Contents(tokenizer.fingerprint, document_settings(config), bound, partial(write_files, config, tokenizer))
     return open_contents(files, source=source, contents=contents, cache_folder=cache_folder)
+
+
+def document_settings(config: DocumentsConfig) -> str:
+    """All in a dataset that the tokens of its documents depend on."""
+    read = {name: value for name, value in dump(config).items() if name in READ_SETTINGS}
+    return json.dumps(["documents", read, config.restarts_positions])
 
 
 def open_contents(files: Sequence[Path], *, source: str, contents: Contents, cache_folder: Path) -> TokenIndex:
     """The index of `files`, built in `cache_folder` unless one made from the same bytes in the same way is there.
 
-    `source` is the path that the recipe names; one index is kept for each source, settings and tokenizer.
+    `source` is the path that the recipe names. Several processes may do this at once.
     """
     cache_folder.mkdir(parents=True, exist_ok=True)
-    identity = hashlib.sha256(json.dumps([FORMAT, source, contents.settings, contents.tokenizer]).encode()).hexdigest()[:16]
-    record_path = cache_folder / f"{identity}.json"
-    old = read_record(record_path)
-    described = tuple(describe(files, {file.path: file for file in old.files} if old else {}))
-    if old is not None and is_current(old, described, cache_folder):
-        if old.files != described:
-            write_record(record_path, replace(old, files=described))
-        return TokenIndex(map_tokens(cache_folder / old.tokens_file), old, cache_folder / old.tokens_file)
-    tokens_path = cache_folder / f"{identity}-{contents_hash(described)}.npy"
-    log.info("tokenising %d files of '%s' into %s", len(files), source, tokens_path)
-    record = build(described, source=source, contents=contents, tokens_path=tokens_path)
-    write_record(record_path, record)
-    if old is not None and old.tokens_file != record.tokens_file:
-        (cache_folder / old.tokens_file).unlink(missing_ok=True)
-    return TokenIndex(map_tokens(tokens_path), record, tokens_path)
+    known_file = known_path(cache_folder, source)
+    known = read_known(known_file)
+    described = tuple(describe(files, known))
+    key = index_key(contents.settings, contents.tokenizer, [file.sha256 for file in described])
+    record = whole_index(cache_folder, key)
+    if record is None:
+        with one_writer(cache_folder, key, on_wait=sign_of_life):
+            record = whole_index(cache_folder, key) or build(
+                described, source=source, contents=contents, cache_folder=cache_folder, key=key
+            )
+    if tuple(known.values()) != described:
+        write_known(known_file, source, described)
+    if record.skipped:
+        log.warning("'%s': %d records could not be read and are left out", source, record.skipped)
+    path = tokens_path(cache_folder, key)
+    return TokenIndex(map_tokens(path), record, path)
 
 
-def is_current(record: IndexRecord, described: Sequence[SourceFile], cache_folder: Path) -> bool:
-    """Whether an index was made from exactly these bytes and is still there whole."""
-    if len(record.files) != len(described) or not all(map(SourceFile.same_content, record.files, described)):
-        return False
-    tokens_path = cache_folder / record.tokens_file
-    return tokens_path.is_file() and tokens_path.stat().st_size == record.size
-
-
-def contents_hash(described: Sequence[SourceFile]) -> str:
-    """Hash of the files' bytes, so that two processes that build the same index write the same file."""
-    return hashlib.sha256("".join(file.sha256 for file in described).encode()).hexdigest()[:16]
-
-
-def build(described: Sequence[SourceFile], *, source: str, contents: Contents, tokens_path: Path) -> IndexRecord:
-    """Tokenise the files into `tokens_path`. Nothing stands under that name before it is complete."""
-    temporary = tokens_path.with_name(f".{tokens_path.name}.tmp-{os.getpid()}")
-    scratch = tokens_path.with_name(f".{tokens_path.stem}.datasets-{os.getpid()}")
-    paths = [Path(file.path) for file in described]
+def build(described: Sequence[SourceFile], *, source: str, contents: Contents, cache_folder: Path, key: str) -> IndexRecord:
+    """Tokenise the files. Nothing stands under the index's names before it is complete, and its record comes last."""
+    path = tokens_path(cache_folder, key)
+    log.info("tokenising %d files of '%s' into %s", len(described), source, path)
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    scratch = path.with_name(f".{path.stem}.datasets-{os.getpid()}")
     try:
         with temporary.open("wb") as file:
             writer = TokenWriter(file, vocab_size=contents.bound)
-            document_count = contents.write(paths, writer, scratch)
+            written = contents.write([Path(file.path) for file in described], writer, scratch)
             writer.finish()
-        check_documents(document_count, source)
+        check_documents(written, source)
         check_unchanged(described)
         summary = summarise(map_tokens(temporary), source=source)
-        temporary.replace(tokens_path)
-        sync_folder(tokens_path.parent)
+        temporary.replace(path)
+        sync_folder(cache_folder)
     finally:
         temporary.unlink(missing_ok=True)
         remove_scratch(scratch)
-    return IndexRecord(
+    record = IndexRecord(
         FORMAT,
+        source,
         contents.tokenizer,
         contents.settings,
         tuple(described),
-        document_count,
+        written.documents,
+        written.left_out,
+        written.skipped,
         writer.count,
-        tokens_path.name,
-        tokens_path.stat().st_size,
+        path.name,
+        path.stat().st_size,
         summary.digest,
         summary.max_token_id,
     )
+    write_record(record_path(cache_folder, key), record)
+    return record
 
 
-def write_column(column: str, tokenizer: Tokenizer, files: Sequence[Path], writer: TokenWriter, scratch: Path) -> int:
-    """Write the documents in one column of files; returns how many there were."""
-    return write_documents(import_module(READER).read_documents(files, column=column, scratch=scratch), tokenizer, writer)
+def write_files(config: DocumentsConfig, tokenizer: Tokenizer, files: Sequence[Path], writer: TokenWriter, scratch: Path) -> Written:
+    """Write the documents of files."""
+    module = import_module(READER)
+    bad = module.BadRecords(config)
+    reader = module.DocumentReader(config, bad=bad)
+    documents = write_documents(reader.documents(files, scratch=scratch), tokenizer, writer, config=config)
+    bad.check(reader.read + reader.left_out)
+    return Written(documents, reader.left_out, bad.count)
 
 
-def write_documents(documents: Iterable[Iterable[str]], tokenizer: Tokenizer, writer: TokenWriter) -> int:
-    """Write BOS, ids and EOS of every document; returns how many there were."""
-    before = tokenizer.encode("", bos=True, eos=False)
-    after = tokenizer.encode("", bos=False, eos=True)
+def write_documents(documents: Iterable[Iterable[str]], tokenizer: Tokenizer, writer: TokenWriter, *, config: DocumentsConfig) -> int:
+    """Write every document with the begin and end tokens that the dataset asks for; returns how many there were."""
+    before = tokenizer.encode("", bos=True, eos=False) if config.add_bos else []
+    after = tokenizer.encode("", bos=False, eos=True) if config.add_eos else []
     count = 0
     for batch in batches(chain.from_iterable(parts(document, tokenizer) for document in documents)):
         for part, ids in zip(batch, tokenizer.encode_batch([part.text for part in batch], bos=False, eos=False), strict=True):
-            writer.write([*(before if part.is_first else ()), *ids, *(after if part.is_last else ())])
+            whole = np.array([*(before if part.is_first else ()), *ids, *(after if part.is_last else ())], dtype=np.int64)
+            writer.write(coded_document(whole, begins=part.is_first) if config.restarts_positions else whole)
             count += part.is_last
         sign_of_life()
     return count
@@ -187,9 +209,12 @@ def batches(stream: Iterable[Part]) -> Iterator[list[Part]]:
         yield batch
 
 
-def check_documents(count: int, source: str) -> None:
+def check_documents(written: Written, source: str) -> None:
     """Data without a document cannot be trained on."""
-    if count == 0:
+    if written.documents == 0 and written.left_out:
+        message = f"the filters let none of the {counted(written.left_out, 'document')} of '{source}' through"
+        raise fail("data", message, path=("filters",), help="compare them with what the columns hold")
+    if written.documents == 0:
         raise fail("data", f"'{source}' holds no documents", path=("path",), help="the files are empty: name other ones")
 
 
@@ -206,25 +231,3 @@ def remove_scratch(scratch: Path) -> None:
         for entry in scratch.iterdir():
             entry.unlink()
         scratch.rmdir()
-
-
-def read_record(path: Path) -> IndexRecord | None:
-    """The record of an index; None where there is none or it is of another format."""
-    try:
-        data = json.loads(path.read_bytes())
-        files = tuple(SourceFile(**entry) for entry in data.pop("files"))
-        record = IndexRecord(files=files, **data)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return record if record.format == FORMAT else None
-
-
-def write_record(path: Path, record: IndexRecord) -> None:
-    """Write the record in one step, after which the index counts."""
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(asdict(record), file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_folder(path.parent)

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from titanrun.components.data.config import DataLoaderConfig
+from titanrun.components.data.loader_processes import LoaderProcesses, NumbersAt, stacked
 from titanrun.components.data.rows import Rows
 from titanrun.config.counted import counted
 from titanrun.config.placed import placed
@@ -38,20 +40,20 @@ class RowLoader:
         dp_rank: int = 0,
         dp_size: int = 1,
         place: DataPath = (),
+        processes: DataLoaderConfig | None = None,
     ) -> None:
-        assert global_batch_size % dp_size == 0, f"{global_batch_size} rows cannot be dealt to {dp_size} ranks"
-        assert 0 <= dp_rank < dp_size
+        assert global_batch_size % dp_size == 0 and dp_rank < dp_size, f"{global_batch_size} rows cannot be dealt to {dp_size} ranks"
         check_enough(len(rows), repeat=repeat, global_batch_size=global_batch_size)
-        self.rows = rows
+        self.rows, self._place = rows, place
         self.global_batch_size = global_batch_size
-        self._place = place
         self._row_count = len(rows)
-        self._repeats = repeat
-        self._seed = seed if shuffle else None
+        self._repeats, self._seed = repeat, seed if shuffle else None
         self._share = global_batch_size // dp_size
         self._share_start = dp_rank * self._share
         self._position = 0
-        self._order: tuple[int, NDArray[np.integer]] | None = None
+        self._orders: dict[int, NDArray[np.integer]] = {}
+        self._processes = loader_processes(rows, self._numbers_at, processes)
+        self._loading = processes
 
     def next_rows(self) -> NDArray[np.int64]:
         """This rank's rows of the next global batch, [rows, seq_len + 1].
@@ -60,13 +62,15 @@ class RowLoader:
         """
         if not self.has_next():
             raise DataExhausted
-        start = self._position + self._share_start
         with placed(self._place):
             # before: a file that was cut short would end the process; after: nothing that changed meanwhile is trained on
             self.rows.check()
-            rows = np.stack([self.rows[index] for index in self._indices(start, start + self._share)])
+            rows = self._read()
             self.rows.check()
+        before = self._position
         self._position += self.global_batch_size
+        if self._loading is not None and not self._loading.persistent_workers and self._starts_again(before, self._position):
+            self.close()
         return rows
 
     @property
@@ -80,10 +84,12 @@ class RowLoader:
 
     def last_numbers(self) -> list[int]:
         """The numbers, in the data, of the rows that `next_rows` gave last; empty before that."""
-        if self._position < self.global_batch_size:
-            return []
-        start = self._position - self.global_batch_size + self._share_start
-        return list(self._indices(start, start + self._share))
+        return self._numbers(self._position - self.global_batch_size) if self._position >= self.global_batch_size else []
+
+    def close(self) -> None:
+        """End the processes that read ahead."""
+        if self._processes is not None:
+            self._processes.close()
 
     def state(self) -> dict[str, int | str]:
         """The position in the stream, and what data it is a position in, for JSON."""
@@ -103,6 +109,27 @@ class RowLoader:
         log.warning("%s; beginning with the new data", message)
         self._position = 0
 
+    def _read(self) -> NDArray[np.int64]:
+        """This rank's rows at the position."""
+        batch, rest = divmod(self._position, self.global_batch_size)
+        if self._processes is None or rest:
+            return stacked(self.rows, self._numbers(self._position))
+        return self._processes.batch(batch)
+
+    def _starts_again(self, before: int, after: int) -> bool:
+        """Whether an epoch ends between two positions."""
+        return before // self._row_count != after // self._row_count
+
+    def _numbers_at(self, batch: int) -> list[int] | None:
+        """The numbers of this rank's rows in global batch `batch`; None where the data ends before it."""
+        position = batch * self.global_batch_size
+        return self._numbers(position) if self._repeats or position + self.global_batch_size <= self._row_count else None
+
+    def _numbers(self, position: int) -> list[int]:
+        """The numbers of this rank's rows of the global batch that begins at `position`."""
+        start = position + self._share_start
+        return list(self._indices(start, start + self._share))
+
     def _indices(self, start: int, end: int) -> Iterator[int]:
         """Numbers of the rows that stand at `start` to `end` of the stream."""
         while start < end:
@@ -112,10 +139,18 @@ class RowLoader:
             start += count
 
     def _epoch_order(self, epoch: int) -> NDArray[np.integer]:
-        """The order of the rows in an epoch, kept until another epoch is asked for."""
-        if self._order is None or self._order[0] != epoch:
-            self._order = (epoch, row_order(self._row_count, seed=self._seed, epoch=epoch))
-        return self._order[1]
+        """The order of the rows in an epoch. Two are kept: processes read ahead of the one that is trained on."""
+        if epoch not in self._orders:
+            self._orders = {number: order for number, order in self._orders.items() if abs(number - epoch) == 1}
+            self._orders[epoch] = row_order(self._row_count, seed=self._seed, epoch=epoch)
+        return self._orders[epoch]
+
+
+def loader_processes(rows: Rows, numbers_at: NumbersAt, config: DataLoaderConfig | None) -> LoaderProcesses | None:
+    """The processes that a recipe asks for, if it does; they start when the first batch is wanted."""
+    if config is None or config.num_workers == 0:
+        return None
+    return LoaderProcesses(rows, numbers_at, count=config.num_workers, ahead=config.prefetch_factor)
 
 
 def row_order(count: int, *, seed: int | None, epoch: int) -> NDArray[np.integer]:

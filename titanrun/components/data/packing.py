@@ -1,7 +1,7 @@
-"""Several conversations in one row, so that little of a row is padding."""
+"""Several documents in one row, so that little of a row is padding."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 Members = list[list[int]]
 """For each row the numbers of what it holds."""
@@ -39,4 +39,4 @@ def best_fit(lengths: Sequence[int], *, row_length: int) -> Members:
     return members
 
 
-PACKINGS = {None: one_each, "best_fit": best_fit}
+PACKINGS: dict[str | None, Callable[..., Members]] = {None: one_each, "best_fit": best_fit}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from titanrun.config.problems import ProblemsFound, fail
 
-SUFFIXES = (".jsonl", ".parquet", ".txt")
+SUFFIXES = (".jsonl", ".parquet", ".csv", ".arrow", ".txt")
 SETTLED_SECONDS = 2.0
 """A file younger than this may change again without a change of its time, on file systems with coarse times."""
 MOST_NAMES_LISTED = 6

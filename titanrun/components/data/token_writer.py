@@ -1,11 +1,12 @@
 """Writes a stream of token ids to a .npy file whose length is known only at the end."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 ROOM = 2**62
 """A length that no file reaches: the header written first leaves room for it."""
@@ -21,9 +22,9 @@ class TokenWriter:
         self._write_header(ROOM)
         self._header_size = file.tell()
 
-    def write(self, ids: Iterable[int]) -> None:
+    def write(self, ids: Sequence[int] | NDArray[np.integer]) -> None:
         """Append ids."""
-        block = np.fromiter(ids, dtype=self.dtype)
+        block = np.asarray(ids, dtype=self.dtype)
         self._file.write(block.tobytes())
         self.count += len(block)
 

@@ -4,25 +4,16 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from titanrun.components.data.batch import TokenBatch
+from titanrun.components.data.loader import loader_processes
+from titanrun.components.data.loader_processes import stacked
+from titanrun.components.data.rows import Rows
 from titanrun.components.validation.config import ValidationConfig
 from titanrun.config.placed import placed
 from titanrun.config.problems import DataPath
-
-
-class Rows(Protocol):
-    """Indexed rows of seq_len + 1 token ids."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> NDArray[np.int64]: ...
-
-    def check(self) -> None: ...
 
 
 class Evaluation(Protocol):
@@ -53,6 +44,8 @@ class Validator:
         self.row_count = min(available, len(rows))
         self._share = math.ceil(self.row_count / dp_size)
         self._share_start = dp_rank * self._share
+        self._processes = loader_processes(rows, self._numbers_at, config.dataloader)
+        self._processes_stay = config.dataloader.persistent_workers
 
     def is_due(self, step: int, *, is_last: bool) -> bool:
         """Whether the model is validated after `step`: the first, every freq-th and the last."""
@@ -61,24 +54,38 @@ class Validator:
     def measure(self, evaluate: Callable[[TokenBatch], Evaluation], *, stop: Callable[[], bool] = lambda: False) -> float | None:
         """Mean loss of a valid token. `evaluate` finds the model in evaluation mode; None when `stop` broke it off."""
         sums, counts = [], []
-        for start in range(0, self._share, self.rows_per_batch):
+        for number in range(math.ceil(self._share / self.rows_per_batch)):
             if stop():
                 return None
-            output = evaluate(self._batch(start))
+            output = evaluate(self._batch(number))
             sums.append(output.loss_sum)
             counts.append(output.valid_tokens)
+        if not self._processes_stay:
+            self.close()
         # one transfer for all batches; summed in fp64, where the order does not matter
         total = torch.stack(sums).cpu().double().sum()
         return float(total / torch.stack(counts).cpu().sum().clamp(min=1))
 
-    def _batch(self, start: int) -> TokenBatch:
-        """The rows from `start` of this rank's share on; the last row of all fills the batch up, with no label that counts."""
-        first = self._share_start + start
-        wanted = range(first, first + self.rows_per_batch)
-        end = min(self._share_start + self._share, self.row_count)
+    def close(self) -> None:
+        """End the processes that read ahead."""
+        if self._processes is not None:
+            self._processes.close()
+
+    def _batch(self, number: int) -> TokenBatch:
+        """A batch of this rank's share; the last row of all fills it up, with no label that counts."""
         with placed(self._place):
             self.rows.check()
-            batch = TokenBatch.from_rows(np.stack([self.rows[min(index, self.row_count - 1)] for index in wanted]))
+            rows = stacked(self.rows, self._numbers(number)) if self._processes is None else self._processes.batch(number)
             self.rows.check()
-        batch.loss_mask[max(0, end - first) :] = False
+        batch = TokenBatch.from_rows(rows)
+        end = min(self._share_start + self._share, self.row_count)
+        batch.loss_mask[max(0, end - self._share_start - number * self.rows_per_batch) :] = False
         return batch
+
+    def _numbers_at(self, number: int) -> list[int] | None:
+        """The numbers of the rows of a batch; None behind the last one."""
+        return self._numbers(number) if number * self.rows_per_batch < self._share else None
+
+    def _numbers(self, number: int) -> list[int]:
+        first = self._share_start + number * self.rows_per_batch
+        return [min(index, self.row_count - 1) for index in range(first, first + self.rows_per_batch)]

@@ -85,17 +85,7 @@ class GptOssConfig(GroupedQueryConfig):
 
     def expert_shapes(self) -> Shapes:
         """Name and shape of every parameter of a layer's experts: gate and value are neighbouring rows of one matrix."""
-        moe, dim = decided(self.moe), decided(self.dim)
-        experts, hidden = decided(moe.num_experts), decided(moe.hidden_dim)
-        shapes = {name: shape for name, shape in super().expert_shapes().items() if not name.startswith("moe.experts.")}
-        own: Shapes = {
-            "moe.experts.mlp1_weight": (experts, 2 * hidden, dim),
-            "moe.experts.mlp1_bias": (experts, 2 * hidden),
-            "moe.experts.mlp2_weight": (experts, dim, hidden),
-            "moe.experts.mlp2_bias": (experts, dim),
-        }
-        routed = {name: shape for name, shape in shapes.items() if name.startswith("moe.router.")}
-        return {**routed, **own, **{name: shape for name, shape in shapes.items() if name not in routed}}
+        return clamped_expert_shapes(super().expert_shapes(), decided(self.moe), decided(self.dim))
 
     def kept_by_kind(self, with_experts: bool) -> tuple[int, int]:
         """As with SwiGLU; clamping keeps gate and value once more, and the sum with one is kept too."""
@@ -112,6 +102,20 @@ class GptOssConfig(GroupedQueryConfig):
                 message = f"transformers' GptOss has no experts with {field}: {shorten(ours)}"
                 problems.append(Problem("conflict", message, ("model", "moe", field), help=f"use {shorten(theirs)}, or export nothing"))
         return problems
+
+
+def clamped_expert_shapes(shapes: Shapes, moe: MoeConfig, dim: int) -> Shapes:
+    """`shapes` of a layer with experts, these with the parameters of clamped SwiGLU."""
+    experts, hidden = decided(moe.num_experts), decided(moe.hidden_dim)
+    own: Shapes = {
+        "moe.experts.mlp1_weight": (experts, 2 * hidden, dim),
+        "moe.experts.mlp1_bias": (experts, 2 * hidden),
+        "moe.experts.mlp2_weight": (experts, dim, hidden),
+        "moe.experts.mlp2_bias": (experts, dim),
+    }
+    routed = {name: shape for name, shape in shapes.items() if name.startswith("moe.router.")}
+    shared = {name: shape for name, shape in shapes.items() if name.startswith("moe.shared_experts.")}
+    return {**routed, **own, **shared}
 
 
 def read_window(file: HuggingFaceConfig, n_layers: int | None) -> int | None:

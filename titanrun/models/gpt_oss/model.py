@@ -1,45 +1,29 @@
 """gpt-oss (https://arxiv.org/abs/2508.10925), a pre-norm decoder with attention sinks, windows in every second layer, and experts.
 
-Shapes: B batch, T tokens of a row, D model width, N query heads, K key and value heads, H head width.
+Shapes: B batch, T tokens of a row, H head width.
 """
 
-from typing import Any
-
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
-from titanrun.distributed.shards import own_part
 from titanrun.models.gpt_oss.config import GptOssConfig
 from titanrun.models.gpt_oss.experts import ClampedExperts
 from titanrun.models.shared.attention import attention_backend
 from titanrun.models.shared.config import DecoderInitConfig
 from titanrun.models.shared.decoder import Decoder
 from titanrun.models.shared.decoder_layer import DecoderLayer
+from titanrun.models.shared.grouped_query_attention import GroupedQueryAttention
 from titanrun.models.shared.initialization import truncated_normal_
 from titanrun.models.shared.moe import Moe
 from titanrun.models.shared.rope import cos_sin_table, rope_rows, rotate_halves
 
 
-class Attention(nn.Module):
-    """Masked self-attention with biases. `sinks` are, for each query head, the score of a key of no token, whose value is zero."""
+class Attention(GroupedQueryAttention):
+    """Masked self-attention with biases and sinks, in some layers within a window."""
 
     def __init__(self, config: GptOssConfig, *, window: int | None) -> None:
-        super().__init__()
-        self.head_dim = config.head_dim
-        self.sinks = nn.Parameter(torch.empty(config.n_heads))
-        self.wq = nn.Linear(config.dim, config.n_heads * config.head_dim)
-        self.wk = nn.Linear(config.dim, config.n_kv_heads * config.head_dim)
-        self.wv = nn.Linear(config.dim, config.n_kv_heads * config.head_dim)
-        self.wo = nn.Linear(config.n_heads * config.head_dim, config.dim)
-        self.backend = attention_backend(config.attention, window=window)
-
-    def forward(self, x_BTD: Tensor, rope_BT1R: Tensor, seen: Any) -> Tensor:
-        heads = (-1, self.head_dim)
-        q_BTNH = rotate_halves(self.wq(x_BTD).unflatten(-1, heads), rope_BT1R)
-        k_BTKH = rotate_halves(self.wk(x_BTD).unflatten(-1, heads), rope_BT1R)
-        v_BTKH = self.wv(x_BTD).unflatten(-1, heads)
-        out_BNTH = self.backend(q_BTNH.transpose(1, 2), k_BTKH.transpose(1, 2), v_BTKH.transpose(1, 2), seen, own_part(self.sinks))
-        return self.wo(out_BNTH.transpose(1, 2).flatten(2))
+        backend = attention_backend(config.attention, window=window)
+        super().__init__(config, backend=backend, turn=rotate_halves, bias=True, output_bias=True, sinks=True)
 
     def init_weights(self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None) -> None:
         """Draw weights, biases and sinks at `into_stream_std`."""

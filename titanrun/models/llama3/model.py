@@ -1,49 +1,18 @@
 """Llama 3 (https://arxiv.org/abs/2407.21783), a pre-norm decoder.
 
-Shapes: B batch, T tokens of a row, D model width, N query heads, K key and value heads, H head width, P = H / 2 RoPE pairs,
-V vocabulary.
+Shapes: B batch, T tokens of a row, P RoPE pairs of a head.
 """
 
-from typing import Any
-
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor
 
 from titanrun.models.llama3.config import Llama3Config
 from titanrun.models.shared.attention import attention_backend
-from titanrun.models.shared.config import DecoderInitConfig
 from titanrun.models.shared.decoder import Decoder
 from titanrun.models.shared.decoder_layer import DecoderLayer
 from titanrun.models.shared.feed_forward import FeedForward
-from titanrun.models.shared.initialization import truncated_normal_
+from titanrun.models.shared.grouped_query_attention import GroupedQueryAttention
 from titanrun.models.shared.rope import rope_rows, rope_table, rotate
-
-
-class Attention(nn.Module):
-    """Masked self-attention in which groups of query heads share a key and value head."""
-
-    def __init__(self, config: Llama3Config) -> None:
-        super().__init__()
-        self.head_dim = config.head_dim
-        self.wq = nn.Linear(config.dim, config.n_heads * config.head_dim, bias=False)
-        self.wk = nn.Linear(config.dim, config.n_kv_heads * config.head_dim, bias=False)
-        self.wv = nn.Linear(config.dim, config.n_kv_heads * config.head_dim, bias=False)
-        self.wo = nn.Linear(config.n_heads * config.head_dim, config.dim, bias=False)
-        self.backend = attention_backend(config.attention)
-
-    def forward(self, x_BTD: Tensor, rope_BT1P: Tensor, seen: Any) -> Tensor:
-        heads = (-1, self.head_dim)
-        q_BTNH = rotate(self.wq(x_BTD).unflatten(-1, heads), rope_BT1P)
-        k_BTKH = rotate(self.wk(x_BTD).unflatten(-1, heads), rope_BT1P)
-        v_BTKH = self.wv(x_BTD).unflatten(-1, heads)
-        out_BNTH = self.backend(q_BTNH.transpose(1, 2), k_BTKH.transpose(1, 2), v_BTKH.transpose(1, 2), seen)
-        return self.wo(out_BNTH.transpose(1, 2).flatten(2))
-
-    def init_weights(self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None) -> None:
-        """Draw the weights; wo, which adds to the residual stream, at `into_stream_std`."""
-        for linear in (self.wq, self.wk, self.wv):
-            truncated_normal_(linear.weight, std=init.linear_std, bound=init.truncation, generator=generator)
-        truncated_normal_(self.wo.weight, std=into_stream_std, bound=init.truncation, generator=generator)
 
 
 class Llama3(Decoder):
@@ -57,7 +26,8 @@ class Llama3(Decoder):
     @staticmethod
     def layer(config: Llama3Config) -> DecoderLayer:
         """Attention, then SwiGLU."""
-        return DecoderLayer(config, attention=Attention(config), feed_forward=FeedForward(dim=config.dim, hidden_dim=config.dense_width()))
+        attention = GroupedQueryAttention(config, backend=attention_backend(config.attention), turn=rotate)
+        return DecoderLayer(config, attention=attention, feed_forward=FeedForward(dim=config.dim, hidden_dim=config.dense_width()))
 
     def new_rope_table(self, device: torch.device) -> Tensor:
         """The RoPE table [T, P]; on the meta device only its shape: computing there imports torch's compiler (1 s)."""

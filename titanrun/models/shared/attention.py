@@ -30,12 +30,14 @@ class SdpaAttention(nn.Module):
     Args:
         mask: which keys a query sees.
         scale: of the scores; H^-0.5 where it is None.
+        soft_cap: what scores approach and never exceed, c tanh(s / c) (https://arxiv.org/abs/2408.00118, section 2.1); None: no cap.
     """
 
-    def __init__(self, mask: Mask, *, scale: float | None = None) -> None:
+    def __init__(self, mask: Mask, *, scale: float | None = None, soft_cap: float | None = None) -> None:
         super().__init__()
         self.mask = mask
         self.scale = scale
+        self.soft_cap = soft_cap
 
     def seen(self, queries: int, documents_BT: Tensor | None, *, device: torch.device, keys: int | None = None) -> Any:
         """The mask in the form that `forward` takes, made once for all layers that have the same one.
@@ -62,6 +64,8 @@ class SdpaAttention(nn.Module):
             sinks_N: for each head the score of a sink: a key that every query sees, and whose value is zero.
         """
         scale = q_BNSH.size(-1) ** -0.5 if self.scale is None else self.scale
+        if self.soft_cap is not None:
+            return capped_attention(q_BNSH, k_BKTH, v_BKTH, seen, sinks_N, scale=scale, soft_cap=self.soft_cap)
         if sinks_N is not None:
             q_BNSH, k_BKTH, v_BKTH = with_sink(q_BNSH, k_BKTH, v_BKTH, sinks_N / scale)
             seen = None if seen is None else F.pad(seen, (1, 0), value=True)
@@ -91,6 +95,8 @@ class FlexAttention(SdpaAttention):
         kernel, blocks = seen
         grouped = q_BNSH.size(1) != k_BKTH.size(1)
         given = {"block_mask": blocks, "scale": self.scale, "enable_gqa": grouped, "return_lse": sinks_N is not None}
+        if self.soft_cap is not None:
+            given["score_mod"] = self.capped
         if sinks_N is None:
             out_BNSH: Tensor = kernel(q_BNSH, k_BKTH, v_BKTH, **given)
             return out_BNSH
@@ -98,6 +104,10 @@ class FlexAttention(SdpaAttention):
         # the share of a softmax that is left for the keys when the sink is one of them
         share_BNS1 = (total_BNS - sinks_N.float().unsqueeze(-1)).sigmoid().unsqueeze(-1)
         return (out_BNSH * share_BNS1).type_as(out_BNSH)
+
+    def capped(self, score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """A score below the cap."""
+        return soft_capped(score, self.soft_cap)
 
 
 class VarlenAttention(SdpaAttention):
@@ -115,7 +125,7 @@ class VarlenAttention(SdpaAttention):
     def forward(self, q_BNSH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor, seen: Any = None, sinks_N: Tensor | None = None) -> Tensor:
         if not isinstance(seen, tuple):
             return super().forward(q_BNSH, k_BKTH, v_BKTH, seen, sinks_N)
-        assert sinks_N is None, "families with sinks lack varlen attention"
+        assert sinks_N is None and self.soft_cap is None, "families with sinks or soft caps lack varlen attention"
         kernel, ends, longest = seen
         q_XNH, k_XKH, v_XKH = (tensor.transpose(1, 2).flatten(0, 1) for tensor in (q_BNSH, k_BKTH, v_BKTH))
         window = (-1 if self.mask.window is None else self.mask.window - 1, 0)
@@ -136,6 +146,27 @@ def with_sink(q_BNSH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor, sinks_N: Tensor) -
     is_sink = torch.zeros_like(k_BKTI[:1, :1])
     is_sink[..., 0, k_BKTH.size(-1)] = 1
     return q_BNSI, k_BKTI + is_sink, F.pad(v_BKTH, (0, 0, 1, 0))
+
+
+def capped_attention(
+    q_BNSH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor, seen: Tensor | None, sinks_N: Tensor | None, *, scale: float, soft_cap: float
+) -> Tensor:
+    """As `SdpaAttention.forward` of capped scores, of which torch's kernels have none: every score is written out."""
+    group, queries, keys = q_BNSH.size(1) // k_BKTH.size(1), q_BNSH.size(2), k_BKTH.size(2)
+    if seen is None:
+        seen = torch.ones(queries, keys, dtype=torch.bool, device=q_BNSH.device).tril(keys - queries)
+    k_BNTH, v_BNTH = k_BKTH.repeat_interleave(group, dim=1), v_BKTH.repeat_interleave(group, dim=1)
+    scores_BNST = soft_capped((q_BNSH @ k_BNTH.mT * scale).float(), soft_cap).masked_fill(~seen, float("-inf"))
+    if sinks_N is not None:
+        sinks_BNS1 = sinks_N.float().view(1, -1, 1, 1).expand(*scores_BNST.shape[:3], 1)
+        scores_BNST = torch.cat([scores_BNST, sinks_BNS1], dim=-1)
+    shares_BNST = scores_BNST.softmax(-1)[..., :keys].type_as(v_BNTH)
+    return shares_BNST @ v_BNTH
+
+
+def soft_capped(values: Tensor, soft_cap: float | None) -> Tensor:
+    """Values that approach +-soft_cap and never exceed it."""
+    return values if soft_cap is None else soft_cap * torch.tanh(values / soft_cap)
 
 
 def end_mask(queries: int, keys: int, device: torch.device) -> Tensor:
@@ -169,7 +200,12 @@ BACKENDS: dict[str, type[SdpaAttention]] = {"sdpa": SdpaAttention, "flex": FlexA
 
 
 def attention_backend(
-    config: AttentionConfig, *, window: int | None = None, block: int | None = None, scale: float | None = None
+    config: AttentionConfig,
+    *,
+    window: int | None = None,
+    block: int | None = None,
+    scale: float | None = None,
+    soft_cap: float | None = None,
 ) -> SdpaAttention:
     """The back end that the config names, for a layer.
 
@@ -178,6 +214,7 @@ def attention_backend(
         window: keys that a query sees at most.
         block: tokens of the blocks that rows are cut into, which do not see each other.
         scale: of the scores; H^-0.5 where it is None.
+        soft_cap: of the scores; None: none.
     """
     mask = Mask(documents=config.mask == "block_causal", window=window, block=block)
-    return BACKENDS[config.backend](mask, scale=scale)
+    return BACKENDS[config.backend](mask, scale=scale, soft_cap=soft_cap)

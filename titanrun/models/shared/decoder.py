@@ -11,6 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from titanrun.models.shared.config import DecoderInitConfig
+from titanrun.models.shared.decoder_layer import NewNorm
 from titanrun.models.shared.initialization import normal_, truncated_normal_
 from titanrun.models.shared.masks import Mask
 
@@ -37,17 +38,17 @@ class Decoder(nn.Module):
     """
 
     tok_embeddings: nn.Embedding | None
-    norm: nn.RMSNorm | None
+    norm: nn.Module | None
     output: nn.Linear | None
     rope_table: Tensor
 
-    def __init__(self, config: DecoderSizes, layers: Sequence[nn.Module], *, seq_len: int) -> None:
+    def __init__(self, config: DecoderSizes, layers: Sequence[nn.Module], *, seq_len: int, new_norm: NewNorm = nn.RMSNorm) -> None:
         super().__init__()
         self.config = config
         self.seq_len = seq_len
         self.tok_embeddings = nn.Embedding(config.vocab_size, config.dim)
         self.layers = nn.ModuleDict({str(index): layer for index, layer in enumerate(layers)})
-        self.norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
+        self.norm = new_norm(config.dim, eps=config.norm_eps)
         self.output = output = nn.Linear(config.dim, config.vocab_size, bias=False)
         self.register_buffer("rope_table", self.new_rope_table(output.weight.device), persistent=False)
         self.tie_weights()
@@ -78,12 +79,20 @@ class Decoder(nn.Module):
                 seen[backend.mask] = backend.seen(length, documents_BT, device=tokens_BT.device)
             h_BTD = layer(h_BTD, rope, seen[backend.mask])
         normed_BTD = h_BTD if self.norm is None else self.norm(h_BTD)
-        return normed_BTD if self.output is None else self.output(normed_BTD)
+        return normed_BTD if self.output is None else self.logits(normed_BTD)
+
+    def logits(self, normed_BTD: Tensor) -> Tensor:
+        """Logits [B, T, V] of the normalised stream, on a rank that has the output head."""
+        assert self.output is not None
+        logits_BTV: Tensor = self.output(normed_BTD)
+        return logits_BTV
 
     def tie_weights(self) -> None:
-        """Let the output head use the embedding's matrix, if the config says so; `to_empty` separates them."""
-        if self.config.tie_word_embeddings:
-            assert self.output is not None and self.tok_embeddings is not None, "a rule refuses tied weights in a pipeline"
+        """Let the output head use the embedding's matrix, if the config says so; `to_empty` separates them.
+
+        A pipeline rank that has one of the two has both, and only its stages lack one.
+        """
+        if self.config.tie_word_embeddings and self.output is not None and self.tok_embeddings is not None:
             self.output.weight = self.tok_embeddings.weight
 
     def init_weights(self, generator: Generator | None = None) -> None:

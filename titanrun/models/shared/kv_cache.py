@@ -36,7 +36,7 @@ class CachedAttention(nn.Module):
         self.cache = cache
         self.mask = inner.mask
         # the kernels of the others want long queries; the scores are the same
-        self.one_query = SdpaAttention(inner.mask, scale=inner.scale)
+        self.one_query = SdpaAttention(inner.mask, scale=inner.scale, soft_cap=inner.soft_cap)
         self.keys_BKLH: Tensor | None = None
         self.values_BKLH: Tensor | None = None
 

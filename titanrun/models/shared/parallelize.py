@@ -8,6 +8,8 @@ DECODER: Plan = {
     "output": Role.OUTPUT,
     "layers.*.attention_norm": Role.STREAM_NORM,
     "layers.*.ffn_norm": Role.STREAM_NORM,
+    "layers.*.attention_post_norm": Role.SUMMAND_NORM,
+    "layers.*.ffn_post_norm": Role.SUMMAND_NORM,
     "layers.*.attention": Role.READS_STREAM,
     "layers.*.attention.wq": Role.COLUMNS,
     "layers.*.attention.wk": Role.COLUMNS,

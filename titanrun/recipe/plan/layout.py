@@ -78,6 +78,10 @@ class Layout:
 
     def stages(self) -> list[list[Part]]:
         """The parts that each pipeline rank keeps, first rank first."""
+        return [[self.embedding, *parts] if self.lacks_embedding(parts) else parts for parts in self.used()]
+
+    def used(self) -> list[list[Part]]:
+        """The parts that the stages of each pipeline rank are made of."""
         ranks, section = self.degrees.pipeline, self.run.parallelism
         if ranks == 1:
             return [[self.embedding, *self.layers, self.head]]
@@ -85,6 +89,11 @@ class Layout:
         shape = None if section.pipeline_parallel_schedule_csv is not None else SCHEDULES[section.pipeline_parallel_schedule]
         own = [stages_of_rank(rank, ranks, len(held), v_shaped=bool(shape and shape.v_shaped)) for rank in range(ranks)]
         return [[part for stage in stages for part in self.parts_of(held[stage])] for stages in own]
+
+    def lacks_embedding(self, parts: Sequence[Part]) -> bool:
+        """Whether a rank has the head but not the embedding whose matrix is the head's: it keeps a copy."""
+        has_head, has_embedding = (any(part is end for part in parts) for end in (self.head, self.embedding))
+        return getattr(self.run.model, "tie_word_embeddings", False) is True and has_head and not has_embedding
 
     @property
     def stages_per_rank(self) -> int:

@@ -62,9 +62,19 @@ def of_activations(layout: Layout) -> list[Traffic]:
     return [
         Traffic("tp", round(ring(stream * (STREAM_COLLECTIVES + again), degrees.tensor) * layers), f"the stream, {layers} layers"),
         Traffic("cp", ring(keys_and_values * 3, degrees.context) * layers, "keys and values, and their gradients"),
-        Traffic("pp", 2 * stream if degrees.pipeline > 1 else 0, "the stream to the next stage, its gradient back"),
+        between_stages(layout, stream),
         Traffic("ep", ring(routed * 4, degrees.expert) * layers, "slots to their experts and back, in both passes"),
     ]
+
+
+def between_stages(layout: Layout, stream: int) -> Traffic:
+    """What pipeline ranks hand on; the ends also add up the gradients of a matrix of which both have a copy, once a step."""
+    words = "the stream to the next stage, its gradient back"
+    if layout.degrees.pipeline == 1:
+        return Traffic("pp", 0, words)
+    if any(map(layout.lacks_embedding, layout.used())):
+        return Traffic("pp", 2 * stream + layout.embedding.kept * layout.storage_bytes, f"{words}, and the ends' shared matrix")
+    return Traffic("pp", 2 * stream, words)
 
 
 def recomputed_share(layout: Layout) -> float:

@@ -1,12 +1,11 @@
 """Rules about conversations: what keeps them apart in a row, and whether template and files fit them."""
 
-import csv
-import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from titanrun.components.data.chat_layouts import LAYOUTS
+from titanrun.components.data.columns import first_of_csv, first_of_jsonl
 from titanrun.components.data.config import ChatDatasetConfig, ConversationsConfig
 from titanrun.components.data.source_files import find_files
 from titanrun.components.tokenizers.config import TokenizerConfig
@@ -15,7 +14,7 @@ from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.attention import FLAVOR, MASK, attention_of
 from titanrun.recipe.rules.book import Finding, rule
-from titanrun.recipe.rules.data import datasets
+from titanrun.recipe.rules.data import datasets, sources
 
 # the layouts that each column is read in
 READ_IN = {"column": ("messages", "sharegpt"), "prompt_column": ("prompt_completion",), "completion_column": ("prompt_completion",)}
@@ -23,13 +22,15 @@ READ_IN = {"column": ("messages", "sharegpt"), "prompt_column": ("prompt_complet
 
 @rule("packing-needs-document-mask")
 def packing_needs_document_mask(run: Recipe) -> Iterator[Finding]:
-    """Conversations that share a row must not see each other: packing needs model.attention.mask block_causal."""
+    """Conversations and documents that share a row must not see each other: packing needs model.attention.mask block_causal."""
     attention = attention_of(run)
-    for section, dataset in datasets(run):
-        if isinstance(dataset, ConversationsConfig) and dataset.packing and (attention is None or attention.mask != "block_causal"):
-            message = "packed conversations would see each other: attention goes back to the beginning of the row"
+    for place, dataset in sources(run):
+        shares_rows = dataset.restarts_positions and getattr(dataset, "packing", None) is not None
+        if shares_rows and (attention is None or attention.mask != "block_causal"):
+            noun = "conversations" if isinstance(dataset, ConversationsConfig) else "documents"
+            message = f"packed {noun} would see each other: attention goes back to the beginning of the row"
             help = "set model.attention.mask: block_causal" if attention else "remove packing: the model attends to whole rows only"
-            yield Finding(message, ((section, "dataset", "packing"), (section, "dataset"), MASK, FLAVOR), help=help)
+            yield Finding(message, ((*place, "packing"), place, MASK, FLAVOR), help=help)
 
 
 @rule("sft-needs-conversations")
@@ -85,25 +86,6 @@ def first_conversation_fits(run: Recipe) -> Iterator[Finding]:
                     yield Finding(
                         problem.message, ((section, "dataset", *problem.path), (section, "dataset")), help=problem.help, code="data"
                     )
-
-
-def first_of_jsonl(file: Path) -> Mapping[str, Any] | None:
-    """The first record; None where that is no record, which the run tells with its line."""
-    try:
-        with file.open(encoding="utf-8-sig") as lines:
-            record = json.loads(next((line for line in lines if not line.isspace()), "null"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) else None
-
-
-def first_of_csv(file: Path) -> Mapping[str, Any] | None:
-    """The first record; None where there is none."""
-    try:
-        with file.open(encoding="utf-8-sig", newline="") as lines:
-            return next(csv.DictReader(lines), None)
-    except (OSError, ValueError, csv.Error):
-        return None
 
 
 def nothing_read(file: Path) -> Mapping[str, Any] | None:

@@ -44,7 +44,7 @@ def paths_exist(run: Recipe) -> Iterator[Finding]:
         (("checkpoint", "initial_load_path"), run.checkpoint.initial_load_path),
     ]
     for name in ("path", "template"):
-        inputs += [((section, "dataset", name), getattr(dataset, name, None)) for section, dataset in datasets(run)]
+        inputs += [((*place, name), getattr(dataset, name, None)) for place, dataset in sources(run)]
     for index, task in enumerate(run.evaluation.tasks if run.kind == "eval" else ()):
         place = ("evaluation", "tasks", index)
         inputs += [((*place, "path"), getattr(task, "path", None))]
@@ -52,7 +52,7 @@ def paths_exist(run: Recipe) -> Iterator[Finding]:
     for path, written in inputs:
         # whether a store has it, only the run asks: validate needs no network
         if written is not None and not is_address(written) and not exists(written):
-            code: Literal["data", "file"] = "data" if path[0] == "evaluation" or path[1] == "dataset" else "file"
+            code: Literal["data", "file"] = "data" if "dataset" in path or path[0] == "evaluation" else "file"
             yield Finding(f"there is no '{written}'", (path,), help=f"paths are relative to {Path.cwd()}", code=code)
 
 
@@ -95,6 +95,16 @@ def datasets(run: Recipe) -> list[tuple[str, DatasetConfig]]:
     if run.validation.enable and isinstance(run.validation.dataset, DatasetConfig):
         found.append(("validation", run.validation.dataset))
     return found
+
+
+def sources(run: Recipe) -> list[tuple[DataPath, DatasetConfig]]:
+    """Every dataset that is read, with its place: those of the sections, and what mixtures are made of."""
+    return [
+        (path, config)
+        for section, dataset in datasets(run)
+        for path, config in nested(dataset, (section, "dataset"))
+        if isinstance(config, DatasetConfig)
+    ]
 
 
 def exists(written: str) -> bool:

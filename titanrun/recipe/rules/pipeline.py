@@ -129,16 +129,6 @@ def parts_follow_order(run: Recipe) -> Iterator[Finding]:
         before = max([*known, *([] if before is None else [before])], key=place.__getitem__, default=None)
 
 
-@rule("tied-weights-share-stage")
-def tied_weights_share_stage(run: Recipe) -> Iterator[Finding]:
-    """With model.tie_word_embeddings the embedding and the output head are one matrix, but a pipeline holds them on its first and its
-    last stage, where they would drift apart. Untie them, or use no pipeline."""
-    if run.parallelism.pipeline_parallel_degree > 1 and getattr(run.model, "tie_word_embeddings", False) is True:
-        message = "embedding and output head are one matrix, and lie on the first and the last pipeline stage"
-        places = (DEGREE, ("model", "tie_word_embeddings"), ("model", "flavor"))
-        yield Finding(message, places, help="set model.tie_word_embeddings: false, or pipeline_parallel_degree: 1")
-
-
 @rule("microbatches-divide")
 def microbatches_divide(run: Recipe) -> Iterator[Finding]:
     """A pipeline takes the rows of a forward pass in microbatches: training.local_batch_size must be a multiple of

@@ -1,0 +1,97 @@
+"""Ingredients that exclude each other are problems; so are patterns of what is not there."""
+
+import pytest
+
+from titanrun.config.problems import ProblemsFound
+from titanrun.models.decoder.config import IngredientsConfig
+from titanrun.models.shared.flavors import flavors, spell_out
+from titanrun.recipe.resolve import resolve
+
+EXPERTS = {"num_experts": 8, "top_k": 2, "hidden_dim": 32}
+# fields, where the problem stands, and what it says
+CONFLICTS = {
+    "heads": ({"n_heads": 6, "head_dim": "auto"}, "n_heads", "dim 64 cannot be split over 6 heads"),
+    "shared heads": ({"n_kv_heads": 3}, "n_kv_heads", "4 query heads cannot share 3 key and value heads evenly"),
+    "odd head": ({"head_dim": 15}, "head_dim", "head_dim 15 is odd, and RoPE turns pairs"),
+    "long pattern": (
+        {"rope": {"pattern": ["rope", "rope", "none"]}},
+        "rope.pattern",
+        "rope.pattern says what 3 layers are, and there are 2",
+    ),
+    "empty pattern": ({"rope": {"pattern": []}}, "rope.pattern", "rope.pattern says what no layer is"),
+    "no window": (
+        {"attention": {"window_pattern": ["window", "full"]}},
+        "attention.window_pattern",
+        "some layers are to have window, and attention.window is null",
+    ),
+    "window nowhere": (
+        {"attention": {"window": 8, "window_pattern": ["full"]}},
+        "attention.window_pattern",
+        "no layer has what attention.window describes",
+    ),
+    "no experts": ({"hidden_pattern": ["dense", "experts"]}, "hidden_pattern", "some layers are to have experts, and moe is null"),
+    "experts nowhere": ({"hidden_pattern": ["dense"], "moe": EXPERTS}, "hidden_pattern", "no layer has what moe describes"),
+    "groups": (
+        {"moe": {**EXPERTS, "num_expert_groups": 3, "num_limited_groups": 2}},
+        "moe.num_expert_groups",
+        "8 experts cannot be dealt to 3 groups of at least two",
+    ),
+    "half of clamped": (
+        {"moe": {**EXPERTS, "swiglu_limit": None, "swiglu_alpha": 2.0}},
+        "moe.swiglu_limit",
+        "clamped SwiGLU needs both swiglu_limit and swiglu_alpha",
+    ),
+    "biases nowhere": (
+        {"moe": EXPERTS, "feed_forward": {"bias": True}},
+        "feed_forward.bias",
+        "feed_forward.bias is of dense layers, and every layer has experts",
+    ),
+    "varlen sinks": (
+        {"attention": {"backend": "varlen", "sinks": True}},
+        "attention.backend",
+        "varlen attention does not compute attention.sinks",
+    ),
+    "varlen cap": (
+        {"attention": {"backend": "varlen", "soft_cap": 30.0}},
+        "attention.backend",
+        "varlen attention does not compute attention.soft_cap",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CONFLICTS)
+def test_ingredients_that_exclude_each_other_are_a_problem(case, decoder):
+    fields, place, message = CONFLICTS[case]
+    with pytest.raises(ProblemsFound) as found:
+        decoder(**fields)
+    (problem,) = found.value.problems
+    assert (problem.code, ".".join(problem.path[1:]), problem.message) == ("conflict", place, message)
+    assert problem.help
+
+
+def test_layers_follow_patterns_over_and_over(decoder):
+    attention = {"window": 8, "window_pattern": ["window", "window", "full"]}
+    config = decoder(n_layers=5, attention=attention, rope={"pattern": ["rope", "none"]}, hidden_pattern=["dense", "experts"], moe=EXPERTS)
+    assert [config.window(layer) for layer in range(5)] == [8, 8, None, 8, 8]
+    assert [config.uses_rope(layer) for layer in range(5)] == [True, False, True, False, True]
+    assert [config.has_experts(layer) for layer in range(5)] == [False, True, False, True, False]
+    assert config.expert_layer_count() == 2
+
+
+def test_experts_that_nobody_describes_are_the_plainest(decoder):
+    moe = decoder(moe=EXPERTS).moe
+    assert (moe.score_func, moe.route_norm, moe.swiglu_limit, moe.swiglu_alpha) == ("softmax", True, None, None)
+    assert decoder(moe={**EXPERTS, "swiglu_limit": 7.0}).moe.swiglu_alpha == 1.702
+
+
+def test_what_is_spelled_out_stays_as_it_is(decoder):
+    sizes = flavors("decoder")["debugmodel"]
+    spelled = spell_out(IngredientsConfig.model_validate({"flavor": "debugmodel"}))
+    assert (spelled["dim"], spelled["feed_forward"]["hidden_dim"]) == (sizes["dim"], 768)
+    assert spell_out(IngredientsConfig.model_validate(spelled)) == spelled
+
+
+def test_rows_longer_than_the_context_are_refused():
+    with pytest.raises(ProblemsFound) as found:
+        resolve("recipes/decoder_llama3_debug.yaml", ["model.max_seq_len=64"], environment={})
+    assert {problem.rule for problem in found.value.problems} == {"rows-fit-context"}

@@ -1,0 +1,119 @@
+"""Decoders from ingredients are the families, bit for bit: as recipes, as Hugging Face models, and in what is known of them before."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from titanrun.config.problems import ProblemsFound
+from titanrun.distributed.precision import precision_named
+from titanrun.models.shared.counting import active_parameter_count, flops_per_token
+from titanrun.models.shared.family import family_module
+from titanrun.recipe import catalogue
+from titanrun.recipe.resolve import resolve
+from titanrun.worker.build_model import build_model, materialise
+
+# the recipe of each pair that is not written as ingredients
+FAMILIES = {"llama3": "llama3_debug", "qwen3": "qwen3_debug", "qwen3_moe": "qwen3_moe_debug", "gpt_oss": "gpt_oss_debug"}
+TINY = ("model.dim=64", "model.n_layers=2")
+
+
+def recipe_named(name, *overrides):
+    return resolve(str(catalogue.find(name, suffix=".yaml").path), overrides, environment={}).run
+
+
+def model_of(recipe):
+    model = build_model(recipe, precision_named("float32", "float32"))
+    materialise(model, device=torch.device("cpu"), seed=3)
+    for name, parameter in model.named_parameters():
+        if "norm" in name or parameter.dim() == 1:
+            parameter.data.uniform_(0.5, 1.5, generator=torch.Generator().manual_seed(len(name)))
+    return model
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_recipe_of_ingredients_gives_the_familys_logits_and_gradients_bit_for_bit(family):
+    own, composed = recipe_named(FAMILIES[family], "model.n_layers=2"), recipe_named(f"decoder_{family}_debug", "model.n_layers=2")
+    theirs, ours = model_of(own), model_of(composed)
+    ours.load_state_dict(theirs.state_dict(), strict=True)
+    ids = torch.randint(2048, (2, 96), generator=torch.Generator().manual_seed(1))
+    documents = torch.arange(96)[None].expand(2, -1) // 40
+    positions = torch.arange(7, 103)[None]
+    for given in ((ids,), (ids, positions, documents)):
+        expected, logits = theirs(*given), ours(*given)
+        assert expected.std() > 0.1
+        assert torch.equal(logits, expected)
+    expected.logsumexp(-1).mean().backward()
+    logits.logsumexp(-1).mean().backward()
+    for name, parameter in theirs.named_parameters():
+        assert parameter.grad is None or torch.equal(ours.get_parameter(name).grad, parameter.grad), name
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_known_before_a_model_is_built_is_the_familys(family):
+    own, composed = recipe_named(FAMILIES[family]).model, recipe_named(f"decoder_{family}_debug").model
+    assert composed.parameter_shapes() == own.parameter_shapes()
+    assert composed.buffer_shapes() == own.buffer_shapes()
+    assert active_parameter_count(composed) == active_parameter_count(own)
+    assert flops_per_token(composed, 128) == flops_per_token(own, 128)
+    for asked in ("kept_widths", "key_value_width", "heads", "hidden_widths", "module_names", "routed_experts", "stream_width"):
+        assert getattr(composed, asked)() == getattr(own, asked)(), asked
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_class_of_transformers_is_found_and_its_config_json_read_back(family, tmp_path):
+    own, composed = recipe_named(FAMILIES[family], *TINY).model, recipe_named(f"decoder_{family}_debug", *TINY).model
+    theirs, ours = (family_module(type(config), "huggingface") for config in (own, composed))
+    assert composed.export_problems() == []
+    written = ours.huggingface_config(composed, "float32")
+    assert written == theirs.huggingface_config(own, "float32")
+    state = model_of(recipe_named(f"decoder_{family}_debug", *TINY)).state_dict()
+    exported, expected = ours.to_huggingface(composed, state), theirs.to_huggingface(own, state)
+    assert exported.keys() == expected.keys()
+    assert all(torch.equal(exported[name], expected[name]) for name in expected)
+    back = ours.from_huggingface(composed, exported)
+    assert all(torch.equal(back[name], state[name]) for name in back if "expert_bias" not in name)
+    sizes = type(composed).sizes_from_huggingface(written)
+    for field in ("dim", "n_kv_heads", "head_dim", "norm_eps", "tie_word_embeddings"):
+        assert sizes[field] == getattr(composed, field), field
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_flavor_auto_reads_the_ingredients_from_config_json(family, tmp_path):
+    composed = recipe_named(f"decoder_{family}_debug").model
+    content = family_module(type(composed), "huggingface").huggingface_config(composed, "float32")
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    read = recipe_named("llama3_debug", f"model={{name: decoder, flavor: auto, hf_assets_path: {tmp_path}}}").model
+    assert read.parameter_shapes() == composed.parameter_shapes()
+    for field in ("theta", "pairs", "pattern"):
+        assert getattr(read.rope, field) == getattr(composed.rope, field), field
+    for section in ("moe", "hidden_pattern", "norm", "post_norms", "logit_soft_cap"):
+        assert getattr(read, section) == getattr(composed, section), section
+    for field in ("qk_norm", "bias", "sinks", "window", "window_pattern", "soft_cap"):
+        assert getattr(read.attention, field) == getattr(composed.attention, field), field
+
+
+def test_halves_of_a_llama_are_not_reordered():
+    composed = recipe_named("decoder_llama3_debug", *TINY, "model.rope.pairs=halves")
+    state = model_of(composed).state_dict()
+    module = family_module(type(composed.model), "huggingface")
+    exported = module.to_huggingface(composed.model, state)
+    assert torch.equal(exported["model.layers.0.self_attn.q_proj.weight"], state["layers.0.attention.wq.weight"])
+    assert all(torch.equal(tensor, state[name]) for name, tensor in module.from_huggingface(composed.model, exported).items())
+
+
+def test_ingredients_that_no_class_has_are_named_and_not_exported():
+    composed = recipe_named("decoder_qwen3_debug", *TINY, "model.attention.sinks=true", "model.logit_soft_cap=30")
+    problems = composed.model.export_problems()
+    assert [problem.path for problem in problems] == [("model", "logit_soft_cap"), ("model", "attention", "sinks")]
+    assert "Qwen3 is nearest, with logit_soft_cap null, and here it is 30.0" in problems[0].message
+    with pytest.raises(ProblemsFound):
+        family_module(type(composed.model), "huggingface").to_huggingface(composed.model, {})
+
+
+def test_a_config_json_that_no_family_reads_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(ProblemsFound, match="model_type is 'gpt2', and a decoder is read from gpt_oss, llama, qwen3 or qwen3_moe"):
+        recipe_named("llama3_debug", f"model={{name: decoder, flavor: auto, hf_assets_path: {tmp_path}}}")
+    assert Path(tmp_path).exists()

@@ -1,0 +1,112 @@
+"""Which columns a dataset reads, and which a file has."""
+
+import csv
+import json
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+from titanrun.components.data.config import DocumentsConfig
+from titanrun.config.problems import DataPath, ProblemsFound, fail
+
+Wanted = Mapping[str, DataPath]
+"""The columns that are read, and the field that names each."""
+
+
+def wanted_columns(config: DocumentsConfig) -> Wanted:
+    """The columns that a dataset reads, and the field that names each."""
+    wanted: dict[str, DataPath] = {}
+    for name in [config.column] if config.format is None else format_columns(config.format):
+        wanted[name] = ("column",) if config.format is None else ("format",)
+    for number, chosen in enumerate(config.filters):
+        wanted.setdefault(chosen.column, ("filters", number, "column"))
+    return wanted
+
+
+def format_columns(format: str) -> list[str]:
+    """The columns that a format names in braces."""
+    return [name for _, name, _, _ in Formatter().parse(format) if name]
+
+
+def check_columns(columns: Sequence[str] | Mapping[str, Any], wanted: Wanted | None, place: str) -> None:
+    """Raises a data problem where a column that is wanted is not there."""
+    for column, path in (wanted or {}).items():
+        if column not in columns:
+            raise missing_column(place, column, list(columns), path)
+
+
+def missing_column(place: str, column: str, columns: Sequence[str], path: DataPath) -> ProblemsFound:
+    """The problem of a record or file without a column that the recipe names in the field at `path`."""
+    known = ", ".join(map(str, columns)) or "none"
+    close = get_close_matches(column, list(map(str, columns)), n=1)
+    help = f"did you mean '{close[0]}'?" if close else "name a column that is there"
+    return fail("data", f"{place} has no column '{column}'; it has: {known}", path=path, help=help)
+
+
+def first_of_jsonl(file: Path) -> Mapping[str, Any] | None:
+    """The first record; None where that is no record, which the run tells with its line."""
+    try:
+        with file.open(encoding="utf-8-sig") as lines:
+            record = json.loads(next((line for line in lines if not line.isspace()), "null"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def first_of_csv(file: Path) -> Mapping[str, Any] | None:
+    """The first record; None where there is none."""
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            return next(csv.DictReader(lines), None)
+    except (OSError, ValueError, csv.Error):
+        return None
+
+
+def jsonl_columns(file: Path) -> list[str] | None:
+    """The columns of the first record."""
+    record = first_of_jsonl(file)
+    return None if record is None else list(record)
+
+
+def csv_columns(file: Path) -> list[str] | None:
+    """What the header names."""
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            return next(csv.reader(lines), None)
+    except (OSError, ValueError, csv.Error):
+        return None
+
+
+def parquet_columns(file: Path) -> list[str] | None:
+    """What the schema names."""
+    try:
+        return list(import_module("pyarrow.parquet").read_schema(file).names)
+    except (OSError, ValueError):
+        return None
+
+
+def text_columns(file: Path) -> list[str] | None:
+    """A text file is one record with one column."""
+    return ["text"]
+
+
+def unknown_columns(file: Path) -> list[str] | None:
+    """None: what is in such a file, only the run looks at."""
+    return None
+
+
+COLUMNS: dict[str, Callable[[Path], list[str] | None]] = {
+    ".jsonl": jsonl_columns,
+    ".csv": csv_columns,
+    ".parquet": parquet_columns,
+    ".arrow": unknown_columns,
+    ".txt": text_columns,
+}
+
+
+def columns_of(file: Path) -> list[str] | None:
+    """The columns of a file, or of its first record; None where that cannot be told."""
+    return COLUMNS[file.suffix.lower()](file)

@@ -1,0 +1,50 @@
+"""Rules about the files that documents are read from."""
+
+from collections.abc import Iterator
+
+from titanrun.components.data.columns import check_columns, columns_of, wanted_columns
+from titanrun.components.data.config import DocumentsConfig, MixtureDatasetConfig, TextDatasetConfig
+from titanrun.components.data.source_files import find_files
+from titanrun.config.problems import ProblemsFound
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.rules.book import Finding, rule
+from titanrun.recipe.rules.data import exists, sources
+from titanrun.recipe.rules.unread import unread
+
+
+@rule("columns-exist", level="environment")
+def columns_exist(run: Recipe) -> Iterator[Finding]:
+    """Every column that column, format and filters name must be in the first of the files."""
+    for place, dataset in sources(run):
+        if not isinstance(dataset, TextDatasetConfig) or not exists(dataset.path):
+            continue
+        try:
+            file = find_files(dataset.path)[0]
+            columns = columns_of(file)
+            # the name of a text file's only column matters to filters and formats alone
+            if columns is not None and (file.suffix.lower() != ".txt" or dataset.format is not None or dataset.filters):
+                check_columns(columns, wanted_columns(dataset), f"'{file}'")
+        except ProblemsFound as error:
+            for problem in error.problems:
+                paths = ((*place, *problem.path), place)
+                yield Finding(problem.message, paths, help=problem.help, code="data")
+
+
+@rule("too-long-needs-whole-documents")
+def too_long_needs_whole_documents(run: Recipe) -> Iterator[Finding]:
+    """Where documents run on across rows, none is too long: too_long is read with packing best_fit or null only. Remove it."""
+    for place, dataset in sources(run):
+        if isinstance(dataset, DocumentsConfig) and dataset.packing in ("windows", "documents"):
+            help = "set packing to best_fit or null, or remove it"
+            yield unread((*place, "too_long"), (*place, "packing"), f"is {dataset.packing}, and no document is too long", help)
+
+
+@rule("mixture-deals-rows")
+def mixture_deals_rows(run: Recipe) -> Iterator[Finding]:
+    """Whether rows are shuffled and come again is the mixture's to say: in one of its sources it has no effect. Say it of the mixture."""
+    for place, mixture in sources(run):
+        for number in range(len(mixture.sources)) if isinstance(mixture, MixtureDatasetConfig) else ():
+            for name in ("shuffle", "repeat"):
+                path = (*place, "sources", number, "dataset", name)
+                message = f"{name} has no effect in a source: the mixture deals the rows"
+                yield Finding(message, (path,), help=f"set {name} of the mixture", code="no-effect", severity="warning", if_written=True)
