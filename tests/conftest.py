@@ -8,5 +8,5 @@ import os
 import hypothesis
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-hypothesis.settings.register_profile("same", derandomize=True, database=None, print_blob=True)
+hypothesis.settings.register_profile("same", derandomize=True, database=None, print_blob=True, deadline=None)
 hypothesis.settings.load_profile("same")

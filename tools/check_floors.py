@@ -75,6 +75,8 @@ ENVIRONMENT_READERS = {"titanrun.launch.environment", "titanrun.distributed.envi
 # trackers, which are foreign code that must not stop a run; a library that raises nothing narrower; ranks that
 # would wait for ever for one that failed; the Hub's library, whose HTTP client changes
 MAY_CATCH_ALL = {
+    # foreign code
+    "titanrun.recipe.plugins",
     "titanrun.worker.main",
     "titanrun.cli.download",
     "titanrun.cli.guard",

@@ -24,6 +24,7 @@ lr_scheduler: noted
 loss: noted
 training: {dataset: noted, seq_len: 16, local_batch_size: 1, steps: 1, mixed_precision_param: float32}
 activation_checkpoint: noted
+replace: [{match: "layers.0.feed_forward", with: noted}]
 metrics: {trackers: [noted]}
 validation: {enable: true, dataset: {name: noted, split: held_out}, steps: 1}
 launch: noted

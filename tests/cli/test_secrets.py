@@ -24,6 +24,8 @@ from titanrun.components.metrics.config import TrackerConfig
 from titanrun.config.fields import bookkeeping
 from titanrun.config.types import Text
 
+PLUGIN_API = 1
+
 
 class KeeperConfig(TrackerConfig):
     """A tracker that needs a key."""

@@ -18,6 +18,8 @@ from typing import ClassVar, Literal
 from titanrun.components.optimizers.config import OptimizerConfig
 from titanrun.config.fields import numerics
 
+PLUGIN_API = 1
+
 
 class PickyConfig(OptimizerConfig):
     """An optimizer that refuses every model."""

@@ -31,6 +31,7 @@ UNTIED = "model.tie_word_embeddings=false"
 ODD = "model.vocab_size=2049"
 COMPILED = ["compile={enable: true, backend: aot_eager}"]
 OPERATIONS = "activation_checkpoint={name: selective, selective_ac_option: op}"
+REPLACED = 'replace=[{match: "layers.*.feed_forward", with: {name: gated_feed_forward, activation: squared_relu}}]'
 SMOOTHED = "loss={name: cross_entropy, label_smoothing: 0.1, z_loss: 1.0e-3}"
 OPTIMIZERS = {
     "muon": "optimizer={name: muon, ns_dtype: float32, param_groups: [{match: ['layers.*.w1.weight'], lr: 1.0e-3}]}",
@@ -126,6 +127,8 @@ LAYOUTS = [
     case("fsdp2_mistral_offload", nproc=2, overrides=["training.enable_cpu_offload=true"], base=MISTRAL, slow=True),
     case("fsdp2_mixtral", nproc=2, base=MIXTRAL, slow=True),
     case("ddp2_mixtral", nproc=2, overrides=[DDP2], base=MIXTRAL, slow=True),
+    case("tp2_fsdp2_replaced", nproc=4, overrides=[TP2], base=[REPLACED], slow=True),
+    case("pp2_compiled_replaced", nproc=2, overrides=[*COMPILED, *pipeline(2)], base=[REPLACED], slow=True),
     case("tp2_decoder", nproc=2, overrides=[TP2], base=DECODER, slow=True),
     case("tp2_whole_stream_decoder", nproc=2, overrides=[TP2, WHOLE_STREAM], base=DECODER, slow=True),
     case("cp2_decoder", nproc=2, overrides=[CP2], base=DECODER, slow=True),

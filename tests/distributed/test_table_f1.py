@@ -4,6 +4,9 @@ A row trains as one process does, in fp32; where it saves, it goes on as one pro
 is not built, or needs a GPU, validate refuses by name: when it lands, the row fails here and must move.
 """
 
+import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -11,12 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.distributed.ranks import TEXT, alone, train
+from titanrun.components.checkpoints.dcp import read_layouts, read_tensors
 from titanrun.config.problems import ProblemsFound
-from titanrun.recipe.resolve import resolve
+from titanrun.distributed.environment import Place
+from titanrun.recipe.resolve import read_resolved_text, resolve
+from titanrun.training.trainer import Trainer
+from titanrun.worker.main import export
 
 TOLERANCE = 1e-5
+# float8 has three bits behind the point: what differs in fp32's last bit may be rounded to the next of them
+ROUNDED = 1e-4
 # all of the debug model's layers
 BASE = ("model.n_layers=6",)
 FLEX, VARLEN = (*BASE, "model.flavor=debugmodel_flex_attn"), (*BASE, "model.flavor=debugmodel_varlen_attn")
@@ -29,18 +39,13 @@ OFFLOADED = (*FOUR_ROWS, "training.enable_cpu_offload=true", "optimizer.early_st
 ORDER = Path(__file__).with_name("v_shaped_order.csv")
 ASYNC = "parallelism.enable_async_tensor_parallel=true"
 SHARD1 = "parallelism.data_parallel_shard_degree=1"
-# rows that other tests stand for
-ELSEWHERE = {
-    "optional_checkpoint": "worker/test_checkpoint_settings.py",
-    "last_save_model_only_fp32": "worker/test_checkpoint_settings.py",
-    "last_save_model_only_bf16": "worker/test_checkpoint_settings.py",
-    "model_only_hf_checkpoint": "worker/test_weights.py",
-    "fsdp2_memory_estimation": "distributed/test_plan.py",
-    "float8_emulation": "distributed/test_converters.py",
-    "test_generate": "worker/test_generate.py",
-}
-# this has a function of its own
-APART = ["default"]
+# a row that another test stands for
+ELSEWHERE = {"fsdp2_memory_estimation": "distributed/test_plan.py"}
+# these have functions of their own
+APART = [
+    *("default", "optional_checkpoint", "last_save_model_only_fp32", "last_save_model_only_bf16"),
+    *("model_only_hf_checkpoint", "float8_emulation", "test_generate"),
+]
 ROWS = 43
 TESTS = Path(__file__).parents[1]
 SAVING = ("checkpoint={enable: true, interval: 5}", "lr_scheduler.total_steps=8")
@@ -165,6 +170,86 @@ def test_a_row_that_saves_goes_on_as_if_it_had_never_stopped(entry: Row, tmp_pat
     for steps in (5, 8):
         found = train(entry.nproc, [*BASE, *entry.runs[0], *SAVING, f"training.steps={steps}"], folder=tmp_path).numbers
     agrees(found, unbroken())
+
+
+@pytest.mark.slow
+def test_optional_checkpoint(tmp_path: Path) -> None:
+    apart = "checkpoint.exclude_from_loading=[lr_scheduler, dataloader, optimizer]"
+    runs: list[list[dict[str, float]]] = []
+    for name, layouts in {"ranks": [(4, []), (4, degrees(tp=2))], "alone": [(1, []), (1, [])]}.items():
+        (folder := tmp_path / name).mkdir()
+        for (nproc, own), more in zip(layouts, (["training.steps=5"], ["training.steps=8", apart]), strict=True):
+            found = train(nproc, [*BASE, *own, *SAVING, *more], folder=folder).numbers
+        runs.append(found)
+    agrees(*runs)
+    with pytest.raises(AssertionError):
+        agrees(runs[0], unbroken())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"], ids=["last_save_model_only_fp32", "last_save_model_only_bf16"])
+def test_a_last_save_holds_the_weights_alone(dtype: str, tmp_path: Path) -> None:
+    asked = ["checkpoint={enable: true, last_save_model_only: true}", f"checkpoint.export_dtype={dtype}"]
+    saved = []
+    for nproc in (4, 1):
+        (folder := tmp_path / str(nproc)).mkdir()
+        train(nproc, [*BASE, *asked], folder=folder)
+        saved.append(weights(folder / "checkpoint" / "step-5"))
+    found, expected = saved
+    assert found.keys() == expected.keys() and all(name.startswith("model.") for name in found)
+    # Adam divides gradients that are little more than rounding by themselves; in bf16 the next number is that far away
+    allowed = 1e-4 if dtype == "float32" else 2**-7
+    for name, tensor in found.items():
+        assert tensor.dtype == getattr(torch, dtype)
+        assert (tensor - expected[name]).abs().max() <= allowed * expected[name].abs().max(), name
+
+
+def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a checkpoint, whole."""
+    tensors = {name: torch.empty(layout.shape, dtype=layout.dtype) for name, layout in read_layouts(checkpoint).items()}
+    read_tensors(checkpoint, tensors)
+    return tensors
+
+
+def exported(trainer: Trainer) -> None:
+    """What the worker does after the last step of a run that ends as a Hugging Face folder."""
+    checkpoints: Any = trainer.checkpoints
+    place = Place(rank=checkpoints.ranks.rank, world_size=checkpoints.ranks.count)
+    export(read_resolved_text(checkpoints.resolved), trainer, checkpoints.store.folder.parent / "huggingface", place)
+
+
+@pytest.mark.slow
+def test_model_only_hf_checkpoint(tmp_path: Path) -> None:
+    last = "checkpoint={enable: true, last_save_model_only: true, last_save_in_hf: true}"
+    runs = []
+    for nproc in (4, 1):
+        (folder := tmp_path / str(nproc)).mkdir()
+        train(nproc, [*BASE, last], folder=folder, look=exported)
+        taken = f"checkpoint={{enable: true, initial_load_in_hf: true, initial_load_path: {folder / 'huggingface'}}}"
+        runs.append(train(nproc, [*BASE, taken]).numbers)
+    agrees(*runs)
+    assert runs[0][0]["loss"] < 0.95 * alone(BASE).numbers[0]["loss"]
+
+
+@pytest.mark.slow
+def test_float8_emulation() -> None:
+    base = (*BASE, "converters=[{name: float8_linear, emulate: true, filter_fqns: [output]}]")
+    gathers = [f"converters[0].{name}=true" for name in ("enable_fsdp_float8_all_gather", "precompute_float8_dynamic_scale_for_fsdp")]
+    found, expected = (run.numbers for run in (train(4, [*base, *gathers]), alone(base)))
+    assert [line["loss"] for line in found] == pytest.approx([line["loss"] for line in expected], rel=ROUNDED)
+    assert [line["loss"] for line in found] != pytest.approx([line["loss"] for line in alone(BASE).numbers], rel=TOLERANCE)
+
+
+@pytest.mark.slow
+def test_test_generate(tmp_path: Path) -> None:
+    texts = []
+    for nproc in (2, 1):
+        (folder := tmp_path / str(nproc)).mkdir()
+        train(nproc, [*BASE, *SAVING], folder=folder)
+        asked = ["--prompt", "The ", "--temperature", "0", "--max-new-tokens", "12", "--json"]
+        command = [sys.executable, "-m", "titanrun", "generate", str(folder), *asked]
+        texts.append(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+    assert texts[0] == texts[1] and len(texts[0]["token_ids"]) == 12
 
 
 def waits(name: str, nproc: int, *overrides: str, named: str) -> Any:

@@ -144,3 +144,33 @@ def test_machines_that_start_different_numbers_are_a_problem(launchers: Launcher
     errors = "".join(launcher.communicate(timeout=240)[1] for launcher in started)
     assert [launcher.returncode for launcher in started] == [2, 2], errors
     assert "3 ranks are not what 2 machines make" in errors and "Traceback" not in errors
+
+
+def descendants(pid: int) -> list[int]:
+    """A process and all that it started, the youngest first."""
+    return [found for child in children_of(pid) for found in descendants(child)] + [pid]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1], ids=["first", "second"])
+def test_a_machine_that_dies_and_comes_back_goes_on_with_the_others(tmp_path: Path, launchers: Launchers, killed: int) -> None:
+    steps = ["training.steps=12", "lr_scheduler.total_steps=12"]
+    long = [*steps, "checkpoint.interval=2", "launch.max_restarts=3"]
+    started = launchers(long, long)
+    while not (tmp_path / "run" / "checkpoint" / "step-4" / "manifest.json").exists():
+        assert [launcher.poll() for launcher in started] == [None, None]
+        time.sleep(0.02)
+    # all at once, as a machine dies: workers that outlive their launcher would save and stop the run on every machine
+    for pid in descendants(started[killed].pid):
+        os.kill(pid, signal.SIGKILL)
+    back = subprocess.Popen(list(map(str, started[killed].args)), cwd=tmp_path, stderr=subprocess.PIPE, text=True)  # type: ignore[arg-type]
+    started[killed].communicate()
+    started[killed] = back
+    errors = [launcher.communicate(timeout=240)[1] for launcher in started]
+    assert [launcher.returncode for launcher in started] == [0, 0], errors
+    assert "finished: 12 steps" in "".join(errors) and "Traceback" not in "".join(errors)
+    assert "starting again from step" in errors[1 - killed]
+    command = [sys.executable, "-m", "titanrun", "train", "recipe.yaml", "--nproc", "2", "dump_folder=alone", *steps]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    lines, alone = (read_metrics(tmp_path / run / "metrics.jsonl") for run in ("run", "alone"))
+    assert [(line["step"], line["loss"]) for line in lines] == [(line["step"], line["loss"]) for line in alone]

@@ -28,6 +28,7 @@ KEYWORDS = {
     "launch": {"resolved", "processes"},
     "converters": {"model", "shards"},
     "rope_scaling": {"frequencies", "theta"},
+    "module": {"replaced"},
 }
 
 

@@ -42,7 +42,10 @@ def drawn(seed: int) -> tuple[list[str], int]:
         overrides.append(f"parallelism.expert_parallel_degree={dice.choice([1, 2, 3])}")
         if dice.random() < 0.5:
             overrides[0] = latent(dice, heads)
-    return overrides, ranks if dice.random() < 0.9 else ranks + 1
+    present = ranks if dice.random() < 0.9 else ranks + 1
+    if dice.random() < 0.3:
+        overrides.append("model.tie_word_embeddings=true")
+    return overrides, present
 
 
 def latent(dice: Random, heads: int) -> str:

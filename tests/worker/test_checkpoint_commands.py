@@ -27,6 +27,7 @@ from titanrun.cli.checkpoint_copies import SHARD_BYTES
 from titanrun.components.checkpoints.dcp import read_layouts, read_tensors
 from titanrun.components.checkpoints.manifest import manifest_text, read_manifest, step_folders
 from titanrun.config.problems import ProblemsFound
+from titanrun.recipe.resolve import read_resolved, resolve
 from titanrun.recipe.run_dir import read_json
 from titanrun.worker import checkpoint as worker
 from titanrun.worker.main import main
@@ -291,7 +292,53 @@ def test_the_weights_of_another_run_come_in_without_a_recipe(
     first, second = (weights_of(tmp_path / folder / "step-0") for folder in ("out", "back"))
     assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
     with pytest.raises(ProblemsFound, match="come without a recipe"):
-        command.run(["import", str(trained), str(tmp_path / "other"), "--from", "torchtitan"])
+        command.run(["import", str(trained), str(tmp_path / "other"), "--from", "peft"])
+
+
+def saved_by_torchtitan(folder: Path, *, family: str, flavor: str, **changes: Any) -> dict[str, torch.Tensor]:
+    """Weights of a flavor, by torchtitan's names, as it saves them; its sizes changed."""
+    sizes = {"name": family, "flavor": flavor, "vocab_size": 64, **changes}
+    data = {"name": "tokens", "path": "none.npy"}
+    (folder.parent / "theirs.yaml").write_text(json.dumps({"version": 1, "model": sizes, "tokenizer": None, "training": {"dataset": data}}))
+    config = resolve(str(folder.parent / "theirs.yaml"), environment={}).run.model
+    model = config.builder()(config, seq_len=8)
+    model.init_weights(generator=torch.Generator().manual_seed(1))
+    weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    with pytest.warns(UserWarning, match="single process"):
+        dcp.save({**weights, "optimizer.count": torch.ones(3)}, checkpoint_id=folder)
+    return weights
+
+
+def test_torchtitans_weights_come_in_without_a_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("titanrun.cli.checkpoint_copies.in_worker", lambda job: in_worker(job, monkeypatch))
+    expected = saved_by_torchtitan(tmp_path / "theirs", family="llama3", flavor="debugmodel")
+    words = ["import", str(tmp_path / "theirs"), str(tmp_path / "out"), "--from", "torchtitan"]
+    assert command.run(words) == 0, capsys.readouterr().err
+    found = weights_of(tmp_path / "out" / "step-0")
+    assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
+    model = read_resolved(tmp_path / "out" / "step-0" / "resolved.yaml").model
+    assert (model.name, model.flavor, model.vocab_size) == ("llama3", "debugmodel", 64)
+    with pytest.raises(ProblemsFound, match="overrides need one that is named"):
+        command.run([*words[:2], str(tmp_path / "second"), *words[3:], "model.n_layers=2"])
+
+
+@pytest.mark.parametrize(
+    ("family", "flavor", "changes", "said"),
+    [
+        ("llama3", "debugmodel", {"n_heads": 16, "n_kv_heads": 2}, "are those of no flavor that titanrun knows"),
+        ("llama4", "debugmodel", {}, "are those of llama4 debugmodel and llama4 debugmodel_irope"),
+    ],
+)
+def test_torchtitans_weights_that_tell_no_model_need_a_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], family: str, flavor: str, changes: Any, said: str
+) -> None:
+    monkeypatch.setattr("titanrun.cli.checkpoint_copies.in_worker", lambda job: in_worker(job, monkeypatch))
+    saved_by_torchtitan(tmp_path / "theirs", family=family, flavor=flavor, **changes)
+    assert command.run(["import", str(tmp_path / "theirs"), str(tmp_path / "out"), "--from", "torchtitan"]) == 4
+    err = capsys.readouterr().err
+    assert said in err and "name the recipe of its model" in err and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("words", [["ls"], ["prune", "--keep", "1"], ["verify"], ["show"]])

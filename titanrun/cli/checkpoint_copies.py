@@ -20,9 +20,10 @@ EXAMPLES = """  titanrun checkpoint export runs/first out --format hf --dtype bf
   titanrun checkpoint export runs/tuned out --format hf --merge          adapters within the weights
   titanrun checkpoint import models/llama out --from hf
   titanrun checkpoint import adapter recipe.yaml out --from peft
-  titanrun checkpoint import outputs/checkpoint/step-1000 recipe.yaml out --from torchtitan
+  titanrun checkpoint import outputs/checkpoint/step-1000 out --from torchtitan
   titanrun checkpoint import runs/first out --from titanrun
   titanrun train recipe.yaml checkpoint.initial_load_path=out/step-0"""
+BRING_A_MODEL = {"hf": "config.json is", "torchtitan": "the parameters' shapes are"}
 DTYPES = ("float32", "bfloat16", "float16")
 SHARD_BYTES = 5 * 10**9
 
@@ -57,7 +58,7 @@ def take_in(arguments: list[str]) -> int:
     overrides, others = split_overrides(arguments)
     parser = Parser("checkpoint import", "Make a checkpoint, step 0, of weights from elsewhere, for runs to start from.", EXAMPLES)
     parser.add_argument("source", help="a Hugging Face folder, a checkpoint of torchtitan or of another run, or adapters that peft saved")
-    parser.add_argument("recipe", nargs="?", help="the recipe whose model takes them; of a Hugging Face folder or a run it may be left out")
+    parser.add_argument("recipe", nargs="?", help="the recipe whose model takes them; only adapters need one")
     parser.add_argument("out", help="the folder to write step-0 into")
     parser.add_argument("--from", dest="origin", required=True, choices=("hf", "torchtitan", "titanrun", "peft"))
     parser.takes_overrides()
@@ -67,19 +68,21 @@ def take_in(arguments: list[str]) -> int:
     refuse_existing(place(options.out) / "step-0")
     source = str(checkpoint_at(place(options.source))) if options.origin == "titanrun" else options.source
     resolved = recipe_for(options.origin, source, options.recipe, overrides)
-    return in_worker({"do": "import", "from": options.origin, "source": source, "out": options.out, "resolved": resolved.text})
+    text = None if resolved is None else resolved.text
+    return in_worker({"do": "import", "from": options.origin, "source": source, "out": options.out, "resolved": text})
 
 
-def recipe_for(origin: str, source: str, recipe: str | None, overrides: Sequence[str]) -> Resolved:
-    """The recipe that is named, or the one that the weights bring along. Raises a problem where they bring none."""
+def recipe_for(origin: str, source: str, recipe: str | None, overrides: Sequence[str]) -> Resolved | None:
+    """The recipe that is named, or the one that the weights bring along; None where their shapes tell it. Raises where they bring none."""
+    if recipe is None and overrides and origin in BRING_A_MODEL:
+        message = f"{BRING_A_MODEL[origin]} the recipe here, and overrides need one that is named"
+        raise fail("usage", message, help="name a recipe, or leave them out")
     if recipe is None and origin == "hf":
-        if overrides:
-            raise fail(
-                "usage", "config.json is the recipe here, and overrides need one that is named", help="name a recipe, or leave them out"
-            )
         return recipe_of(Path(source))
-    if recipe is None and origin != "titanrun":
-        raise fail("usage", "weights from elsewhere come without a recipe", help="name one, before the folder to write")
+    if recipe is None and origin == "torchtitan":
+        return None
+    if recipe is None and origin == "peft":
+        raise fail("usage", "adapters come without a recipe", help="name one, before the folder to write")
     return resolve(recipe or resolved_file(place(source)), overrides, environment=environment())
 
 

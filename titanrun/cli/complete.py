@@ -22,6 +22,7 @@ Kind = Literal[
     "commands",
     "kinds",
     "schemas",
+    "plugins",
     "shells",
     "checkpoint_commands",
     "runs_commands",
@@ -71,6 +72,7 @@ COMMAND_LINES: dict[str, Takes] = {
     "reproduce": Takes((("files",), ()), {"--steps": None, "--out": "files", "--tolerance": None}),
     "checkpoint": Takes((("checkpoint_commands",), ("files",), ("files",), ("overrides",))),
     "runs": Takes((("runs_commands",), ("files",))),
+    "sweep": Takes((("files",), ("overrides",)), {**flags("--list", "--table"), "--format": ("text", "csv", "json")}),
     "plot": Takes(
         (("files",),),
         {
@@ -103,15 +105,17 @@ COMMAND_LINES: dict[str, Takes] = {
         (("files",), ("paths",)),
         {**flags("--sources", "--minimal", "--model", "--resolved", "--json"), "--plot": ("lr_scheduler",), "--out": "files"},
     ),
-    "explain": Takes((("paths", "components", "codes"),), flags("--all", "--json")),
-    "ls": Takes((("kinds",), ()), {**dict.fromkeys(f"--{key}" for key in catalogue.HEADER_KEYS), **flags("--json")}),
+    "explain": Takes((("paths", "components", "codes"),), {**flags("--all", "--json"), "--plugins": "plugins"}),
+    "ls": Takes(
+        (("kinds",), ()), {**dict.fromkeys(f"--{key}" for key in catalogue.HEADER_KEYS), **flags("--json"), "--plugins": "plugins"}
+    ),
     "cat": Takes((("shipped",), ())),
     "cp": Takes((("shipped",), ("files",), ())),
     "init": Takes(((),), {"--model": None, "--output": "files"}),
     "migrate": Takes((("migratable",), ()), {"--from": ("torchtitan",), "--output": "files", **flags("--check", "--write")}),
     "doctor": Takes(((),), flags("--no-training", "--json")),
     "completion": Takes((("shells",), ())),
-    "schema": Takes((("schemas",), ()), {"--write": "files"}),
+    "schema": Takes((("schemas",), ()), {"--write": "files", "--plugins": "plugins"}),
 }
 
 
@@ -177,12 +181,20 @@ def of_kind(kind: Kind, current: str) -> Iterator[str]:
         "codes": problem_codes,
         "commands": commands,
         "kinds": listed_kinds,
+        "plugins": installed_plugins,
         "schemas": lambda _: (path.name.removesuffix(SCHEMA_SUFFIX) for path in sorted(catalogue.schema_file().parent.glob("*.json"))),
         "checkpoint_commands": lambda _: iter(("ls", "show", "verify", "diff", "prune", "save", "export", "import")),
         "runs_commands": lambda _: iter(("ls", "show", "diff", "compare", "tag", "rm")),
         "shells": lambda _: iter(("bash", "zsh", "fish")),
     }
     return finders[kind](current)
+
+
+def installed_plugins(current: str) -> Iterator[str]:
+    """The plug-ins that are installed; none is imported."""
+    from importlib.metadata import entry_points
+
+    return iter(sorted(point.name for point in entry_points(group="titanrun.plugins")))
 
 
 def files(current: str, suffixes: tuple[str, ...] = RECIPE_SUFFIXES) -> Iterator[str]:

@@ -4,6 +4,7 @@ import json
 import sys
 
 from titanrun.cli.arguments import Parser
+from titanrun.cli.plugin_option import takes_plugins, use_plugins
 from titanrun.cli.terminal import columns, fitted
 from titanrun.config.problems import fail
 
@@ -12,6 +13,7 @@ EXAMPLES = """  titanrun explain training.seq_len     a field: what it takes, de
   titanrun explain optimizer:adamw      a component and its fields
   titanrun explain unknown-key          a problem code: cause and fix
   titanrun explain batch-sizes-divide   a rule, named behind the slash of a problem
+  titanrun explain optimizer:lion --plugins my_plugin
   titanrun explain --all > reference.md"""
 
 
@@ -21,7 +23,9 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("word", nargs="*", help="a path, slot:name, a problem code or a rule")
     parser.add_argument("--all", action="store_true", help="the whole reference, as Markdown")
     parser.add_argument("--json", action="store_true", help="one JSON object a word")
+    takes_plugins(parser)
     options = parser.parse_args(arguments)
+    use_plugins(options)
     if options.all:
         from titanrun.recipe.reference import reference
 

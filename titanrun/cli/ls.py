@@ -2,8 +2,10 @@
 
 import json
 from argparse import Namespace
+from typing import TYPE_CHECKING
 
 from titanrun.cli.arguments import Parser
+from titanrun.cli.plugin_option import takes_plugins, use_plugins
 from titanrun.cli.terminal import columns, fitted
 from titanrun.cli.voice import detail
 from titanrun.config import registry
@@ -13,12 +15,17 @@ from titanrun.config.shape import bare, is_slot, item_type
 from titanrun.config.suggest import closest, listing
 from titanrun.models.shared.flavors import flavors
 from titanrun.recipe import catalogue, menu
-from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.plugins import plugins_installed, recipe_class
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 EXAMPLES = """  titanrun ls                  everything
   titanrun ls models           model families and their flavors
   titanrun ls recipes --method pretraining --model llama3
-  titanrun ls recipes --json"""
+  titanrun ls recipes --json
+  titanrun ls plugins          the plug-ins that are installed
+  titanrun ls optimizers --plugins my_plugin"""
 
 
 def run(arguments: list[str]) -> int:
@@ -27,11 +34,13 @@ def run(arguments: list[str]) -> int:
     parser = Parser("ls", "List what can be named: recipes, models, optimizers, datasets ...", EXAMPLES)
     parser.add_argument("kind", nargs="?", help="one of " + listing(kinds(), last="or", most=99))
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    takes_plugins(parser)
     for key in catalogue.HEADER_KEYS:
         parser.add_argument(f"--{key}", metavar="TEXT", help=f"only recipes whose {key} has these words")
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
         raise unknown_option(unknown[0])
+    use_plugins(options)
     known = kinds()
     if options.kind is not None and options.kind not in known:
         meant = closest(options.kind, known)
@@ -77,13 +86,14 @@ def print_recipes(entries: list[catalogue.Entry], options: Namespace) -> None:
 
 def kinds() -> list[str]:
     """What can be listed."""
-    return ["recipes", "models", *sorted(name for name in slots() if name != "model")]
+    return ["recipes", "plugins", "models", *sorted(name for name in slots() if name != "model")]
 
 
 def slots() -> dict[str, type[ComponentConfig]]:
     """All slots that a recipe reaches, by the word that is listed."""
     found: dict[str, type[ComponentConfig]] = {}
-    for config in (Recipe, *(bare(field.annotation) for field in Recipe.model_fields.values())):
+    recipe = recipe_class()
+    for config in (recipe, *(bare(field.annotation) for field in recipe.model_fields.values())):
         for field in getattr(config, "model_fields", {}).values():
             for annotation in (bare(field.annotation), item_type(field.annotation)):
                 if is_slot(annotation):
@@ -98,6 +108,8 @@ def plural(slot: str) -> str:
 
 def rows(kind: str) -> list[tuple[str, str, str]]:
     """Name, origin and one sentence for every entry of a kind."""
+    if kind == "plugins":
+        return [(name, name, described_package(point)) for name, point in sorted(plugins_installed().items())]
     slot = slots()["model" if kind == "models" else kind]
     found = []
     for name, choice in registry.choices(slot).items():
@@ -106,6 +118,11 @@ def rows(kind: str) -> list[tuple[str, str, str]]:
             sentence += f" Flavors: {listing(flavors(name), last='and', most=99)}."
         found.append((name, menu.origin_of(choice), sentence))
     return found
+
+
+def described_package(point: "EntryPoint") -> str:
+    """The package that a plug-in is in, and its version; the plug-in is not imported."""
+    return "" if point.dist is None else f"{point.dist.name} {point.dist.version}"
 
 
 def print_kind(kind: str, entries: list[tuple[str, str, str]], *, as_json: bool) -> None:
@@ -117,7 +134,7 @@ def print_kind(kind: str, entries: list[tuple[str, str, str]], *, as_json: bool)
     print(f"{kind}:")
     width = max((len(name) for name, _, _ in entries), default=0)
     for name, origin, sentence in entries:
-        mark = "" if origin == "built in" else f" [{origin}]"
+        mark = "" if origin in ("built in", name) else f" [{origin}]"
         print(fitted(f"  {name:<{width}}  {sentence}{mark}", columns()))
     if not entries:
         print("  (none yet)")

@@ -19,6 +19,7 @@ COMMANDS = {
     "checkpoint": "list, check, compare, export, import and clear away checkpoints",
     "download": "fetch a model from the Hugging Face Hub",
     "runs": "list, show, compare, tag and remove the runs there are",
+    "sweep": "train a recipe with many values, and say which did best",
     "plot": "draw the metrics of runs into the terminal or a file",
     "validate": "find everything that is wrong with recipes, without a GPU",
     "plan": "what a run on many ranks needs, worked out on a laptop",

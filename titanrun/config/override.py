@@ -151,7 +151,8 @@ class Edit:
                 default = self.types.default_of(path)
             except LookupError:
                 default = []
-            node = as_node(default, self.override.marks[-1])
+            # null where there is no list yet
+            node = as_node([] if default is None and self.types.is_list(path) else default, self.override.marks[-1])
         if not isinstance(node.value, list):
             help = f"write {path_text(path)}=[...]"
             raise self.refusal(f"{path_text(path)} is {kind_of(node)}, not a list", len(path) - 1, node, help=help)

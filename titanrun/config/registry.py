@@ -9,6 +9,8 @@ from pydantic_core import PydanticCustomError
 if TYPE_CHECKING:
     from titanrun.config.base import ComponentConfig
 
+# top-level modules of plug-ins that were imported for another recipe than the one that is read
+_hidden: set[str] = set()
 # slot -> name -> module that defines the choice, for choices that are imported only when named
 _offers: dict[str, dict[str, str]] = {}
 
@@ -16,6 +18,39 @@ _offers: dict[str, dict[str, str]] = {}
 def offer(slot: str, modules: Mapping[str, str]) -> None:
     """Announce choices of `slot` by name, each with the module to import when it is named."""
     _offers.setdefault(slot, {}).update(modules)
+
+
+def hide(packages: set[str]) -> None:
+    """From now on, nothing that the modules of these top-level packages define is a choice; what all others define is."""
+    _hidden.clear()
+    _hidden.update(packages)
+
+
+def package_of(defined: type) -> str:
+    """The top-level package or module that defines a class."""
+    return defined.__module__.partition(".")[0]
+
+
+def is_hidden(defined: type) -> bool:
+    """Whether a class belongs to a plug-in that is not in use."""
+    return is_hidden_module(defined.__module__)
+
+
+def is_hidden_module(module: str) -> bool:
+    """Whether a module is of a plug-in that is not in use."""
+    return module.partition(".")[0] in _hidden
+
+
+def claims(slot: "type[ComponentConfig]") -> dict[str, list[str]]:
+    """The names of a slot's choices, each with the top-level package of every choice that has it: one, unless two clash."""
+    found: dict[str, list[str]] = {}
+    offered = _offers.get(slot.slot, {})
+    for name, module in offered.items():
+        found.setdefault(name, []).append(module.partition(".")[0])
+    for candidate in loaded_choices(slot):
+        if candidate.__module__ not in offered.values():
+            found.setdefault(candidate.model_fields["name"].default, []).append(package_of(candidate))
+    return found
 
 
 def choice(slot: "type[ComponentConfig]", name: str) -> "type[ComponentConfig]":
@@ -52,7 +87,7 @@ def loaded_names(slot: "type[ComponentConfig]") -> "Iterator[str]":
 def loaded_choices(slot: "type[ComponentConfig]") -> "Iterator[type[ComponentConfig]]":
     """Subclasses of a slot that are choices: they declare a name of their own."""
     for candidate in slot.__subclasses__():
-        if "name" in candidate.__annotations__ and "builds" in candidate.__dict__:
+        if "name" in candidate.__annotations__ and "builds" in candidate.__dict__ and not is_hidden(candidate):
             yield candidate
         yield from loaded_choices(candidate)
 

@@ -82,7 +82,7 @@ def with_steps(run: Recipe, steps: int) -> Recipe:
     schedule |= {name: value for name, value in following(steps).items() if name in schedule and schedule[name] is None}
     # section by section, not through plain data, which would be refused where the worker has filled in a secret
     training = type(run.training).model_validate({**dict(run.training), "steps": steps})
-    return Recipe.model_validate({**dict(run), "training": training, "lr_scheduler": type(run.lr_scheduler).model_validate(schedule)})
+    return type(run).model_validate({**dict(run), "training": training, "lr_scheduler": type(run.lr_scheduler).model_validate(schedule)})
 
 
 def decided_validation(recipe: Recipe) -> dict[str, Any]:

@@ -61,19 +61,19 @@ def meaning_of(path: DataPath, run: Recipe) -> tuple[ChangeClass, bool] | None:
     """The class that the field at `path`, or the nearest field above it, declares, and whether a resume allows any change of it."""
     data = dump(run)
     while path:
-        field = field_at(Recipe, data, path)
-        setting = (setting_of(field) if field is not None else None) or setting_of_component(data, path)
+        field = field_at(type(run), data, path)
+        setting = (setting_of(field) if field is not None else None) or setting_of_component(type(run), data, path)
         if setting is not None:
             return setting.change, setting.resume
         path = path[:-1]
     return None
 
 
-def setting_of_component(data: Any, path: DataPath) -> Setting | None:
+def setting_of_component(model: type[Recipe], data: Any, path: DataPath) -> Setting | None:
     """What is declared about the `name` of the component at `path`; of a list of them, about its first."""
     items = value_at(data, path)
     place = (*path, 0) if isinstance(items, list) and items else path
-    config = config_at(Recipe, data, place)
+    config = config_at(model, data, place)
     field = config.model_fields.get("name") if config is not None and issubclass(config, ComponentConfig) else None
     return None if field is None else setting_of(field)
 

@@ -16,7 +16,7 @@ from titanrun.config.suggest import closest, listing
 from titanrun.config.tree import path_text
 from titanrun.recipe import menu
 from titanrun.recipe.codes import MEANINGS, RUN_MEANINGS
-from titanrun.recipe.rules.book import RULES
+from titanrun.recipe.rules.book import RULES, rules_in_use
 from titanrun.recipe.synonyms import SYNONYMS
 from titanrun.recipe.topics import Spot, all_paths, shared_section, spots, topics
 from titanrun.recipe.written_only import WRITTEN_ONLY
@@ -71,7 +71,7 @@ def explained_code(word: str) -> list[str]:
 def explained_rule(word: str) -> list[str]:
     """A rule by its id, or by the label that problems show."""
     code, _, id = word.rpartition("/")
-    if id not in RULES or (code and code not in MEANINGS):
+    if id not in {entry.id for entry in rules_in_use()} or (code and code not in MEANINGS):
         return []
     level = "; checked at --level environment, and before training" if RULES[id].level == "environment" else ""
     return [block(f"rule {id}", [" ".join(RULES[id].documentation.split()) + level])]
@@ -149,7 +149,13 @@ def suggestion(word: str) -> str:
     named = [topic.title for topic in topics() if topic.component and topic.title.partition(":")[2] == word]
     if ending or named:
         return f"did you mean {listing([f'{found!r}' for found in [*named, *ending]], most=6)}?"
-    known = [*all_paths(), *(topic.title for topic in topics() if topic.component), *MEANINGS, *RUN_MEANINGS, *RULES]
+    known = [
+        *all_paths(),
+        *(topic.title for topic in topics() if topic.component),
+        *MEANINGS,
+        *RUN_MEANINGS,
+        *(entry.id for entry in rules_in_use()),
+    ]
     head, _, last = word.rpartition(".")
     moved = [path for path in all_paths() if path.rpartition(".")[2] == last] if head else []
     meant = moved[0] if moved else closest(word, known)

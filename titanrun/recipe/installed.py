@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from titanrun.config.base import ComponentConfig, nested
-from titanrun.recipe.menu import plugins_installed
+from titanrun.recipe.plugins import plugins_installed
 from titanrun.recipe.recipe import Recipe
 
 if TYPE_CHECKING:

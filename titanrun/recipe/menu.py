@@ -1,15 +1,8 @@
-"""What can be named in a recipe: built-in modules that are imported when named, and plug-ins a recipe lists."""
+"""What can be named in a recipe: built-in modules that are imported when named."""
 
-from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 from titanrun.config import registry
-from titanrun.config.problems import Problem
-from titanrun.config.suggest import closest, listing
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 MODEL_FAMILIES = {
     family: f"titanrun.models.{family}.config"
@@ -43,9 +36,6 @@ RULE_MODULES = (
     "titanrun.recipe.rules.unread",
     "titanrun.recipe.rules.unread_parallel",
 )
-# by name: it brings e-mail and sockets along, and most recipes list no plug-in
-METADATA = "importlib.metadata"
-PLUGIN_GROUP = "titanrun.plugins"
 
 
 def open_menu() -> None:
@@ -57,30 +47,6 @@ def load_rules() -> None:
     """Import every built-in rule."""
     for module in RULE_MODULES:
         import_module(module)
-
-
-def plugins_installed() -> "dict[str, EntryPoint]":
-    """Installed plug-ins by name."""
-    return {point.name: point for point in import_module(METADATA).entry_points(group=PLUGIN_GROUP)}
-
-
-def load_plugins(names: Sequence[str]) -> list[Problem]:
-    """Import the plug-ins that a recipe lists; a module registers its components by defining them."""
-    if not names:
-        return []
-    installed = plugins_installed()
-    for name in names:
-        if name in installed:
-            installed[name].load()
-    return [unknown_plugin(name, index, sorted(installed)) for index, name in enumerate(names) if name not in installed]
-
-
-def unknown_plugin(name: str, index: int, installed: list[str]) -> Problem:
-    """The problem with a plug-in that is not installed."""
-    suggestion = closest(name, installed)
-    known = f"installed: {listing(installed)}" if installed else "install the package that has it"
-    help = f"did you mean '{suggestion}'?" if suggestion else known
-    return Problem("unknown-name", f"unknown plug-in '{name}'", ("plugins", index), help=help, suggestion=suggestion)
 
 
 def origin_of(choice: type) -> str:

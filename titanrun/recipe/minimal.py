@@ -8,6 +8,7 @@ from titanrun.config.base import dump
 from titanrun.config.problems import DataPath, ProblemsFound
 from titanrun.config.shape import value_at
 from titanrun.recipe.decide import decide
+from titanrun.recipe.plugins import recipe_class
 from titanrun.recipe.recipe import Recipe
 
 # the name would follow the file's, and that is not known here
@@ -44,7 +45,7 @@ def shortened(data: Data, path: DataPath, goal: Data) -> Data:
 def decides_to(data: Data, goal: Data) -> bool:
     """Whether a recipe is valid and becomes the run `goal`."""
     try:
-        return decide(Recipe.model_validate(data), file="") == goal
+        return decide(recipe_class().model_validate(data), file="") == goal
     except (ValidationError, ProblemsFound):
         return False
 

@@ -14,7 +14,7 @@ from titanrun.config.wording import SECRET_HELP, SECRET_MESSAGE
 from titanrun.recipe import catalogue, menu
 from titanrun.recipe.expected import Expected
 from titanrun.recipe.length import with_one_length
-from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.plugins import recipe_class, use
 from titanrun.recipe.stages import HasStages, chosen_stage, overrides_of_stage, split_stage, stages_of
 
 
@@ -94,14 +94,14 @@ def refuse_name_of_shipped(file: str) -> None:
 
 def named_as_today(tree: Node) -> Renamed:
     """The tree with the names that fields have today."""
-    return renamed(Recipe, tree, plain(tree))
+    return renamed(recipe_class(), tree, plain(tree))
 
 
 def load_listed_plugins(tree: Node) -> list[Problem]:
     """Load the plug-ins that the recipe lists, before anything is asked about their fields."""
     listed = find(tree, ("plugins",))
     items = listed.value if listed is not None and isinstance(listed.value, list) else []
-    return menu.load_plugins([item.value for item in items if isinstance(item.value, str)])
+    return use([item.value for item in items if isinstance(item.value, str)])
 
 
 def without_secret(problem: Problem) -> Problem:

@@ -8,6 +8,7 @@ from titanrun.components.converters.config import ConverterConfig
 from titanrun.components.evaluation.config import EvaluationConfig
 from titanrun.components.losses.config import LossConfig
 from titanrun.components.metrics.config import MetricsConfig
+from titanrun.components.modules.config import ReplaceConfig
 from titanrun.components.optimizers.config import OptimizerConfig
 from titanrun.components.profiling.config import ProfilingConfig
 from titanrun.components.schedules.config import ScheduleConfig
@@ -71,5 +72,5 @@ class Recipe(Config):
     stages: None = numerics(None)
     """Runs one after the other: a list of {id: NAME, ...}, each of them this recipe with what the stage says laid over it, from the weights
     of the one before. Null: one run."""
-    replace: None = numerics(None, not_built="replacing parts of a model")
-    """Parts of the model exchanged by name."""
+    replace: tuple[ReplaceConfig, ...] | None = component(None)
+    """Parts of the model that are exchanged by name, before converters see them."""

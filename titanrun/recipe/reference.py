@@ -9,7 +9,7 @@ from titanrun.config.suggest import listing
 from titanrun.config.tree import path_text
 from titanrun.recipe import menu
 from titanrun.recipe.codes import MEANINGS, RUN_MEANINGS
-from titanrun.recipe.rules.book import RULES
+from titanrun.recipe.rules.book import rules_in_use
 from titanrun.recipe.topics import Topic, topics
 from titanrun.recipe.written_only import WRITTEN_ONLY
 
@@ -131,6 +131,6 @@ def rules() -> Iterator[str]:
     """Every rule with its documentation."""
     menu.load_rules()
     yield "\n## Rules\n"
-    for entry in RULES.values():
+    for entry in rules_in_use():
         level = " (level environment)" if entry.level == "environment" else ""
         yield f"- `{entry.id}`{level}: {prose(' '.join(entry.documentation.split()))}"

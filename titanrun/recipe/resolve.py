@@ -22,6 +22,7 @@ from titanrun.models.shared.flavors import NO_SIZES, flavor_names
 from titanrun.recipe import menu
 from titanrun.recipe.decide import decide
 from titanrun.recipe.dump_folder import obstacles
+from titanrun.recipe.plugins import recipe_class
 from titanrun.recipe.reading import Reading, load_listed_plugins, read_back, read_tree
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import apply_rules
@@ -206,7 +207,7 @@ def check_tree(tree: Node) -> Recipe:
     """The recipe as a config. Raises ProblemsFound."""
     check_version(tree)
     problems = [placed(problem, tree) for problem in load_listed_plugins(tree)]
-    checked = check(Recipe, tree, synonyms=SYNONYMS, same_meaning=SAME_MEANING)
+    checked = check(recipe_class(), tree, synonyms=SYNONYMS, same_meaning=SAME_MEANING)
     if checked.config is None or problems:
         raise ProblemsFound([*problems, *with_hints(checked.problems, tree)])
     return checked.config
@@ -224,7 +225,7 @@ def check_version(tree: Node) -> None:
 def decided(recipe: Recipe, tree: Node, file: str, ranks: int | None) -> Recipe:
     """The recipe with every `auto` decided."""
     try:
-        return Recipe.model_validate(decide(recipe, file=file, ranks=ranks))
+        return type(recipe).model_validate(decide(recipe, file=file, ranks=ranks))
     except ProblemsFound as error:
         problems = list(error.problems)
     except ValidationError as error:

@@ -13,7 +13,7 @@ from titanrun.config.docs import class_doc, field_docs
 from titanrun.config.fields import SECRET, former_names, is_secret
 from titanrun.config.shape import accepts_auto, accepts_null, bare, is_slot, item_type
 from titanrun.recipe import menu
-from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.plugins import recipe_class
 from titanrun.recipe.stages import GOOD_ID, ID, OF_THE_WHOLE, STAGES
 from titanrun.recipe.written_only import WRITTEN_ONLY
 
@@ -25,14 +25,14 @@ def recipe_schema() -> Schema:
     """The whole schema, every component on the menu in it."""
     menu.open_menu()
     linker = Linker()
-    root = linker.config_schema(Recipe)
+    root = linker.config_schema(recipe_class())
     root["properties"]["extends"] = {
         "description": WRITTEN_ONLY["extends"],
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
     }
     root["properties"][STAGES] = stages_schema(root["properties"])
     root["patternProperties"] = {"^x-": {"description": WRITTEN_ONLY["x-*"]}}
-    root |= {"required": ["version"], "if": {"anyOf": [{"required": ["extends"]}, {"required": [STAGES]}]}, "else": whole(Recipe)}
+    root |= {"required": ["version"], "if": {"anyOf": [{"required": ["extends"]}, {"required": [STAGES]}]}, "else": whole(recipe_class())}
     return {"$schema": DIALECT, "title": "titanrun recipe", **root, "$defs": dict(sorted(linker.definitions.items()))}
 
 
@@ -75,6 +75,7 @@ class Linker:
 
     def __init__(self) -> None:
         self.definitions: dict[str, Schema] = {}
+        self.defined: dict[str, type[Config]] = {}
 
     def config_schema(self, config: type[Config]) -> Schema:
         """An object with the config's fields, descriptions and defaults."""
@@ -116,6 +117,9 @@ class Linker:
             assert issubclass(config, ComponentConfig)
             return self.define_slot(config)
         name = config.__name__.removesuffix("Config")
+        if self.defined.setdefault(name, config) is not config:
+            # a plug-in may call its class as another one is called
+            name = f"{config.__module__}.{name}"
         if name not in self.definitions:
             self.definitions[name] = {}
             self.definitions[name] = self.config_schema(config)

@@ -13,6 +13,7 @@ from titanrun.config.problems import DataPath
 from titanrun.config.shape import bare, is_slot, item_type
 from titanrun.config.tree import path_text
 from titanrun.recipe import menu
+from titanrun.recipe.plugins import recipe_class
 from titanrun.recipe.recipe import Recipe
 
 Keys = tuple[str, ...]
@@ -58,12 +59,17 @@ class Spot:
         return self.holder.model_fields[self.described.name].annotation
 
 
-@cache
 def topics() -> tuple[Topic, ...]:
     """All topics, the recipe itself first."""
+    return topics_of(recipe_class())
+
+
+@cache
+def topics_of(recipe: type[Recipe]) -> tuple[Topic, ...]:
+    """The topics of a recipe class."""
     menu.open_menu()
-    found = {Recipe: Topic("recipe", (), Recipe)}
-    collect(Recipe, "", (), found)
+    found: dict[Any, Topic] = {recipe: Topic("recipe", (), recipe)}
+    collect(recipe, "", (), found)
     return tuple(found.values())
 
 
@@ -113,7 +119,7 @@ class Holder:
 def spots(keys: Keys) -> list[Spot]:
     """The fields that `keys` may mean, one for each component that has them; none where the schema has no such path."""
     menu.open_menu()
-    holders = [Holder(Recipe)]
+    holders = [Holder(recipe_class())]
     for key in keys[:-1]:
         holders = [inner for holder in holders for inner in entered(holder, key)]
     return [spot(holder, keys[-1]) for holder in holders if keys[-1] in holder.config.model_fields]

@@ -31,12 +31,14 @@ from titanrun.recipe.recipe import Recipe
 from titanrun.training.early_steps import EarlySteps
 from titanrun.training.engine import Engine
 from titanrun.training.passes import Loss, Passes
+from titanrun.worker.replacements import replace_parts
 
 
 def build_model(recipe: Recipe, precision: Precision) -> nn.Module:
-    """The model on the meta device, before converters rewrite it."""
+    """The model on the meta device, its parts replaced as the recipe says, before converters rewrite it."""
     with on_meta_device(), default_dtype(precision.storage):
         model: nn.Module = recipe.model.builder()(recipe.model, seq_len=longest_row(recipe))
+        replace_parts(recipe, model)
     for layer in moe_layers(model):
         layer.deals_in_turn = recipe.debug.moe_force_load_balance
     return model

@@ -26,9 +26,11 @@ from titanrun.distributed.meta_device import on_meta_device
 from titanrun.models.shared.family import family_module
 from titanrun.recipe.adapters import lora_of
 from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.replaced import foreign_parts
 from titanrun.recipe.resolve import read_resolved
 from titanrun.recipe.saved import absolute, resolved_file
 from titanrun.training.engine import MODEL_PREFIX
+from titanrun.worker import of_torchtitan
 from titanrun.worker.failures import failure_of
 from titanrun.worker.peft import read_adapters, write_adapters
 from titanrun.worker.weights import find_checkpoint, huggingface_files, huggingface_folder, read_plain
@@ -77,6 +79,8 @@ def export(job: Job) -> int:
 
 def export_huggingface(out: Path, weights: dict[str, Tensor], recipe: Recipe, *, shard_bytes: int) -> None:
     """A folder that transformers opens."""
+    if problems := foreign_parts(recipe):
+        raise ProblemsFound(problems)
     family = family_module(type(recipe.model), "huggingface")
     dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in weights.values()}
     config = family.huggingface_config(recipe.model, dtypes.pop() if len(dtypes) == 1 else "float32")
@@ -140,16 +144,17 @@ def write_torch(out: Path, weights: dict[str, Tensor]) -> None:
 
 def take_in(job: Job) -> int:
     """A checkpoint of step 0 with weights from elsewhere."""
+    source = place(job["source"])
+    resolved = of_torchtitan.recipe_of(source).text if job["resolved"] is None else job["resolved"]
     with tempfile.TemporaryDirectory() as name:
         file = Path(name) / RESOLVED_FILE
-        file.write_text(job["resolved"], encoding="utf-8")
+        file.write_text(resolved, encoding="utf-8")
         recipe = read_resolved(file)
-    source = place(job["source"])
     read = {"hf": from_huggingface, "torchtitan": from_torchtitan, "titanrun": from_titanrun, "peft": from_peft}[job["from"]]
     weights = read(source, recipe)
     state = {"train": {"step": 0, "tokens_seen": 0}, "imported": {"from": job["from"], "source": absolute(source)}}
     tensors = {MODEL_PREFIX + key: tensor for key, tensor in weights.items()}
-    snapshot = Snapshot(step=0, tensors=tensors, state=state, rng={}, resolved=job["resolved"], holds="model", layout={"ranks": 1})
+    snapshot = Snapshot(step=0, tensors=tensors, state=state, rng={}, resolved=resolved, holds="model", layout={"ranks": 1})
     store = CheckpointStore(folder=place(job["out"]))
     store.save(snapshot)
     print(store.checkpoint(0).folder)

@@ -18,6 +18,7 @@ from titanrun.distributed.meta_device import allocate, on_meta_device
 from titanrun.models.shared.family import family_module
 from titanrun.recipe.recipe import Recipe
 from titanrun.worker.checkpoint import good_weights, merged_weights, recipe_of
+from titanrun.worker.replacements import replace_parts
 from titanrun.worker.weights import GENERATION_FILE, read_plain
 
 Job = Mapping[str, Any]
@@ -29,6 +30,7 @@ def model_with_weights(recipe: Recipe, job: Job, *, row_length: int) -> torch.nn
     device = find_device(recipe.device)
     with on_meta_device():
         model: torch.nn.Module = recipe.model.builder()(recipe.model, seq_len=row_length)
+        replace_parts(recipe, model)
     model.to(torch.float32 if device.type == "cpu" else torch.bfloat16)
     allocate(model, device)
     model.init_weights()  # type: ignore[operator]

@@ -17,12 +17,12 @@ from titanrun.distributed.environment import Place, read_place, variables
 from titanrun.distributed.flight_recorder import write_collectives
 from titanrun.distributed.processes import leave, meet
 from titanrun.recipe.adapters import lora_of
+from titanrun.recipe.kinds import assembler
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved_text
 from titanrun.recipe.run_dir import STATUS, read_json, write_json
 from titanrun.training.signals import SignalRequests
 from titanrun.training.trainer import Outcome, Trainer
-from titanrun.worker.assemble import assembled
 from titanrun.worker.evaluation_run import evaluate
 from titanrun.worker.failures import Failure, failure_of, is_out_of_memory
 from titanrun.worker.job import JOIN, LEAVE, MEETING_SECONDS, Job, meet_others
@@ -107,7 +107,7 @@ def train(job: Job, signals: SignalRequests, status: StatusFile, hidden: Hidden)
         return Outcome("preempted", status.step, f"stopped by {signals.stop_signal} before the first step")
     if recipe.kind == "eval":
         return evaluate(recipe, job.resolved.parent)
-    with assembled(recipe, job, signals=signals, on_step=status.beat) as trainer:
+    with assembler(recipe.kind)(recipe, job, signals=signals, on_step=status.beat) as trainer:
         status.step = trainer.state.step
         if recipe.checkpoint.create_seed_checkpoint:
             return seed(trainer)

@@ -48,11 +48,13 @@ def of_one_stage(recipe: Recipe) -> Recipe:
     data["training"]["global_batch_size"] = recipe.training.global_batch_size
     if "n_layers" in data["model"] and (are_alike(recipe) or ranks > 1):
         data["model"]["n_layers"] = 1 if are_alike(recipe) else recipe.model.layer_count()
-    return Recipe.model_validate(data)
+    return type(recipe).model_validate(data)
 
 
 def are_alike(recipe: Recipe) -> bool:
-    """Whether all layers have the same weights in the same shapes."""
+    """Whether all layers have the same weights in the same shapes, and nobody means one of them by its number."""
+    if any(step.isdigit() for entry in recipe.replace or () for step in entry.match.split(".")):
+        return False
     if any("layers." in pattern for converter in recipe.converters for found in converter.patterns.values() for pattern in found):
         return False
     layers: dict[str, dict[str, Any]] = {}

@@ -13,6 +13,7 @@ from titanrun.recipe.resolve import read_resolved_text
 from titanrun.worker.build_model import build_model
 from titanrun.worker.converters import convert, refuse_idle
 from titanrun.worker.fake_ranks import as_rank
+from titanrun.worker.replacements import fits
 from titanrun.worker.try_build import as_data, refusing_at
 
 
@@ -42,11 +43,18 @@ def modules(recipe: Recipe, *, world_size: int) -> list[dict[str, Any]]:
         taken |= dict.fromkeys(conversion.taken, f"{converter.name}: {conversion.kind}")
         for name, why in conversion.left.items():
             left.setdefault(name, {})[converter.name] = why
+    # a replaced module may have no weights itself, and is listed all the same
+    taken |= {name: f"replaced: {type(module).__name__}" for name, module in model.named_modules() if is_replaced(recipe, name)}
     return [
         {"name": name, "class": type(module).__name__, "shapes": shapes(module), "taken": taken.get(name), "left": left.get(name, {})}
         for name, module in model.named_modules()
         if name in taken or name in left or shapes(module)
     ]
+
+
+def is_replaced(recipe: Recipe, name: str) -> bool:
+    """Whether an entry of `replace` means the module."""
+    return any(fits(entry.match, name) for entry in recipe.replace or ())
 
 
 def shapes(module: nn.Module) -> dict[str, list[int]]:

@@ -6,6 +6,7 @@ from titanrun.components.converters.config import ConverterConfig
 from titanrun.components.data.config import TinyDatasetConfig
 from titanrun.components.losses.config import CrossEntropyConfig
 from titanrun.components.metrics.config import TrackerConfig
+from titanrun.components.modules.config import GatedFeedForwardConfig
 from titanrun.components.optimizers.config import AdamWConfig
 from titanrun.components.schedules.config import WarmupStableDecayConfig
 from titanrun.components.tokenizers.config import TinyTokenizerConfig
@@ -14,6 +15,8 @@ from titanrun.distributed.config import NoActivationCheckpointConfig
 from titanrun.launch.config import LocalLaunchConfig
 from titanrun.models.llama3.config import Llama3Config
 from titanrun.models.shared.config import Llama3RopeScalingConfig
+
+PLUGIN_API = 1
 
 
 class NotedModelConfig(Llama3Config):
@@ -77,6 +80,13 @@ class NotedActivationCheckpointConfig(NoActivationCheckpointConfig):
 
     name: Literal["noted"] = numerics("noted")  # type: ignore[assignment]
     builds: ClassVar = "noted_parts:activation_checkpoint"
+
+
+class NotedModuleConfig(GatedFeedForwardConfig):
+    """The layer that the model has."""
+
+    name: Literal["noted"] = numerics("noted")  # type: ignore[assignment]
+    builds: ClassVar = "noted_parts:module"
 
 
 class NotedTrackerConfig(TrackerConfig):

@@ -7,6 +7,7 @@ from typing import Any
 from titanrun.components.converters.conversion import Conversion
 from titanrun.components.data.tiny import tiny_rows
 from titanrun.components.losses.cross_entropy import CrossEntropy
+from titanrun.components.modules.gated_feed_forward import GatedFeedForward
 from titanrun.components.optimizers.adamw import build_adamw
 from titanrun.components.schedules.warmup_stable_decay import WarmupStableDecay
 from titanrun.components.tokenizers.huggingface import tiny_tokenizer
@@ -57,5 +58,6 @@ optimizer = noting("optimizer", build_adamw)
 lr_scheduler = noting("lr_scheduler", WarmupStableDecay)
 loss = noting("loss", CrossEntropy)
 activation_checkpoint = noting("activation_checkpoint", keep_all)
+module = noting("module", GatedFeedForward)
 trackers = noting("trackers", Tracker)
 launch = noting("launch", start)

@@ -5,6 +5,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+from titanrun.config.problems import fail
 from titanrun.models.shared.config import ModelConfig
 
 
@@ -15,4 +16,13 @@ def family_file(family: type[ModelConfig], name: str) -> Path:
 
 def family_module(family: type[ModelConfig], name: str) -> ModuleType:
     """The module `name` beside the family's config, such as `huggingface`, imported now."""
-    return import_module(f"{family.__module__.rpartition('.')[0]}.{name}")
+    place = f"{family.__module__.rpartition('.')[0]}.{name}".removeprefix(".")
+    try:
+        return import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name != place:
+            raise
+        message = f"the model family {family.model_fields['name'].default} has no {name} module, which this needs"
+        raise fail(
+            "usage", message, path=("model", "name"), help=f"its plug-in would have it beside the module {family.__module__}"
+        ) from None

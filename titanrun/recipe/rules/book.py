@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from titanrun.config import registry
 from titanrun.config.conflict import place_together
 from titanrun.config.problems import DataPath, Problem
 from titanrun.config.signature import check_signature
@@ -42,6 +43,7 @@ class Rule:
     check: RankCheck
     level: Level
     documentation: str
+    module: str
 
 
 RULES: dict[str, Rule] = {}
@@ -51,7 +53,7 @@ def rule(id: str, *, level: Level = "rules") -> Callable[[Check], Check]:
     """Register a function as the rule `id`."""
 
     def register(check: Check) -> Check:
-        add_rule(Rule(id, lambda run, _: check(run), level, check.__doc__ or ""))
+        add_rule(Rule(id, lambda run, _: check(run), level, check.__doc__ or "", check.__module__))
         return check
 
     return register
@@ -61,7 +63,7 @@ def rank_rule(id: str) -> Callable[[RankCheck], RankCheck]:
     """Register a function as the rule `id` that also takes the number of ranks, None where nobody said it."""
 
     def register(check: RankCheck) -> RankCheck:
-        add_rule(Rule(id, check, "rules", check.__doc__ or ""))
+        add_rule(Rule(id, check, "rules", check.__doc__ or "", check.__module__))
         return check
 
     return register
@@ -69,15 +71,21 @@ def rank_rule(id: str) -> Callable[[RankCheck], RankCheck]:
 
 def add_rule(entry: Rule) -> None:
     """Put a rule into the book."""
-    assert entry.id not in RULES, f"two rules are called {entry.id}"
+    if entry.id in RULES:
+        raise ValueError(f"two rules are called {entry.id}")
     RULES[entry.id] = entry
+
+
+def rules_in_use() -> list[Rule]:
+    """All rules but those of plug-ins that are not in use."""
+    return [entry for entry in RULES.values() if not registry.is_hidden_module(entry.module)]
 
 
 def apply_rules(run: Recipe, tree: Node, level: Level, *, ranks: int | None = None, beside: Collection[DataPath] = ()) -> list[Problem]:
     """The problems of all rules of one level, each shown at the place nearest the user; none that involves what is at or below a path
     of `beside`."""
     expected = Expected(plain(tree))
-    findings = [(entry.id, finding) for entry in RULES.values() if entry.level == level for finding in entry.check(run, ranks)]
+    findings = [(entry.id, finding) for entry in rules_in_use() if entry.level == level for finding in entry.check(run, ranks)]
     unbuilt = {finding.paths[0] for _, finding in findings if finding.code == "not-built"}
     return [
         to_problem(id, finding, tree)

@@ -10,6 +10,7 @@ from titanrun.config.suggest import closest, listing
 from titanrun.config.tree import path_text
 from titanrun.recipe.adapters import lora_of
 from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.replaced import foreign_parts
 from titanrun.recipe.rules.book import Finding, rank_rule, rule
 from titanrun.recipe.rules.ranks import where_asked
 
@@ -42,7 +43,7 @@ def save_needs_checkpoints(run: Recipe) -> Iterator[Finding]:
 def export_fits_transformers(run: Recipe) -> Iterator[Finding]:
     """last_save_in_hf writes weights for transformers: a model whose mathematics transformers does not have cannot be written so."""
     if run.checkpoint.last_save_in_hf:
-        for problem in run.model.export_problems():
+        for problem in (*run.model.export_problems(), *foreign_parts(run)):
             yield Finding(problem.message, (problem.path, ("checkpoint", "last_save_in_hf")), help=problem.help)
 
 

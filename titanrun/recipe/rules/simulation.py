@@ -39,8 +39,9 @@ def simulation_has_one_stage(run: Recipe) -> Iterator[Finding]:
 
 @rule("local-tensors-are-built")
 def local_tensors_are_built(run: Recipe) -> Iterator[Finding]:
-    """comm.mode local_tensor computes for all ranks in one process, which PyTorch 2.13 cannot do with FSDP; it is not built in this
-    version. Use fake_backend for a look at memory and speed, or processes on this machine (launch.nproc_per_node) for results."""
+    """comm.mode local_tensor computes for all ranks in one process, by a tensor that holds the parts of all. PyTorch 2.13 cannot train so
+    with FSDP, which frees gathered weights by resizing a storage that such a tensor lacks; this version builds none of the rest. Use
+    fake_backend for a look at memory and speed, or processes on this machine (launch.nproc_per_node) for results."""
     if run.comm.mode == "local_tensor":
-        message = "comm.mode local_tensor is not built in this version"
+        message = "comm.mode local_tensor is not built in this version: FSDP of PyTorch 2.13 cannot compute with local tensors"
         yield Finding(message, (("comm", "mode"),), help="use fake_backend, or launch.nproc_per_node", code="not-built")

@@ -1,0 +1,181 @@
+"""What a sweep file makes of its values, and what is said about its mistakes."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from titanrun.config.problems import ProblemsFound
+from titanrun.config.tree import plain
+from titanrun.sweep.examined import Planned, built_once, examined
+from titanrun.sweep.names import LONGEST, point_names
+from titanrun.sweep.points import read_sweep
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "llama3_debug.yaml"
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "sweep.yaml"
+    file.write_text(f"version: 1\nrecipe: {RECIPE}\n{text}", encoding="utf-8")
+    return file
+
+
+def tried(file: Path) -> list[dict[str, object]]:
+    return [{path: plain(node) for path, node in point.items()} for point in read_sweep(file).points]
+
+
+def runs(file: Path, *changes: str) -> list[Planned]:
+    return examined(read_sweep(file), changes, {})[0]
+
+
+def said(file: Path, *changes: str) -> list[str]:
+    """Each problem as `line:column code: message (help)`."""
+    try:
+        found = examined(read_sweep(file), changes, {})[1]
+    except ProblemsFound as error:
+        found = list(error.problems)
+    for problem in found:
+        assert problem.origin is not None and problem.origin.source.name == str(file), problem
+    return [f"{item.origin.line}:{item.origin.column} {item.code}: {item.message} ({item.help})" for item in found]  # type: ignore[union-attr]
+
+
+def test_every_value_of_a_grid_meets_every_other(tmp_path: Path) -> None:
+    file = written(tmp_path, "grid: {optimizer.lr: [1.0e-3, 2.0e-3], debug: {seed: [1, 2, 3]}}")
+    assert tried(file) == [{"optimizer.lr": lr, "debug.seed": seed} for lr in (1e-3, 2e-3) for seed in (1, 2, 3)]
+
+
+def test_zip_and_list_keep_values_together_and_meet_the_rest(tmp_path: Path) -> None:
+    text = "zip: {model.dim: [64, 128], model.n_layers: [2, 4]}\nlist: [{optimizer.lr: 1.0e-3}, {optimizer.lr: 2.0e-3, debug.seed: 7}]"
+    sizes = [{"model.dim": 64, "model.n_layers": 2}, {"model.dim": 128, "model.n_layers": 4}]
+    items = [{"optimizer.lr": 1e-3}, {"optimizer.lr": 2e-3, "debug.seed": 7}]
+    assert tried(written(tmp_path, text)) == [size | item for size in sizes for item in items]
+
+
+def test_random_points_are_the_same_every_time_and_each_path_has_its_own(tmp_path: Path) -> None:
+    draws = "optimizer.lr: {log_uniform: [1.0e-5, 1.0e-2]}, optimizer.weight_decay: {uniform: [0, 1]}, model.n_layers: {integer: [1, 8]}"
+    text = f"random: {{count: 50, seed: 3, values: {{{draws}}}}}"
+    points = tried(written(tmp_path, text))
+    assert tried(written(tmp_path, text)) == points
+    more = tried(written(tmp_path, text.replace("values: {", "values: {debug.seed: {choice: [1, 2]}, ")))
+    assert [{path: value for path, value in point.items() if path != "debug.seed"} for point in more] == points
+    assert {point["debug.seed"] for point in more} == {1, 2}
+    assert tried(written(tmp_path, text.replace("seed: 3", "seed: 4"))) != points
+    rates = sorted(point["optimizer.lr"] for point in points)  # type: ignore[type-var]
+    assert 1e-5 <= rates[0] < 1e-4 and 1e-3 < rates[-1] <= 1e-2
+    # as many below the middle of the orders of magnitude as above it, up to chance
+    assert 10 < sum(rate < 10**-3.5 for rate in rates) < 40  # type: ignore[operator]
+    assert {type(point["model.n_layers"]) for point in points} == {int} and all(
+        0 <= point["optimizer.weight_decay"] <= 1 for point in points
+    )  # type: ignore[operator]
+
+
+def test_filters_look_at_the_points_and_at_the_recipe(tmp_path: Path) -> None:
+    text = "filters: [optimizer.lr < 0.004, model.n_layers <= training.local_batch_size]\nmax_runs: 3\n"
+    text += "grid: {optimizer.lr: [1.0e-3, 5.0e-3, 2.0e-3], model.n_layers: [4, 16, 2]}"
+    found = [tuple(run.values.values()) for run in runs(written(tmp_path, text))]
+    assert found == [(1e-3, 4), (1e-3, 2), (2e-3, 4)]
+
+
+def test_runs_are_named_by_what_varies(tmp_path: Path) -> None:
+    text = "folder: out\noverrides: [training.steps=9]\ngrid: {optimizer.lr: [1.0e-3, 2.0e-3], debug.seed: [1]}"
+    first, second = runs(written(tmp_path, text), "debug.deterministic=true")
+    assert (str(first.folder), str(second.folder)) == ("out/lr=0.001", "out/lr=0.002")
+    assert first.arguments == [
+        "training.steps=9",
+        "debug.deterministic=true",
+        "optimizer.lr=0.001",
+        "debug.seed=1",
+        "dump_folder=out/lr=0.001",
+    ]
+    assert first.resolved.run.training.steps == 9
+
+
+@given(
+    st.lists(
+        st.dictionaries(
+            st.sampled_from(["a.lr", "b.lr", "b.seed", "name"]),
+            st.text(max_size=60) | st.integers() | st.floats() | st.lists(st.integers()),
+        ),
+        min_size=1,
+        max_size=8,
+        unique_by=repr,
+    )
+)
+def test_no_two_names_are_alike_and_each_is_one_folder(points: list[dict[str, object]]) -> None:
+    names = point_names(points)
+    assert len(set(names)) == len(points)
+    assert all(0 < len(name) <= LONGEST + 7 and "/" not in name and name not in (".", "..") for name in names)
+
+
+def test_only_different_models_are_built_before_the_start(tmp_path: Path) -> None:
+    found = runs(written(tmp_path, "grid: {optimizer.lr: [1.0e-3, 2.0e-3], debug.seed: [1, 2], model.n_layers: [2, 4]}"))
+    assert [run.values["model.n_layers"] for run in built_once(found)] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "grid: {optimizer.lr: [1.0e-3, -2.0e-3, fast], debug.sed: [1]}",
+            [
+                "3:31 out-of-range: -0.002 is not above 0 (None)",
+                "3:40 wrong-type: expected a number, got text 'fast' (None)",
+                "3:59 unknown-key: unknown key 'sed' in section 'debug' (did you mean 'seed'?)",
+            ],
+        ),
+        (
+            "overrides: [training.stepz=3]\ngrid: {debug.seed: [1]}",
+            ["3:13 unknown-key: unknown key 'stepz' in section 'training' (did you mean 'steps'?)"],
+        ),
+        ("slot: 2\ngrid: {debug.seed: [1]}", ["3:1 unknown-key: unknown key 'slot' (did you mean 'slots'?)"]),
+        ("slots: 0\ngrid: {debug.seed: [1]}", ["3:8 out-of-range: 0 is not above 0 (None)"]),
+        (
+            "grid: {debug.seed: 1}",
+            ["3:20 wrong-type: 'debug.seed' needs a list of the values to try (write optimizer.lr: [1.0e-3, 2.0e-3])"],
+        ),
+        ("grid: [1]", ["3:7 wrong-type: grid maps paths to values (write optimizer.lr: [1.0e-3, 2.0e-3])"]),
+        (
+            "zip: {debug.seed: [1, 2], optimizer.lr: [1.0e-3]}",
+            ["3:1 conflict: zip needs as many values of each: 'debug.seed' has 2 and 'optimizer.lr' has 1 (None)"],
+        ),
+        (
+            "grid: {debug.seed: [1]}\nlist: [{debug.seed: 2}]",
+            ["4:9 conflict: 'debug.seed' is tried in grid already (leave one of the two out)"],
+        ),
+        (
+            "early_stopping: {name: median, factor: 2}\ngrid: {debug.seed: [1]}",
+            ["3:40 no-effect: median has no factor (leave it out, or write name: halving)"],
+        ),
+        (
+            "random: {count: 2, values: {debug.seed: {integr: [1, 2]}}}",
+            ["3:42 unknown-name: unknown distribution 'integr' (did you mean 'integer'?)"],
+        ),
+        (
+            "random: {count: 2, values: {optimizer.lr: {log_uniform: [0, 1]}}}",
+            ["3:57 out-of-range: a draw needs two numbers above zero, the lower one first (None)"],
+        ),
+        ("random: {values: {debug.seed: {integer: [1, 2]}}}", ["3:1 missing-key: random needs 'count' (add count)"]),
+        (
+            "filters: [lr 3]\ngrid: {debug.seed: [1]}",
+            ["3:11 usage: 'lr 3' is no condition (write a path, one of <= >= == != < >, and a value or another path: optimizer.lr < 0.01)"],
+        ),
+        (
+            "filters: [optimizer.rate < 3]\ngrid: {debug.seed: [1]}",
+            ["3:11 unknown-key: no setting 'optimizer.rate' to compare (name one of the recipe's)"],
+        ),
+        (
+            "grid: {debug.seed: [1, 2, 1]}",
+            ["3:27 conflict: two points are the same recipe; the second one is left out (take one of the two values out)"],
+        ),
+    ],
+)
+def test_a_mistake_is_named_with_its_place_in_the_file(tmp_path: Path, text: str, expected: list[str]) -> None:
+    assert said(written(tmp_path, text)) == expected
+
+
+def test_a_sweep_that_tries_nothing_or_keeps_nothing_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ProblemsFound, match="names nothing to try"):
+        read_sweep(written(tmp_path, "slots: 2"))
+    with pytest.raises(ProblemsFound, match="no point of the sweep is left"):
+        runs(written(tmp_path, "filters: [debug.seed > 5]\ngrid: {debug.seed: [1, 2]}"))
