@@ -39,6 +39,8 @@ OPTIMIZERS = {
     "sgd": "optimizer={name: sgd, momentum: 0.9}",
     "bf16_states": "optimizer={name: adamw, state_dtype: bfloat16}",
 }
+# codes flip where a number lies between two: gradients that are nothing but rounding must not count
+EIGHT_BITS = "optimizer={name: adamw_8bit, eps: 1.0e-5}"
 QWEN3 = "model={name: qwen3, flavor: debugmodel, n_layers: 2}"
 FOUR_LAYERS = [*EXPERTS, "model.n_layers=4"]
 LONGER_HELD_OUT = [*EXPERTS, "validation.seq_len=96"]
@@ -146,6 +148,8 @@ LAYOUTS = [
         for layout, given in {"fsdp2": [], "tp2": [TP2], "pp2": pipeline(2)}.items()
         for name, optimizer in OPTIMIZERS.items()
     ),
+    case("fsdp2_tp2_8bit", nproc=4, overrides=[TP2], base=[EIGHT_BITS], slow=True),
+    case("fsdp2_ep2_fp8", nproc=2, overrides=[EP2], base=[EIGHT_BITS.replace("8bit", "fp8"), QWEN3_MOE], slow=True),
     case("fsdp2_tp2_muon", nproc=4, overrides=[TP2], base=[OPTIMIZERS["muon"]], slow=True),
     case("fsdp2_ep2_muon", nproc=2, overrides=[EP2], base=[OPTIMIZERS["muon"], QWEN3_MOE], slow=True),
     case("tp2_smoothed", nproc=2, overrides=[TP2], base=[SMOOTHED, ODD], slow=True),

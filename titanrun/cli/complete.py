@@ -50,10 +50,11 @@ def flags(*names: str) -> dict[str, Values]:
     return dict.fromkeys(names, FLAG)
 
 
+TRUST = flags("--trust-remote-code")
 COMMAND_LINES: dict[str, Takes] = {
-    "train": Takes((("files",), ("overrides",)), {"--nproc": None}),
-    "resume": Takes((("files",), ("overrides",))),
-    "fork": Takes((("files",), ("overrides",))),
+    "train": Takes((("files",), ("overrides",)), {"--nproc": None, **TRUST}),
+    "resume": Takes((("files",), ("overrides",)), TRUST),
+    "fork": Takes((("files",), ("overrides",)), TRUST),
     "generate": Takes(
         (("files",), ()),
         {
@@ -69,9 +70,10 @@ COMMAND_LINES: dict[str, Takes] = {
     ),
     "eval": Takes((("files",), ("overrides",)), flags("--json")),
     "download": Takes(((),), {"--revision": None, "--only": ("tokenizer", "config", "weights"), "--output": "files"}),
-    "reproduce": Takes((("files",), ()), {"--steps": None, "--out": "files", "--tolerance": None}),
+    "reproduce": Takes((("files",), ()), {"--steps": None, "--out": "files", "--tolerance": None, **TRUST}),
     "checkpoint": Takes((("checkpoint_commands",), ("files",), ("files",), ("overrides",))),
     "runs": Takes((("runs_commands",), ("files",))),
+    "bundle": Takes((("files",), ()), {"--output": "files"}),
     "sweep": Takes((("files",), ("overrides",)), {**flags("--list", "--table"), "--format": ("text", "csv", "json")}),
     "plot": Takes(
         (("files",),),
@@ -86,7 +88,7 @@ COMMAND_LINES: dict[str, Takes] = {
     ),
     "plan": Takes(
         (("files",), ("overrides",)),
-        {"--world-size": None, "--device": ("a100", "a100-40", "b200", "h100", "h200", "mi300x"), **flags("--json")},
+        {"--world-size": None, "--device": ("a100", "a100-40", "b200", "h100", "h200", "mi300x"), **TRUST, **flags("--json")},
     ),
     "validate": Takes(
         (("files",), ("files", "overrides")),
@@ -94,6 +96,7 @@ COMMAND_LINES: dict[str, Takes] = {
             "--level": ("syntax", "schema", "rules", "environment", "build"),
             "--format": FORMATS,
             "--world-size": None,
+            **TRUST,
             **flags("--strict", "--json", "--fix"),
         },
     ),
@@ -103,7 +106,7 @@ COMMAND_LINES: dict[str, Takes] = {
     ),
     "show": Takes(
         (("files",), ("paths",)),
-        {**flags("--sources", "--minimal", "--model", "--resolved", "--json"), "--plot": ("lr_scheduler",), "--out": "files"},
+        {**TRUST, **flags("--sources", "--minimal", "--model", "--resolved", "--json"), "--plot": ("lr_scheduler",), "--out": "files"},
     ),
     "explain": Takes((("paths", "components", "codes"),), {**flags("--all", "--json"), "--plugins": "plugins"}),
     "ls": Takes(

@@ -12,6 +12,7 @@ CONVERTERS = {
     "quantize.grouped_mm.mx": "mxfp8_grouped_mm",
 }
 OLD_CONVERTERS = {"float8": "quantize.linear.float8", "mx": "quantize.linear.mx"}
+BF16_STATES = "fused_opt_states_bf16"
 DECAYING = Needs("lr_scheduler.decay_ratio", lambda value: value != 0, 0.5, "with a decay: lr_scheduler.decay_ratio is not 0")
 AUTO_FILTER = "auto_filter_small_kn"
 NEW_MODULES = {"lm_head": "output"}
@@ -70,6 +71,11 @@ def empty_is_refused(key: Key, value: Any, _: Values) -> Converted:
 def optimizer_name(key: Key, value: Any, _: Values) -> Converted:
     """Names are in lower case: adamw, adam."""
     return to(key, looked_up(value, OPTIMIZERS))
+
+
+def kernel(key: Key, value: Any, _: Values) -> Converted:
+    """fused_opt_states_bf16 becomes fused with optimizer.state_dtype bfloat16."""
+    return Converted({"optimizer.state_dtype": "bfloat16"}) if value == BF16_STATES else to(key, value)
 
 
 def lower_case(key: Key, value: Any, _: Values) -> Converted:

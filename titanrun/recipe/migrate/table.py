@@ -66,7 +66,7 @@ OPTIMIZER = (
     same("optimizer.beta2", 0.95),
     same("optimizer.eps", 1e-8),
     same("optimizer.weight_decay", 0.1),
-    same("optimizer.implementation", "fused"),
+    same("optimizer.implementation", "fused", convert=to.kernel),
     same("optimizer.early_step_in_backward", False),
 )
 SCHEDULE = (
