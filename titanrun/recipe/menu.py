@@ -31,6 +31,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.optimizer",
     "titanrun.recipe.rules.simulation",
     "titanrun.recipe.rules.guard",
+    "titanrun.recipe.rules.preference",
     "titanrun.recipe.rules.evaluation",
     "titanrun.recipe.rules.profiling",
     "titanrun.recipe.rules.unread",

@@ -105,6 +105,7 @@ class Trainer:
     signals: SignalRequests | AgreedSignals = field(default_factory=SignalRequests)
     validator: Validator | None = None
     checkpoints: Checkpoints | None = None
+    prepare: Callable[[TokenBatch], TokenBatch] = lambda batch: batch
     on_step: Callable[[int], None] = lambda step: None
     on_first_step: Callable[[], None] = lambda: None
     on_step_end: Callable[[int], None] = lambda step: None
@@ -152,6 +153,7 @@ class Trainer:
         check_token_ids(ids, self.plan.vocab_size)
         batches = TokenBatch.from_rows(rows).split(self.plan.rows_per_pass)
         self.stragglers.begin_passes()
+        batches = [self.prepare(batch) for batch in batches]
         with self.recorder.open():
             output = self.replay.forward_backward(self.engine, self.state.step + 1, batches)
             update = self.engine.optim_step(accepts=partial(self._accepts, batches, output))
@@ -241,7 +243,7 @@ class Trainer:
         """The held-out loss; nothing where a signal broke it off."""
         assert self.validator is not None
         with self.throughput.pause(), self.engine.eval_mode():
-            loss = self.validator.measure(self.engine.eval_forward, stop=self._is_asked_to_stop)
+            loss = self.validator.measure(lambda batch: self.engine.eval_forward(self.prepare(batch)), stop=self._is_asked_to_stop)
         return {} if loss is None else {"validation/loss": loss}
 
     def _is_asked_to_stop(self) -> bool:

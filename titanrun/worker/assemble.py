@@ -35,6 +35,7 @@ from titanrun.worker.build_guard import build_watchdog, guards
 from titanrun.worker.build_metrics import build_metric_log, build_throughput
 from titanrun.worker.build_model import build_engine, build_model, lay_out, lives_on_host, materialise, refuse_attention, refuse_unclaimed
 from titanrun.worker.build_profiling import profiled
+from titanrun.worker.build_reference import build_reference
 from titanrun.worker.company import company, decisions
 from titanrun.worker.converters import convert, refuse_idle, refuse_missing_kernels, tell
 from titanrun.worker.job import Job
@@ -65,6 +66,7 @@ def assembled(
         state = TrainState()
         checkpoints = build_checkpoints(recipe, job, engine=engine, rows=data.rows, state=state)
         begin(recipe, checkpoints)
+        reference = build_reference(recipe, engine, checkpoints.ranks, partial(build_whole_engine, recipe, device, meshes, data.marking))
         refuse_fewer_epochs(recipe, done=state.step)
         announce(recipe, job, device, meshes, rows=data.rows.row_count)
         with (
@@ -90,6 +92,7 @@ def assembled(
                 validator=data.validator,
                 checkpoints=checkpoints if writes(recipe.checkpoint) else None,
                 on_step=on_step,
+                **({} if reference is None else {"prepare": reference}),
                 watchdog=watchdog,
                 **guards(recipe, job, data.rows, engine),
                 on_first_step=partial(shorten_patience, recipe, meshes),

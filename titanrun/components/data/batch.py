@@ -81,4 +81,13 @@ class TokenBatch:
         positions = None if self.positions is None else change(self.positions)
         extra = {name: change(tensor) for name, tensor in self.extra.items()}
         documents = None if self.documents is None else change(self.documents)
-        return TokenBatch(change(self.tokens), change(self.labels), positions, change(self.loss_mask), extra, documents)
+        return type(self)(change(self.tokens), change(self.labels), positions, change(self.loss_mask), extra, documents)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairBatch(TokenBatch):
+    """Rows that count as one each: a pair of conversations that a loss compares."""
+
+    def valid_count(self) -> Tensor:
+        """How many rows have a label that counts."""
+        return self.valid_mask().any(dim=1).sum()

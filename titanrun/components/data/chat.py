@@ -8,7 +8,7 @@ from pathlib import Path
 
 from titanrun.components.data.chat_layouts import LAYOUTS, Message
 from titanrun.components.data.coded import CODES
-from titanrun.components.data.config import ChatDatasetConfig, TinyChatDatasetConfig
+from titanrun.components.data.config import ChatDatasetConfig, PreferenceDatasetConfig, TinyChatDatasetConfig
 from titanrun.components.data.index import Contents, TokenIndex, Written, open_contents
 from titanrun.components.data.packed_rows import Packing, packed_rows
 from titanrun.components.data.rows import Rows
@@ -63,7 +63,7 @@ def open_conversations(config: ChatDatasetConfig, files: list[Path], *, tokenize
     return open_contents(files, source=config.path, contents=contents, cache_folder=cache_folder)
 
 
-def template_of(config: ChatDatasetConfig, tokenizer: ChatTokenizer) -> ChatTemplate:
+def template_of(config: ChatDatasetConfig | PreferenceDatasetConfig, tokenizer: ChatTokenizer) -> ChatTemplate:
     """The template in the file that the recipe names, or the tokenizer's own."""
     if config.template is None:
         return folder_template(tokenizer.folder)

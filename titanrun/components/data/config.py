@@ -187,6 +187,33 @@ class ChatDatasetConfig(ConversationsConfig):
         return Columns(self.column or listed, self.prompt_column or "prompt", self.completion_column or "completion")
 
 
+class PreferenceDatasetConfig(DatasetConfig):
+    """Pairs of replies to the same question, of which one is preferred, for the loss dpo: jsonl, parquet or csv files.
+
+    The last reply of each conversation is compared.
+    """
+
+    name: Literal["preference"] = numerics("preference")
+    builds: ClassVar = "titanrun.components.data.preference:preference_rows"
+    path: Text = numerics(examples=["data/pairs.jsonl"])
+    """A file, a folder or a glob; files are read in sorted order."""
+    prompt_column: Text = numerics("prompt", examples=["question"])
+    """Column of what was said before both replies, a text or a list of messages; records without it hold whole conversations."""
+    chosen_column: Text = numerics("chosen", examples=["better"])
+    """Column of the reply that is preferred: a text, or a list of messages."""
+    rejected_column: Text = numerics("rejected", examples=["worse"])
+    """Column of the other reply."""
+    template: Text | None = numerics(None, examples=["chat_template.jinja"])
+    """File with a Jinja chat template; null: the one in the tokenizer's folder."""
+    too_long: Literal["drop", "refuse"] = numerics("drop")
+    """What becomes of pairs longer than a row: left out, or the run does not start. How many is logged."""
+
+    @property
+    def restarts_positions(self) -> bool:
+        """Each conversation has positions of its own."""
+        return True
+
+
 class TinyChatDatasetConfig(ConversationsConfig):
     """The short conversations that ship with titanrun: a few words to say again."""
 
