@@ -155,7 +155,7 @@ class ConversationsConfig(DatasetConfig):
 
 
 class ChatDatasetConfig(ConversationsConfig):
-    """Local conversations: jsonl, parquet or csv files, put into words by a chat template and tokenised once into the run directory."""
+    """Local conversations: jsonl, parquet or csv files, put into words by a chat template and tokenised once into an index."""
 
     name: Literal["chat"] = numerics("chat")
     builds: ClassVar = "titanrun.components.data.chat:chat_rows"

@@ -129,6 +129,8 @@ def open_contents(files: Sequence[Path], *, source: str, contents: Contents, cac
     if record.skipped:
         log.warning("'%s': %d records could not be read and are left out", source, record.skipped)
     path = tokens_path(cache_folder, key)
+    # when it was last opened, for who clears the folder
+    record_path(cache_folder, key).touch()
     return TokenIndex(map_tokens(path), record, path)
 
 
