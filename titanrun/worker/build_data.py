@@ -81,9 +81,16 @@ def build_validator(recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path, 
 def build_rows(config: DatasetConfig, path: DataPath, recipe: Recipe, *, tokenizer: Tokenizer | None, seq_len: int, run_dir: Path) -> Rows:
     """The rows of one dataset. Raises ProblemsFound where they hold ids that the model has no embedding for."""
     with placed(path):
-        rows: Rows = config.builder()(config, tokenizer=tokenizer, row_length=seq_len + 1, cache_folder=run_dir / CACHE_FOLDER)
+        rows: Rows = config.builder()(config, tokenizer=tokenizer, row_length=seq_len + 1, cache_folder=cache_folder(recipe, run_dir))
         known = decided(recipe.model.vocab_size)
         if rows.max_token_id >= known:
             message = f"the data holds token id {rows.max_token_id}, the model's vocabulary has {known} entries"
             raise fail("data", message, help=f"set model.vocab_size to {rows.max_token_id + 1} or more, or tokenise again")
     return rows
+
+
+def cache_folder(recipe: Recipe, run_dir: Path) -> Path:
+    """Where tokenised data is kept."""
+    shared = recipe.training.data_cache
+    assert shared != "auto"
+    return run_dir / CACHE_FOLDER if shared is None else Path(shared)
