@@ -32,6 +32,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.simulation",
     "titanrun.recipe.rules.guard",
     "titanrun.recipe.rules.preference",
+    "titanrun.recipe.rules.samples",
     "titanrun.recipe.rules.evaluation",
     "titanrun.recipe.rules.profiling",
     "titanrun.recipe.rules.unread",

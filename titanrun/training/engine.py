@@ -92,6 +92,7 @@ class Engine:
         tied: TiedEnds | None = None,
     ) -> None:
         self.model, self.optimizer, self.schedule = model, optimizer, schedule
+        self._precision = precision
         self.passes = WholeModel(model, loss, precision, device) if passes is None else passes
         self.device, self.max_norm, self.early, self.tied = device, max_norm, early, tied
         self.meshes, self.rows, self.marking = meshes, rows, marking
@@ -195,6 +196,10 @@ class Engine:
     def eval_mode(self) -> AbstractContextManager[None]:
         """The model in evaluation mode within the block, then back in the mode it was in."""
         return self._mode(training=False)
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Passes within the block compute in the type of the run's passes."""
+        return self._precision.autocast(self.device)
 
     def train_mode(self) -> AbstractContextManager[None]:
         """The model in training mode within the block, then back in the mode it was in."""

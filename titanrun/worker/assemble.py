@@ -11,6 +11,7 @@ import torch
 from titanrun.components.data.documents import Marking
 from titanrun.components.data.loader import RowLoader
 from titanrun.components.metrics.recorder import Recorder
+from titanrun.components.tokenizers.tokenizer import Tokenizer
 from titanrun.components.validation.validator import Validator
 from titanrun.distributed.device import device_name, emulates_bfloat16, find_device
 from titanrun.distributed.liveness import heard_by, sign_of_life
@@ -36,6 +37,7 @@ from titanrun.worker.build_metrics import build_metric_log, build_throughput
 from titanrun.worker.build_model import build_engine, build_model, lay_out, lives_on_host, materialise, refuse_attention, refuse_unclaimed
 from titanrun.worker.build_profiling import profiled
 from titanrun.worker.build_reference import build_reference
+from titanrun.worker.build_samples import build_samples
 from titanrun.worker.company import company, decisions
 from titanrun.worker.converters import convert, refuse_idle, refuse_missing_kernels, tell
 from titanrun.worker.job import Job
@@ -67,6 +69,7 @@ def assembled(
         checkpoints = build_checkpoints(recipe, job, engine=engine, rows=data.rows, state=state)
         begin(recipe, checkpoints)
         reference = build_reference(recipe, engine, checkpoints.ranks, partial(build_whole_engine, recipe, device, meshes, data.marking))
+        samples = build_samples(recipe, engine, data.tokenizer, job.resolved.parent, is_first=job.place.is_first)
         refuse_fewer_epochs(recipe, done=state.step)
         announce(recipe, job, device, meshes, rows=data.rows.row_count)
         with (
@@ -96,8 +99,18 @@ def assembled(
                 watchdog=watchdog,
                 **guards(recipe, job, data.rows, engine),
                 on_first_step=partial(shorten_patience, recipe, meshes),
-                on_step_end=after_step,
+                on_step_end=after_step if samples is None else in_turn(samples.after_step, after_step),
             )
+
+
+def in_turn(*calls: Callable[[int], None]) -> Callable[[int], None]:
+    """All of the calls, one after the other."""
+
+    def call(step: int) -> None:
+        for each in calls:
+            each(step)
+
+    return call
 
 
 def settle_chance(recipe: Recipe) -> None:
@@ -134,6 +147,7 @@ class Data:
     rows: RowLoader
     validator: Validator | None
     marking: Marking
+    tokenizer: Tokenizer | None = None
 
     def close(self) -> None:
         """End the processes that read rows ahead."""
@@ -150,7 +164,7 @@ def build_data(recipe: Recipe, job: Job, share: Share) -> Data:
         validator = build_validator(recipe, tokenizer, job.resolved.parent, share)
         marking = build_marking(recipe, tokenizer)
     sign_of_life()
-    return Data(rows, validator, marking)
+    return Data(rows, validator, marking, tokenizer)
 
 
 def build_save_times(recipe: Recipe) -> SaveTimes:
