@@ -3,7 +3,7 @@
 from pathlib import PurePath
 from typing import Any
 
-from titanrun.components.data.config import TinyChatDatasetConfig, TinyDatasetConfig
+from titanrun.components.data.config import TinyChatDatasetConfig, TinyDatasetConfig, TinyImagesConfig
 from titanrun.config.base import dump
 from titanrun.config.types import AUTO
 from titanrun.distributed.degrees import degrees_of
@@ -12,7 +12,7 @@ from titanrun.recipe.length import decided_length
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.run_files import RUNS
 
-SHIPPED = (TinyDatasetConfig, TinyChatDatasetConfig)
+SHIPPED = (TinyDatasetConfig, TinyChatDatasetConfig, TinyImagesConfig)
 # hidden: it is no run among the runs
 SHARED_CACHE = f"{RUNS}/.data"
 LONGEST_WARMUP = 200

@@ -12,7 +12,7 @@ from titanrun.components.data.loader import row_order
 from titanrun.components.data.looked_at import Look, look, pieces
 from titanrun.components.data.rows import Rows
 from titanrun.components.tokenizers.tokenizer import Tokenizer
-from titanrun.config.problems import ProblemsFound
+from titanrun.config.problems import ProblemsFound, fail
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved_text
 from titanrun.recipe.rules.data import datasets
@@ -76,6 +76,9 @@ def stats(request: Request) -> list[Request]:
 
 def open_all(recipe: Recipe) -> tuple[Tokenizer | None, dict[str, Rows]]:
     """The tokenizer, and the rows of each section that reads data."""
+    if recipe.model.takes != "tokens":
+        help = "look at the files themselves: their names and captions are all that a run reads"
+        raise fail("usage", f"{recipe.model.name} trains on {recipe.model.takes}, and only tokens can be shown", help=help)
     tokenizer = build_tokenizer(recipe)
     lengths: dict[str, Any] = {"training": recipe.training.seq_len, "validation": recipe.validation.seq_len}
     return tokenizer, {

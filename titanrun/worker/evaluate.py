@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from titanrun.components.data.batch import TokenBatch
+from titanrun.components.data.batch import TokenBatch, documents_of
 from titanrun.components.data.config import ConversationsConfig, DatasetConfig
 from titanrun.components.data.documents import Marking
 from titanrun.components.data.rows import Rows
@@ -33,7 +33,6 @@ from titanrun.models.shared.config import decided
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved_text
 from titanrun.training.generator import generate
-from titanrun.training.passes import documents_of
 from titanrun.training.sampling import Sampling
 from titanrun.worker.build_data import build_marking, build_rows, build_tokenizer
 from titanrun.worker.failures import failure_of

@@ -2,7 +2,9 @@
 
 import json
 import sys
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,15 +13,22 @@ from titanrun.components.tokenizers.chat_template import rendered
 from titanrun.components.tokenizers.tokenizer import Tokenizer
 from titanrun.config.problems import ProblemsFound, fail
 from titanrun.config.render import render_text
+from titanrun.config.suggest import listing
 from titanrun.models.shared.config import decided
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.resolve import read_resolved_text
+from titanrun.recipe.resolve import read_resolved
 from titanrun.training.generator import Continuation, generate
 from titanrun.training.sampling import Sampling
 from titanrun.worker.failures import failure_of
-from titanrun.worker.loaded_model import end_ids, model_with_weights
+from titanrun.worker.generate_pictures import draw, size_of
+from titanrun.worker.loaded_model import end_ids
+from titanrun.worker.loaded_model import model_with_weights as loaded
 
 Job = Mapping[str, Any]
+
+# options by who reads them
+TEXT_ONLY = ("max_new_tokens", "temperature", "top_k", "top_p", "stop", "ignore_eos", "add_bos", "chat", "json")
+PICTURES_ONLY = ("output", "steps", "guidance", "size")
 
 
 def main() -> int:
@@ -38,14 +47,21 @@ def main() -> int:
 
 
 def answer(job: Job) -> None:
-    """Prints what follows each prompt."""
-    recipe = read_resolved_text(job["resolved"])
+    """Prints what follows each prompt, or draws a picture for it."""
+    recipe = recipe_in(job["resolved"])
+    refuse_other_kind(recipe, job)
+    if recipe.model.takes == "images":
+        size = size_of(recipe, job["size"])
+        draw(recipe, model_with_weights(recipe, job, row_length=recipe.model.row_length(size)), job, size=size)
+        return
     assert recipe.tokenizer != "auto"
     if recipe.tokenizer is None:
         raise fail("data", "the run has no tokenizer: it was trained on token ids", help="name a Hugging Face export that has one")
     tokenizer: Tokenizer = recipe.tokenizer.builder()(recipe.tokenizer)
     prompts = [encoded(text, tokenizer, recipe, job) for text in job["prompt"]]
-    model = model_for(recipe, job, row_length=max(map(len, prompts)) + job["max_new_tokens"])
+    row_length = max(map(len, prompts)) + job["max_new_tokens"]
+    refuse_too_long(recipe, row_length)
+    model = model_with_weights(recipe, job, row_length=row_length)
     sampling = Sampling(job["temperature"], job["top_k"], job["top_p"], job["seed"])
     found = generate(
         model,
@@ -59,6 +75,25 @@ def answer(job: Job) -> None:
         show(prompt, continuation, tokenizer, job)
 
 
+def refuse_other_kind(recipe: Recipe, job: Job) -> None:
+    """Raises a usage problem for options that a model of this kind does not read, and for pictures without a place."""
+    of_pictures = recipe.model.takes == "images"
+    unread = [f"--{word.replace('_', '-')}" for word in (TEXT_ONLY if of_pictures else PICTURES_ONLY) if word in job["written"]]
+    if unread:
+        what = "draws pictures" if of_pictures else "writes text"
+        raise fail("usage", f"{recipe.model.name} {what}, and does not read {listing(unread, last='and')}", help="leave it out")
+    if of_pictures and job["output"] is None:
+        raise fail("usage", f"{recipe.model.name} draws pictures, and --output does not say where", help="add -o picture.png")
+
+
+def recipe_in(text: str) -> Recipe:
+    """The recipe that a resolved text holds."""
+    with tempfile.TemporaryDirectory() as name:
+        file = Path(name) / "resolved.yaml"
+        file.write_text(text, encoding="utf-8")
+        return read_resolved(file)
+
+
 def encoded(text: str, tokenizer: Tokenizer, recipe: Recipe, job: Job) -> list[int]:
     """The ids of a prompt. Raises a problem where there are none."""
     if job["chat"]:
@@ -69,16 +104,20 @@ def encoded(text: str, tokenizer: Tokenizer, recipe: Recipe, job: Job) -> list[i
     return ids
 
 
-def model_for(recipe: Recipe, job: Job, *, row_length: int) -> torch.nn.Module:
-    """The model, for rows of so many tokens. Raises a problem where it cannot generate, or not so much."""
-    if "text generation" in recipe.model.lacks:
-        help = "export the checkpoint, and let transformers generate: titanrun checkpoint export"
-        raise fail("usage", f"titanrun does not generate with a {recipe.model.name} model", help=help)
+def refuse_too_long(recipe: Recipe, row_length: int) -> None:
+    """Raises a usage problem where a prompt and its continuation are longer than the model's rows."""
     longest = decided(recipe.model.max_seq_len)
     if row_length > longest:
         message = f"the longest prompt and --max-new-tokens are {row_length} tokens, and the model's rows have {longest} at most"
         raise fail("usage", message, help="ask for fewer new tokens")
-    return model_with_weights(recipe, job, row_length=row_length)
+
+
+def model_with_weights(recipe: Recipe, job: Job, *, row_length: int) -> torch.nn.Module:
+    """The model in evaluation mode, in fp32 on a CPU and in bf16 on an accelerator."""
+    if "text generation" in recipe.model.lacks:
+        help = "export the checkpoint, and let transformers generate: titanrun checkpoint export"
+        raise fail("usage", f"titanrun does not generate with a {recipe.model.name} model", help=help)
+    return loaded(recipe, job, row_length=row_length)
 
 
 def show(prompt: str, continuation: Continuation, tokenizer: Tokenizer, job: Job) -> None:

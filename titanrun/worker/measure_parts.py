@@ -81,7 +81,7 @@ def measured(model: nn.Module) -> dict[str, Any]:
     """The sizes of the embedding, of each layer, and of all the rest together: norm, head, and what else a model has. A matrix that two
     share counts once, in the embedding."""
     seen: set[int] = set()
-    embedding = sizes(model.tok_embeddings.parameters(), seen)
+    embedding = sizes([] if model.tok_embeddings is None else model.tok_embeddings.parameters(), seen)
     layers = [sizes(layer.parameters(), seen) for layer in model.layers.children()]
     return {"embedding": embedding, "layers": layers, "head": sizes(model.parameters(), seen)}
 

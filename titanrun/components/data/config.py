@@ -47,6 +47,11 @@ class DatasetConfig(ComponentConfig):
         return True
 
     @property
+    def gives(self) -> str:
+        """What its rows hold, tokens or images, which has to be what the model takes."""
+        return "tokens"
+
+    @property
     def restarts_positions(self) -> bool:
         """Whether the positions of its rows start anew where a document begins."""
         return False
@@ -295,6 +300,52 @@ class TinyChatDatasetConfig(ConversationsConfig):
         return ChatDatasetConfig(path=str(TINY_CHAT / f"{self.split}.jsonl"), packing=self.packing)
 
 
+class ImagesConfig(DatasetConfig):
+    """Rows of pictures with captions, each a square cut out of the picture at a place that is drawn each time."""
+
+    extra: ClassVar = "flux"
+    package: ClassVar = "PIL"
+    image_size: PositiveInt = numerics(256, unit="pixels")
+    """Side of the square; smaller pictures are left out, the shorter side of larger ones is made so long."""
+
+    @property
+    def needs_tokenizer(self) -> bool:
+        """Text encoders have tokenizers of their own."""
+        return False
+
+    @property
+    def gives(self) -> str:
+        """Pictures with captions."""
+        return "images"
+
+
+class FolderImagesConfig(ImagesConfig):
+    """Local pictures (jpg, png, webp), each with a text file of the same name beside it that holds its caption."""
+
+    name: Literal["images"] = numerics("images")
+    builds: ClassVar = "titanrun.components.data.images:folder_rows"
+    path: Text = numerics(examples=["data/pictures"])
+    """A folder, which is searched at every depth, or a glob; pictures are taken in sorted order."""
+
+
+class WebDatasetConfig(ImagesConfig):
+    """Local tar files of pictures and texts (webdataset): members with the same name up to the first dot belong together."""
+
+    name: Literal["webdataset"] = numerics("webdataset")
+    builds: ClassVar = "titanrun.components.data.images:webdataset_rows"
+    path: Text = numerics(examples=["data/cc12m/*.tar"])
+    """A file, a folder or a glob; files are read in sorted order. They must not be compressed."""
+
+
+class TinyImagesConfig(ImagesConfig):
+    """The pictures of coloured shapes that ship with titanrun."""
+
+    name: Literal["tiny_images"] = numerics("tiny_images")
+    builds: ClassVar = "titanrun.components.data.images:tiny_rows"
+    split: Literal["train", "held_out"] = numerics("train")
+    """Which part; held_out shares no combination of shape, colour and place with train."""
+
+
 class MixtureSource(Config):
     """One dataset of a mixture."""
 
@@ -318,6 +369,11 @@ class MixtureDatasetConfig(DatasetConfig):
         (), examples=[[{"dataset": {"name": "text", "path": "web/*.jsonl"}, "weight": 0.8}, {"dataset": "tiny", "weight": 0.2}]]
     )
     """The datasets, each with its weight."""
+
+    @property
+    def gives(self) -> str:
+        """Tokens; pictures are not mixed."""
+        return "tokens" if all(source.dataset.gives == "tokens" for source in self.sources) else "a mixture with images"
 
     @property
     def needs_tokenizer(self) -> bool:

@@ -14,6 +14,8 @@ class LossConfig(ComponentConfig):
     is_slot: ClassVar = True
     default_name: ClassVar = "cross_entropy"
     name: str = numerics()
+    concerns: ClassVar[str] = "tokens"
+    """What it is about, tokens or images, which has to be what the model takes."""
     takes_split_logits: ClassVar = False
     """Whether the loss can do with a part of the vocabulary on each rank, as a DTensor; others get whole logits."""
 
@@ -44,3 +46,11 @@ class DpoConfig(LossConfig):
     """How much a step away from the reference costs (https://arxiv.org/abs/2305.18290)."""
     label_smoothing: Fraction = numerics(0.0, examples=[0.1])
     """Share of the pairs that are taken to be the wrong way round (conservative DPO)."""
+
+
+class FlowMatchingConfig(LossConfig):
+    """Mean squared error of the velocity from pictures to noise (https://arxiv.org/abs/2209.03003), in fp32."""
+
+    name: Literal["flow_matching"] = numerics("flow_matching")
+    builds: ClassVar = "titanrun.components.losses.flow_matching:FlowMatching"
+    concerns: ClassVar = "images"

@@ -15,6 +15,7 @@ OLD_CONVERTERS = {"float8": "quantize.linear.float8", "mx": "quantize.linear.mx"
 BF16_STATES = "fused_opt_states_bf16"
 DECAYING = Needs("lr_scheduler.decay_ratio", lambda value: value != 0, 0.5, "with a decay: lr_scheduler.decay_ratio is not 0")
 AUTO_FILTER = "auto_filter_small_kn"
+FLAVORS = {"flux-debug": "debugmodel", "flux-dev": "dev", "flux-schnell": "schnell"}
 NEW_MODULES = {"lm_head": "output"}
 OWN_MODULES = ("torchtitan.models.", "torchtitan.experiments.")
 REPLICATED = "llama3, without the replica groups of torchft"
@@ -81,6 +82,11 @@ def kernel(key: Key, value: Any, _: Values) -> Converted:
 def lower_case(key: Key, value: Any, _: Values) -> Converted:
     """Written in lower case; torchtitan ignored the case."""
     return to(key, value.lower() if isinstance(value, str) else value)
+
+
+def flavor(key: Key, value: Any, _: Values) -> Converted:
+    """flux-debug, flux-dev and flux-schnell without the family in front."""
+    return to(key, FLAVORS.get(str(value), value))
 
 
 def family(key: Key, value: Any, _: Values) -> Converted:

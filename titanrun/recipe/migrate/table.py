@@ -53,7 +53,7 @@ METRICS = (
 )
 MODEL = (
     same("model.name", "llama3", convert=to.family),
-    same("model.flavor", "debugmodel"),
+    same("model.flavor", "debugmodel", convert=to.flavor),
     same("model.hf_assets_path", "./tests/assets/tokenizer", convert=to.assets),
     moved("model.tokenizer_path", None, "model.hf_assets_path", convert=to.tokenizer_path),
     moved("model.converters", [], "converters", convert=to.converters),
