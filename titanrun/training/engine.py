@@ -92,9 +92,8 @@ class Engine:
         tied: TiedEnds | None = None,
     ) -> None:
         self.model, self.optimizer, self.schedule = model, optimizer, schedule
-        self._precision = precision
         self.passes = WholeModel(model, loss, precision, device) if passes is None else passes
-        self.device, self.max_norm, self.early, self.tied = device, max_norm, early, tied
+        self.device, self._precision, self.max_norm, self.early, self.tied = device, precision, max_norm, early, tied
         self.meshes, self.rows, self.marking = meshes, rows, marking
         self.steps_done, self._holds_gradients = 0, False
         self._listeners: list[Callable[[], None]] = []

@@ -69,8 +69,6 @@ def assembled(
         state = TrainState()
         checkpoints = build_checkpoints(recipe, job, engine=engine, rows=data.rows, state=state)
         begin(recipe, checkpoints)
-        reference = build_reference(recipe, engine, checkpoints.ranks, partial(build_whole_engine, recipe, device, meshes, data.marking))
-        samples = build_samples(recipe, engine, data.tokenizer, job.resolved.parent, is_first=job.place.is_first)
         refuse_fewer_epochs(recipe, done=state.step)
         announce(recipe, job, device, meshes, rows=data.rows.row_count)
         with (
@@ -95,22 +93,27 @@ def assembled(
                 **data.of_trainer(),
                 checkpoints=checkpoints if writes(recipe.checkpoint) else None,
                 on_step=on_step,
-                **({} if reference is None else {"prepare": reference}),
+                prepare=build_reference(
+                    recipe, engine, checkpoints.ranks, partial(build_whole_engine, recipe, device, meshes, data.marking)
+                ),
                 watchdog=watchdog,
                 **guards(recipe, job, data.rows, engine),
                 on_first_step=partial(shorten_patience, recipe, meshes),
-                on_step_end=after_step if samples is None else in_turn(samples.after_step, after_step),
+                on_step_end=with_samples(recipe, job, engine, data, after_step),
             )
 
 
-def in_turn(*calls: Callable[[int], None]) -> Callable[[int], None]:
-    """All of the calls, one after the other."""
+def with_samples(recipe: Recipe, job: Job, engine: Engine, data: "Data", after_step: Callable[[int], None]) -> Callable[[int], None]:
+    """What follows a step, with the texts that the recipe asks for before it."""
+    samples = build_samples(recipe, engine, data.tokenizer, job.resolved.parent, is_first=job.place.is_first)
+    if samples is None:
+        return after_step
 
-    def call(step: int) -> None:
-        for each in calls:
-            each(step)
+    def follow(step: int) -> None:
+        samples.after_step(step)
+        after_step(step)
 
-    return call
+    return follow
 
 
 def settle_chance(recipe: Recipe) -> None:

@@ -42,8 +42,8 @@ class Reference:
         return PairBatch(batch.tokens, batch.labels, batch.positions, batch.loss_mask, extra, batch.documents)
 
 
-def build_reference(recipe: Recipe, engine: Engine, ranks: Ranks, build: Callable[[], Engine]) -> Prepare | None:
-    """The reference that the loss needs; None where it needs none.
+def build_reference(recipe: Recipe, engine: Engine, ranks: Ranks, build: Callable[[], Engine]) -> Prepare:
+    """What puts into each batch what the loss needs of the reference; leaves it alone where it needs nothing.
 
     Args:
         recipe: of the run.
@@ -52,13 +52,18 @@ def build_reference(recipe: Recipe, engine: Engine, ranks: Ranks, build: Callabl
         build: another engine of the same layout with the weights that the seed draws.
     """
     if not recipe.loss.needs_reference:
-        return None
+        return unchanged
     if lora_of(recipe) is not None:
         return Reference(engine, is_adapted=True)
     frozen = build()
     load_initial_weights(recipe.checkpoint, model_config=recipe.model, engine=frozen, ranks=ranks)
     frozen.model.requires_grad_(False)
     return Reference(frozen, is_adapted=False)
+
+
+def unchanged(batch: TokenBatch) -> TokenBatch:
+    """The batch itself."""
+    return batch
 
 
 @contextmanager
