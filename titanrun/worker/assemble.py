@@ -65,8 +65,8 @@ def assembled(
         settle_chance(recipe)
         data = build_data(recipe, job, device, Share() if meshes is None else Share(meshes.batch_rank, meshes.degrees.batch))
         recipe = with_length(recipe, rows=data.rows.row_count)
-        engine = build_whole_engine(recipe, device, meshes, data.marking)
-        state = TrainState()
+        build = partial(build_whole_engine, recipe, device, meshes, data.marking)
+        engine, state = build(), TrainState()
         checkpoints = build_checkpoints(recipe, job, engine=engine, rows=data.rows, state=state)
         begin(recipe, checkpoints)
         refuse_fewer_epochs(recipe, done=state.step)
@@ -93,9 +93,7 @@ def assembled(
                 **data.of_trainer(),
                 checkpoints=checkpoints if writes(recipe.checkpoint) else None,
                 on_step=on_step,
-                prepare=build_reference(
-                    recipe, engine, checkpoints.ranks, partial(build_whole_engine, recipe, device, meshes, data.marking)
-                ),
+                prepare=build_reference(recipe, engine, checkpoints.ranks, build),
                 watchdog=watchdog,
                 **guards(recipe, job, data.rows, engine),
                 on_first_step=partial(shorten_patience, recipe, meshes),
