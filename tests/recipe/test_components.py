@@ -29,6 +29,7 @@ KEYWORDS = {
     "converters": {"model", "shards"},
     "rope_scaling": {"frequencies", "theta"},
     "module": {"replaced"},
+    "task": {"subject"},
 }
 
 
