@@ -8,6 +8,7 @@ MODEL_FAMILIES = {
     family: f"titanrun.models.{family}.config"
     for family in ("llama3", "llama4", "qwen3", "deepseek_v3", "gpt_oss", "flux", "decoder", "transformers")
 }
+TASKS = ("arithmetic", "guess_task", "questions", "string_task")
 RULE_MODULES = (
     "titanrun.recipe.rules.not_built",
     "titanrun.recipe.rules.ranks",
@@ -36,6 +37,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.samples",
     "titanrun.recipe.rules.evaluation",
     "titanrun.recipe.rules.profiling",
+    "titanrun.recipe.rules.rl",
     "titanrun.recipe.rules.unread",
     "titanrun.recipe.rules.unread_parallel",
 )
@@ -44,6 +46,7 @@ RULE_MODULES = (
 def open_menu() -> None:
     """Announce every built-in component that is imported only when named."""
     registry.offer("model", MODEL_FAMILIES)
+    registry.offer("dataset", dict.fromkeys(TASKS, "titanrun.rl.tasks.config"))
 
 
 def load_rules() -> None:

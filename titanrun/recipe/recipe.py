@@ -26,6 +26,7 @@ from titanrun.distributed.config import (
 )
 from titanrun.launch.config import LaunchConfig
 from titanrun.models.shared.config import ModelConfig
+from titanrun.rl.config import RlConfig
 from titanrun.training.config import GuardConfig, TrainingConfig
 
 
@@ -42,9 +43,9 @@ class Recipe(Config):
     """The run directory; null: runs/<name>-<time>. A run that was stopped goes on in it."""
     plugins: tuple[Text, ...] = bookkeeping((), examples=[["my_plugin"]])
     """Installed plug-ins whose components this recipe names."""
-    kind: Literal["pretrain", "sft", "eval"] = numerics("pretrain")
-    """What the run does: pretrain trains, on any data; sft does, and holds that its data are conversations; eval trains nothing and
-    measures the weights that it starts from by the tasks of `evaluation`."""
+    kind: Literal["pretrain", "sft", "rl", "eval"] = numerics("pretrain")
+    """What the run does: pretrain learns from rows of data; sft does, and holds that its data are conversations; rl learns from what its own
+    answers are worth; eval trains nothing and measures the weights that it starts from by the tasks of `evaluation`."""
     device: Literal["auto", "cpu", "gpu"] = performance("auto")
     """Where to train; `auto` is an accelerator if torch finds one."""
     model: ModelConfig = component()
@@ -69,6 +70,8 @@ class Recipe(Config):
     debug: DebugConfig = section(DebugConfig)
     guard: GuardConfig = section(GuardConfig)
     launch: LaunchConfig = component(LaunchConfig)
+    rl: RlConfig | None = component(None)
+    """What a policy is asked and what it learns from, for kind rl."""
     stages: None = numerics(None)
     """Runs one after the other: a list of {id: NAME, ...}, each of them this recipe with what the stage says laid over it, from the weights
     of the one before. Null: one run."""
