@@ -44,8 +44,8 @@ class Recipe(Config):
     plugins: tuple[Text, ...] = bookkeeping((), examples=[["my_plugin"]])
     """Installed plug-ins whose components this recipe names."""
     kind: Literal["pretrain", "sft", "rl", "eval"] = numerics("pretrain")
-    """What the run does: pretrain learns from rows of data; sft does, and holds that its data are conversations; rl learns from what its own
-    answers are worth; eval trains nothing and measures the weights that it starts from by the tasks of `evaluation`."""
+    """What the run does: pretrain learns from rows of data; sft does, and holds that its data are conversations; rl learns from what its
+    own answers are worth; eval trains nothing and measures the weights that it starts from by the tasks of `evaluation`."""
     device: Literal["auto", "cpu", "gpu"] = performance("auto")
     """Where to train; `auto` is an accelerator if torch finds one."""
     model: ModelConfig = component()
