@@ -56,7 +56,7 @@ def build_reference(recipe: Recipe, engine: Engine, ranks: Ranks, build: Callabl
     if lora_of(recipe) is not None:
         return Reference(engine, is_adapted=True)
     frozen = build()
-    load_initial_weights(recipe.checkpoint, model_config=recipe.model, engine=frozen, ranks=ranks)
+    load_initial_weights(recipe.checkpoint, model_config=recipe.model, engine=frozen, ranks=ranks, seed=recipe.debug.seed)
     frozen.model.requires_grad_(False)
     return Reference(frozen, is_adapted=False)
 
