@@ -40,6 +40,7 @@ DESCRIPTION_BESIDE_EXECUTION = {
     "titanrun.components.data.source_files",
     "titanrun.components.metrics.jsonl",
     "titanrun.components.metrics.readings",
+    "titanrun.components.converters.schemes",
     "titanrun.components.optimizers.claims",
     "titanrun.components.schedules.decays",
     "titanrun.components.schedules.one_cycle",
@@ -78,6 +79,7 @@ MAY_CATCH_ALL = {
     # foreign code
     "titanrun.recipe.plugins",
     "titanrun.worker.main",
+    "titanrun.components.data.hub_records",
     "titanrun.cli.download",
     "titanrun.cli.guard",
     "titanrun.components.checkpoints.addresses",

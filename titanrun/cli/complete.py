@@ -26,6 +26,7 @@ Kind = Literal[
     "shells",
     "checkpoint_commands",
     "runs_commands",
+    "data_commands",
 ]
 FORMATS = ("text", "json", "github", "sarif")
 SCHEMA_SUFFIX = ".schema.json"
@@ -66,12 +67,17 @@ COMMAND_LINES: dict[str, Takes] = {
             "--top-p": None,
             "--seed": None,
             "--stop": None,
+            "--output": "files",
+            "--steps": None,
+            "--guidance": None,
+            "--size": None,
             **flags("--ignore-eos", "--add-bos", "--chat", "--json"),
         },
     ),
     "download": Takes(((),), {"--revision": None, "--only": ("tokenizer", "config", "weights"), "--output": "files"}),
     "reproduce": Takes((("files",), ()), {"--steps": None, "--out": "files", "--tolerance": None, **TRUST}),
     "checkpoint": Takes((("checkpoint_commands",), ("files",), ("files",), ("overrides",))),
+    "data": Takes((("data_commands",), ("files",), ("overrides",))),
     "runs": Takes((("runs_commands",), ("files",))),
     "bundle": Takes((("files",), ()), {"--output": "files"}),
     "sweep": Takes(
@@ -190,7 +196,8 @@ def of_kind(kind: Kind, current: str) -> Iterator[str]:
         "plugins": installed_plugins,
         "schemas": lambda _: (path.name.removesuffix(SCHEMA_SUFFIX) for path in sorted(catalogue.schema_file().parent.glob("*.json"))),
         "checkpoint_commands": lambda _: iter(("ls", "show", "verify", "diff", "prune", "save", "export", "import")),
-        "runs_commands": lambda _: iter(("ls", "show", "diff", "compare", "tag", "rm")),
+        "runs_commands": lambda _: iter(("ls", "show", "diff", "compare", "tag", "rm", "archive")),
+        "data_commands": lambda _: iter(("build", "show", "stats", "verify", "prune")),
         "shells": lambda _: iter(("bash", "zsh", "fish")),
     }
     return finders[kind](current)

@@ -18,6 +18,7 @@ COMMANDS = {
     "generate": "continue prompts with a checkpoint or a Hugging Face folder",
     "checkpoint": "list, check, compare, export, import and clear away checkpoints",
     "download": "fetch a model from the Hugging Face Hub",
+    "data": "tokenise, show and measure the data of a recipe, and care for what is tokenised",
     "runs": "list, show, compare, tag and remove the runs there are",
     "bundle": "pack what a run can be trained again from into one file",
     "sweep": "train a recipe with many values, and say which did best",

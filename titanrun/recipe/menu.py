@@ -6,8 +6,9 @@ from titanrun.config import registry
 
 MODEL_FAMILIES = {
     family: f"titanrun.models.{family}.config"
-    for family in ("llama3", "llama4", "qwen3", "deepseek_v3", "gpt_oss", "decoder", "transformers")
+    for family in ("llama3", "llama4", "qwen3", "deepseek_v3", "gpt_oss", "flux", "decoder", "transformers")
 }
+TASKS = ("arithmetic", "guess_task", "questions", "string_task")
 RULE_MODULES = (
     "titanrun.recipe.rules.not_built",
     "titanrun.recipe.rules.ranks",
@@ -26,12 +27,14 @@ RULE_MODULES = (
     "titanrun.recipe.rules.model",
     "titanrun.recipe.rules.data",
     "titanrun.recipe.rules.chat",
+    "titanrun.recipe.rules.images",
     "titanrun.recipe.rules.schedule",
     "titanrun.recipe.rules.checkpoint",
     "titanrun.recipe.rules.optimizer",
     "titanrun.recipe.rules.simulation",
     "titanrun.recipe.rules.guard",
     "titanrun.recipe.rules.profiling",
+    "titanrun.recipe.rules.rl",
     "titanrun.recipe.rules.unread",
     "titanrun.recipe.rules.unread_parallel",
 )
@@ -40,6 +43,7 @@ RULE_MODULES = (
 def open_menu() -> None:
     """Announce every built-in component that is imported only when named."""
     registry.offer("model", MODEL_FAMILIES)
+    registry.offer("dataset", dict.fromkeys(TASKS, "titanrun.rl.tasks.config"))
 
 
 def load_rules() -> None:

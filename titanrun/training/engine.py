@@ -6,7 +6,7 @@ Shapes: B rows, T tokens of a row, V vocabulary.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +15,12 @@ from torch.optim import Optimizer
 
 from titanrun.components.checkpoints.adapters import is_adapter
 from titanrun.components.checkpoints.optimizer_state import flatten
-from titanrun.components.data.batch import TokenBatch
+from titanrun.components.data.batch import Batch, TokenBatch
 from titanrun.components.data.documents import Marking, unmarked
 from titanrun.distributed.agreement import Ranks
 from titanrun.distributed.gradient_norm import clip_gradients, gradient_norm
 from titanrun.distributed.mesh import Meshes
+from titanrun.distributed.packed import unpacked
 from titanrun.distributed.precision import Precision
 from titanrun.distributed.rows import RowSharing
 from titanrun.distributed.shards import finished_gradients, from_all_stages, gathered, plain
@@ -95,20 +96,23 @@ class Engine:
         self.passes = WholeModel(model, loss, precision, device) if passes is None else passes
         self.device, self.max_norm, self.early, self.tied = device, max_norm, early, tied
         self.meshes, self.rows, self.marking = meshes, rows, marking
-        self.steps_done, self._holds_gradients = 0, False
+        self.steps_done, self.policy_version, self._holds_gradients = 0, 0, False
         self._listeners: list[Callable[[], None]] = []
         for group in optimizer.param_groups:
             group.setdefault("peak_lr", group["lr"])
 
-    def forward_backward(self, batches: TokenBatch | Sequence[TokenBatch], *, normalizer: Tensor | None = None) -> StepOutput:
+    def forward_backward(
+        self, batches: Batch | Sequence[Batch], *, loss: Loss | None = None, normalizer: Tensor | None = None
+    ) -> StepOutput:
         """Adds the gradients of the mean loss over `batches`, one batch after the other.
 
         Args:
             batches: this rank's batches of one optimizer step, on any device; ranks that share rows are given the same whole ones.
+            loss: in the place of the engine's own.
             normalizer: what the loss sum is divided by; without it the valid tokens of all ranks' `batches`, and then one call makes
                 a step.
         """
-        parts = [self._own_share(batch) for batch in ([batches] if isinstance(batches, TokenBatch) else batches)]
+        parts = [self._own_share(batch) for batch in (batches if isinstance(batches, Sequence) else [batches])]
         assert normalizer is not None or not self._holds_gradients, "several calls a step need an explicit normalizer"
         self._holds_gradients = True
         if self.early is not None:
@@ -118,14 +122,16 @@ class Engine:
         divisor = (valid_tokens if normalizer is None else normalizer).clamp(min=1)
         sums = []
         for part in parts:
-            sums.append(self.passes.backward(part.to(self.device), divisor))
+            sums.append(self.passes.backward(part.to(self.device), divisor, loss=loss))
         return self._output(torch.stack(sums).sum(), valid_tokens)
 
-    def optim_step(self, *, lr: float | None = None, accepts: Callable[[Tensor], bool] = lambda norm: True) -> OptimOutput:
+    def optim_step(
+        self, *, lr: float | Sequence[float] | None = None, accepts: Callable[[Tensor], bool] = lambda norm: True
+    ) -> OptimOutput:
         """Clips, updates the weights, drops the gradients and moves the schedule on.
 
         Args:
-            lr: this step's learning rate of every group; without it peak x schedule.
+            lr: this step's learning rate of every group, or one of each; without it peak x schedule.
             accepts: whether gradients of that norm may update the weights. While it is asked, they are there to be looked at. Early
                 steps are done by then: a refusal says that the weights are spoiled.
         """
@@ -137,6 +143,7 @@ class Engine:
         self._set_rates(lr)
         if is_accepted:
             self.optimizer.step()
+            self.policy_version += 1
             self.weights_changed()
         self.zero_grad()
         self.steps_done += 1
@@ -158,11 +165,12 @@ class Engine:
         gradients = finished_gradients(parameters) if self.tied is None else self.tied.finished_gradients(parameters)
         return gradient_norm(gradients, device=self.device, pipeline=self._group("pp"))
 
-    def _set_rates(self, lr: float | None) -> None:
+    def _set_rates(self, lr: float | Sequence[float] | None) -> None:
         """Gives each group this step's learning rate; without one peak x schedule."""
-        factor = self.schedule.factor(self.steps_done)
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["peak_lr"] * factor if lr is None else lr
+        factor, groups = self.schedule.factor(self.steps_done), self.optimizer.param_groups
+        rates = [group["peak_lr"] * factor for group in groups] if lr is None else [lr] * len(groups) if isinstance(lr, float | int) else lr
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate
 
     def zero_grad(self) -> None:
         """Drops the gradients, so that their memory is free until the next backward pass."""
@@ -170,13 +178,13 @@ class Engine:
             parameter.grad = None
         self._holds_gradients = False
 
-    def eval_forward(self, batch: TokenBatch) -> StepOutput:
-        """The loss of all ranks' batches, without gradients."""
+    def eval_forward(self, batch: Batch, *, loss: Loss | None = None) -> StepOutput:
+        """The loss of all ranks' batches, without gradients; `loss` in the place of the engine's own."""
         share = self._own_share(batch)
-        own = self.passes.loss_sum(share.to(self.device))
+        own = self.passes.loss_sum(share.to(self.device), loss=loss)
         return self._output(own, self._of_all_ranks(share.valid_count().to(self.device, non_blocking=True)))
 
-    def forward(self, batch: TokenBatch, *, outputs: Sequence[str] = ("logprobs",), temperature: float = 1.0) -> dict[str, Tensor]:
+    def forward(self, batch: Batch, *, outputs: Sequence[str] = ("logprobs",), temperature: float = 1.0) -> dict[str, Tensor]:
         """Per-token outputs of a batch, in evaluation mode and fp32, on the device; of whole rows on each rank that shares them.
 
         Args:
@@ -184,7 +192,7 @@ class Engine:
             temperature: what the logits are divided by.
         """
 
-        def measure(logits_BTV: Tensor, batch: TokenBatch) -> dict[str, Tensor]:
+        def measure(logits_BTV: Tensor, batch: Any) -> dict[str, Tensor]:
             scaled_BTV = logits_BTV.float() / temperature
             return {name: OUTPUTS[name](scaled_BTV, batch) for name in outputs}
 
@@ -227,7 +235,7 @@ class Engine:
         own, stages = self._weights(), self._group("pp")
         whole = own.items() if stages is None else from_all_stages(own, stages, device=self.device)
         for name, tensor in whole:
-            yield name, gathered(tensor if dtype is None else tensor.to(dtype))
+            yield name, gathered(unpacked(tensor) if dtype is None else unpacked(tensor).to(dtype))
 
     def names_elsewhere(self) -> frozenset[str]:
         """Names of `tensors` that only the ranks of other pipeline stages hold."""
@@ -246,8 +254,10 @@ class Engine:
     def _group(self, axis: str) -> ProcessGroup | None:
         return None if self.meshes is None else self.meshes.group(axis)
 
-    def _own_share(self, batch: TokenBatch) -> TokenBatch:
+    def _own_share(self, batch: Batch) -> Batch:
         """What this rank computes of a batch that several ranks have read, with its documents numbered where attention asks for it."""
+        if not isinstance(batch, TokenBatch):
+            return batch
         marked = self.marking(batch)
         return marked if self.rows is None else marked.shared(self.rows.own_share)
 
@@ -296,8 +306,14 @@ def valid_logprobs(logits_BTV: Tensor, batch: TokenBatch) -> Tensor:
     return label_logprobs(logits_BTV, labels_BT).masked_fill(~valid_BT, 0.0)
 
 
-OUTPUTS: dict[str, Callable[[Tensor, TokenBatch], Tensor]] = {
+def zero_if_finite(output_BTV: Tensor, batch: Batch) -> Tensor:
+    """0 for each token [B, T] that does not count in the loss or whose numbers are all finite; NaN for any other."""
+    return gathered((output_BTV * 0).sum(-1)).masked_fill(~batch.valid_mask(), 0.0)
+
+
+OUTPUTS: dict[str, Callable[[Tensor, Any], Tensor]] = {
     "logprobs": valid_logprobs,
     "entropy": lambda logits_BTV, batch: token_entropy(logits_BTV),
+    "zero_if_finite": zero_if_finite,
     "logits": lambda logits_BTV, batch: gathered(logits_BTV),
 }

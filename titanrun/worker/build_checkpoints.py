@@ -17,14 +17,16 @@ from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved_text, written
 from titanrun.recipe.saved import folder_in
 from titanrun.training.engine import Engine
-from titanrun.training.run_checkpoints import RunCheckpoints
+from titanrun.training.run_checkpoints import RunCheckpoints, Saved
 from titanrun.training.state import TrainState
 from titanrun.worker.job import Job
 from titanrun.worker.length import steps_of
 from titanrun.worker.weights import load_initial_weights, named_checkpoint
 
 
-def build_checkpoints(recipe: Recipe, job: Job, *, engine: Engine, rows: RowLoader, state: TrainState) -> RunCheckpoints:
+def build_checkpoints(
+    recipe: Recipe, job: Job, *, engine: Engine, rows: RowLoader, state: TrainState, progress: Saved | None = None
+) -> RunCheckpoints:
     """What saves and resumes the run. Close it at the end."""
     config = recipe.checkpoint
     in_background = config.async_mode != "disabled" and writes(config)
@@ -42,6 +44,7 @@ def build_checkpoints(recipe: Recipe, job: Job, *, engine: Engine, rows: RowLoad
         resolved=from_its_beginning(job.text),
         parallelism=dump(recipe.parallelism),
         background=build_background(config, store, job.place) if in_background else None,
+        progress=progress,
     )
 
 

@@ -3,6 +3,7 @@
 import json
 import logging
 from pathlib import Path
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -12,17 +13,18 @@ from titanrun.components.checkpoints.addresses import Place, is_address, place
 from titanrun.components.checkpoints.checkpoint import Checkpoint, Tolerance
 from titanrun.components.checkpoints.config import CheckpointConfig
 from titanrun.components.checkpoints.dequantize import expanded
-from titanrun.components.checkpoints.huggingface import read_folder, write_folder
+from titanrun.components.checkpoints.huggingface import STEMS, read_folder, write_folder
 from titanrun.components.checkpoints.manifest import damage
 from titanrun.components.checkpoints.optimizer_state import PREFIX as OPTIMIZER_PREFIX
 from titanrun.components.checkpoints.quantization import agreed_quantization
 from titanrun.components.checkpoints.store import CheckpointStore
-from titanrun.components.converters.config import LoraConfig
+from titanrun.components.converters.config import AdapterConfig
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.components.tokenizers.vocabulary import open_folder, special_token_ids
 from titanrun.config.problems import fail
 from titanrun.distributed.agreement import Ranks
 from titanrun.distributed.dtypes import dtype_named
+from titanrun.distributed.packed import Packed
 from titanrun.distributed.shards import fill
 from titanrun.models.shared.config import ModelConfig
 from titanrun.models.shared.family import family_module
@@ -121,7 +123,12 @@ def load_checkpoint(checkpoint: Checkpoint, engine: Engine, config: CheckpointCo
     if not any(map(is_adapter, saved)):
         # those of a plain model: adapters begin as they were drawn
         wanted, _ = split_adapters(wanted)
-    checkpoint.load_tensors(wanted, tolerance=tolerance, ranks=ranks)
+    # what is read goes into plain memory, and from there into codes
+    plain = {
+        name: torch.empty(tensor.shape, dtype=tensor.dtype) if isinstance(tensor, Packed) else tensor for name, tensor in wanted.items()
+    }
+    checkpoint.load_tensors(plain, tolerance=tolerance, ranks=ranks)
+    copy_into({name: tensor for name, tensor in wanted.items() if isinstance(tensor, Packed)}, plain)
     log.info("took the initial weights from %s", checkpoint.folder)
 
 
@@ -141,7 +148,7 @@ def export_huggingface(
     tokenizer: TokenizerConfig | None,
     dtype_name: str,
     is_writer: bool,
-    lora: LoraConfig | None = None,
+    lora: AdapterConfig | None = None,
 ) -> None:
     """Writes a folder that transformers opens: config.json, the weights as `dtype_name`, and the tokenizer's files where they are known.
 
@@ -161,16 +168,24 @@ def export_huggingface(
         state = {name: tensor.to(dtype) for name, tensor in merged(state, scale=lora.scale).items()}
     files, texts = huggingface_files(tokenizer, model_config)
     config = family.huggingface_config(model_config, dtype_name)
-    write_folder(folder, family.to_huggingface(model_config, state), config, files, texts)
-    log.info("wrote %s, which transformers opens", folder)
+    stem = stem_of(family)
+    write_folder(folder, family.to_huggingface(model_config, state), config, files, texts, stem=stem)
+    log.info("wrote %s, which %s opens", folder, "transformers" if stem == STEMS[0] else "diffusers")
+
+
+def stem_of(family: ModuleType) -> str:
+    """What the files of weights are called that a family's `huggingface` module is about: as transformers does, unless it says so."""
+    return str(getattr(family, "WEIGHTS_NAME", STEMS[0]))
 
 
 def huggingface_files(tokenizer: TokenizerConfig | None, model_config: ModelConfig) -> tuple[list[Path], dict[str, bytes]]:
     """What lies beside the weights: the tokenizer's files, and generation_config.json.
 
     That is the one of the folder that the model came from, else one with the ids of the tokenizer's special tokens, so that
-    `generate` knows where a text ends.
+    `generate` knows where a text ends. A model that writes none has neither.
     """
+    if model_config.takes != "tokens":
+        return [], {}
     files = [] if tokenizer is None else open_folder(tokenizer.folder).files
     given = Path(model_config.hf_assets_path or "") / GENERATION_FILE
     if model_config.hf_assets_path is not None and given.is_file():

@@ -13,6 +13,9 @@ class LossConfig(ComponentConfig):
     slot: ClassVar = "loss"
     is_slot: ClassVar = True
     default_name: ClassVar = "cross_entropy"
+    name: str = numerics()
+    concerns: ClassVar[str] = "tokens"
+    """What it is about, tokens or images, which has to be what the model takes."""
     takes_split_logits: ClassVar = False
     """Whether the loss can do with a part of the vocabulary on each rank, as a DTensor; others get whole logits."""
 
@@ -27,3 +30,11 @@ class CrossEntropyConfig(LossConfig):
     """Share of the target that is spread evenly over the vocabulary (https://arxiv.org/abs/1512.00567)."""
     z_loss: NonNegativeFloat = numerics(0.0, examples=[1e-4])
     """Weight of log(sum(exp(logits)))^2, which keeps logits from drifting (https://arxiv.org/abs/2204.02311)."""
+
+
+class FlowMatchingConfig(LossConfig):
+    """Mean squared error of the velocity from pictures to noise (https://arxiv.org/abs/2209.03003), in fp32."""
+
+    name: Literal["flow_matching"] = numerics("flow_matching")
+    builds: ClassVar = "titanrun.components.losses.flow_matching:FlowMatching"
+    concerns: ClassVar = "images"
