@@ -95,6 +95,7 @@ COMMAND_LINES: dict[str, Takes] = {
             "--out": "files",
         },
     ),
+    "report": Takes((("files",), ()), {"--output": "files"}),
     "plan": Takes(
         (("files",), ("overrides",)),
         {"--world-size": None, "--device": ("a100", "a100-40", "b200", "h100", "h200", "mi300x"), **TRUST, **flags("--json")},

@@ -24,6 +24,7 @@ COMMANDS = {
     "bundle": "pack what a run can be trained again from into one file",
     "sweep": "train a recipe with many values, and say which did best",
     "plot": "draw the metrics of runs into the terminal or a file",
+    "report": "write all that a run's folder tells of it on one HTML page",
     "validate": "find everything that is wrong with recipes, without a GPU",
     "plan": "what a run on many ranks needs, worked out on a laptop",
     "diff-config": "what differs between two recipes, runs or checkpoints",
