@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from titanrun.config.problems import ProblemsFound
+from titanrun.models.transformers.config import TransformersConfig
+from titanrun.models.transformers.remote_code import remote_class
 from titanrun.recipe.resolve import resolve
 
 HERE = Path(__file__).parent / "with_code"
@@ -33,6 +35,17 @@ def model(folder):
     return f"model={{name: transformers, path: {folder}}}"
 
 
+def test_only_the_word_of_the_command_line_lets_it_run(folder, monkeypatch):
+    config = TransformersConfig(path=str(folder))
+    written = json.loads((folder / "config.json").read_text())
+    monkeypatch.delenv("TITANRUN_TRUST_REMOTE_CODE", raising=False)
+    assert remote_class(config, written, "AutoConfig") is None
+    monkeypatch.setenv("TITANRUN_TRUST_REMOTE_CODE", "1")
+    with pytest.raises(ProblemsFound, match="only code in the folder itself is run"):
+        remote_class(config, {"auto_map": {"AutoConfig": "a/b--c.D"}}, "AutoConfig")
+
+
+@pytest.mark.slow
 def test_without_the_flag_nothing_of_it_runs_whatever_the_environment_says(tmp_path, folder):
     (folder / "configuration.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     for command in (["validate", "--level", "build"], ["plan"]):
