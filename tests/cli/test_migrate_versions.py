@@ -14,6 +14,8 @@ from typing import ClassVar, Literal
 from titanrun.components.optimizers.config import OptimizerConfig
 from titanrun.config.fields import numerics
 
+PLUGIN_API = 1
+
 
 class RenamingConfig(OptimizerConfig):
     """An optimizer whose fields had other names."""

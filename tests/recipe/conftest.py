@@ -188,9 +188,13 @@ def mappings(draw: st.DrawFn, fields: dict[str, st.SearchStrategy[Any]], require
     return {name: draw(values) for name, values in fields.items() if name in required or draw(st.integers(0, 9)) < share}
 
 
+@cache
 def components(slot: Any) -> st.SearchStrategy[Any]:
-    """A choice of a slot: a mapping with its name, or the name alone where it needs no more. A slot without choices takes none."""
-    return st.one_of([component(name, choice) for name, choice in registry.choices(slot).items()] or [st.nothing()])
+    """A choice of a slot: a mapping with its name, or the name alone where it needs no more. A slot without choices takes none.
+
+    A component may hold others of its own slot, as a mixture of datasets does.
+    """
+    return st.deferred(lambda: st.one_of([component(name, choice) for name, choice in registry.choices(slot).items()] or [st.nothing()]))
 
 
 def component(name: str, choice: type[Config]) -> st.SearchStrategy[Any]:

@@ -42,6 +42,8 @@ def load_config_json(folder: str | None, *, at: DataPath = FOLDER) -> dict[str, 
         raise fail("file", f"{path} is not UTF-8 text", path=at) from None
     except json.JSONDecodeError as error:
         raise fail("file", f"{path} is not JSON at line {error.lineno}: {error.msg.lower()}", path=at) from None
+    except ValueError:  # a NUL character
+        raise fail("file", f"{str(path)!r} cannot be the path of a file", path=at) from None
     if not isinstance(written, dict):
         raise fail("file", f"{path} holds no mapping", path=at)
     return written

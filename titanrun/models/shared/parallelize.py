@@ -8,8 +8,6 @@ DECODER: Plan = {
     "output": Role.OUTPUT,
     "layers.*.attention_norm": Role.STREAM_NORM,
     "layers.*.ffn_norm": Role.STREAM_NORM,
-    "layers.*.attention_post_norm": Role.SUMMAND_NORM,
-    "layers.*.ffn_post_norm": Role.SUMMAND_NORM,
     "layers.*.attention": Role.READS_STREAM,
     "layers.*.attention.wq": Role.COLUMNS,
     "layers.*.attention.wk": Role.COLUMNS,
@@ -19,6 +17,11 @@ DECODER: Plan = {
     "layers.*.feed_forward.w1": Role.COLUMNS,
     "layers.*.feed_forward.w2": Role.ROWS,
     "layers.*.feed_forward.w3": Role.COLUMNS,
+}
+
+POST_NORMS: Plan = {
+    "layers.*.attention_post_norm": Role.SUMMAND_NORM,
+    "layers.*.ffn_post_norm": Role.SUMMAND_NORM,
 }
 
 MIXTURE_OF_EXPERTS: Plan = {
