@@ -1,4 +1,5 @@
 import io
+import json
 import logging
 import re
 import subprocess
@@ -42,6 +43,15 @@ def test_piped_output_is_plain_lines_with_aligned_columns() -> None:
         "step 100/100  loss  4.12346  grad norm   1.5000  lr 8.000e-04     12,346 tok/s     0.12 TFLOPs   41.2% MFU    0.84 GiB"
         "  validation loss  4.50000  moe/dropped 0.01235"
     )
+
+
+def test_for_programs_each_step_is_an_object() -> None:
+    stream = io.StringIO()
+    console = ConsoleLog(100, stream, as_json=True)
+    console.log(100, {**VALUES, "loss": float("nan")})
+    (line,) = stream.getvalue().splitlines()
+    found = json.loads(line)
+    assert (found["step"], found["steps"], found["loss"], found["lr"]) == (100, 100, "nan", 8e-4)
 
 
 def test_plain_lines_need_no_rich() -> None:
