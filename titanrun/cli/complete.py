@@ -75,6 +75,7 @@ COMMAND_LINES: dict[str, Takes] = {
             **flags("--ignore-eos", "--add-bos", "--chat", "--json"),
         },
     ),
+    "eval": Takes((("files",), ("overrides",)), flags("--json")),
     "download": Takes(((),), {"--revision": None, "--only": ("tokenizer", "config", "weights"), "--output": "files"}),
     "reproduce": Takes((("files",), ()), {"--steps": None, "--out": "files", "--tolerance": None, **TRUST}),
     "checkpoint": Takes((("checkpoint_commands",), ("files",), ("files",), ("overrides",))),

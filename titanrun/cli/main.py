@@ -16,6 +16,7 @@ COMMANDS = {
     "fork": "start a new run from the weights of a checkpoint",
     "reproduce": "train a run once more, and compare it step by step",
     "generate": "continue prompts with a checkpoint or a Hugging Face folder",
+    "eval": "measure a checkpoint or a Hugging Face folder",
     "checkpoint": "list, check, compare, export, import and clear away checkpoints",
     "download": "fetch a model from the Hugging Face Hub",
     "data": "tokenise, show and measure the data of a recipe, and care for what is tokenised",
