@@ -60,7 +60,8 @@ def open_engine(recipe: str, overrides: Sequence[str] = ()) -> OpenEngine:
     Raises ProblemsFound where the recipe has problems, or its degrees do not fit the ranks.
     """
     place = read_place()
-    run = read_resolved_text(resolve(recipe, overrides, environment=variables(), ranks=place.world_size).text)
+    ranks = current_ranks().count if is_open() else place.world_size
+    run = read_resolved_text(resolve(recipe, overrides, environment=variables(), ranks=ranks).text)
     device = find_device(run.device, local_rank=place.local_rank)
     opened = ExitStack()
     meshes = meshes_for(run, device, opened)
