@@ -74,6 +74,7 @@ COMMAND_LINES: dict[str, Takes] = {
             **flags("--ignore-eos", "--add-bos", "--chat", "--json"),
         },
     ),
+    "eval": Takes((("files",), ("overrides",)), flags("--json")),
     "download": Takes(((),), {"--revision": None, "--only": ("tokenizer", "config", "weights"), "--output": "files"}),
     "reproduce": Takes((("files",), ()), {"--steps": None, "--out": "files", "--tolerance": None, **TRUST}),
     "checkpoint": Takes((("checkpoint_commands",), ("files",), ("files",), ("overrides",))),
@@ -94,6 +95,7 @@ COMMAND_LINES: dict[str, Takes] = {
             "--out": "files",
         },
     ),
+    "report": Takes((("files",), ()), {"--output": "files"}),
     "plan": Takes(
         (("files",), ("overrides",)),
         {"--world-size": None, "--device": ("a100", "a100-40", "b200", "h100", "h200", "mi300x"), **TRUST, **flags("--json")},

@@ -24,6 +24,11 @@ def start(config: LaunchConfig, *, resolved: Path, processes: int) -> int:
     assert isinstance(config, LocalLaunchConfig)
     if processes == 1 and not config.max_restarts:
         become_worker([str(resolved)], environment())
+    return wait_for_workers(config, resolved=resolved, processes=processes)
+
+
+def wait_for_workers(config: LocalLaunchConfig, *, resolved: Path, processes: int) -> int:
+    """The same, with this process still there when the run has ended, also where it has one worker only."""
     sys.stdout.flush()
     sys.stderr.flush()
     return run_again(lambda: run_workers(resolved, processes), resolved.parent, config.max_restarts)

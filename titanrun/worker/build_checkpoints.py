@@ -79,10 +79,10 @@ def begin(recipe: Recipe, checkpoints: RunCheckpoints) -> None:
     config = recipe.checkpoint
     if config.adapters_only:
         # what checkpoints leave out
-        load_initial_weights(config, model_config=recipe.model, engine=checkpoints.engine, ranks=checkpoints.ranks)
+        load_initial_weights(config, model_config=recipe.model, engine=checkpoints.engine, ranks=checkpoints.ranks, seed=recipe.debug.seed)
     if config.enable and checkpoints.resume(steps=steps_of(recipe)):
         return
     if config.initial_load_path is not None and not config.initial_load_model_only:
         checkpoints.restore(named_checkpoint(config, checkpoints.ranks))
     elif not config.adapters_only:
-        load_initial_weights(config, model_config=recipe.model, engine=checkpoints.engine, ranks=checkpoints.ranks)
+        load_initial_weights(config, model_config=recipe.model, engine=checkpoints.engine, ranks=checkpoints.ranks, seed=recipe.debug.seed)

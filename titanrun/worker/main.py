@@ -23,6 +23,7 @@ from titanrun.recipe.resolve import read_resolved_text
 from titanrun.recipe.run_dir import STATUS, read_json, write_json
 from titanrun.training.signals import SignalRequests
 from titanrun.training.trainer import Outcome, Trainer
+from titanrun.worker.evaluation_run import evaluate
 from titanrun.worker.failures import Failure, failure_of, is_out_of_memory
 from titanrun.worker.job import JOIN, LEAVE, MEETING_SECONDS, Job, meet_others
 from titanrun.worker.memory_table import memory_table
@@ -104,6 +105,8 @@ def train(job: Job, signals: SignalRequests, status: StatusFile, hidden: Hidden)
     # of several ranks none may leave alone: they agree before the first step
     if signals.stop and job.store is None:
         return Outcome("preempted", status.step, f"stopped by {signals.stop_signal} before the first step")
+    if recipe.kind == "eval":
+        return evaluate(recipe, job.resolved.parent)
     with assembler(recipe.kind)(recipe, job, signals=signals, on_step=status.beat) as trainer:
         status.step = trainer.state.step
         if recipe.checkpoint.create_seed_checkpoint:

@@ -19,11 +19,11 @@ from titanrun.recipe.rules.book import Finding, rule
 @rule("text-needs-tokenizer")
 def text_needs_tokenizer(run: Recipe) -> Iterator[Finding]:
     """A dataset of text needs a tokenizer: name one, or set model.hf_assets_path to a folder that has one."""
-    for section, dataset in datasets(run):
+    for place, dataset in placed_datasets(run):
         if run.tokenizer is None and dataset.needs_tokenizer:
             yield Finding(
                 f"dataset '{dataset.name}' is text and there is no tokenizer",
-                ((section, "dataset"), ("tokenizer",), ("model", "hf_assets_path")),
+                (place, ("tokenizer",), ("model", "hf_assets_path")),
                 help="set tokenizer: {name: huggingface, path: ...}, or model.hf_assets_path",
             )
 
@@ -36,6 +36,17 @@ def validation_needs_dataset(run: Recipe) -> Iterator[Finding]:
         yield Finding("validation is on and has no dataset", paths, help="set validation.dataset")
 
 
+@rule("held-out-sets-have-names-of-their-own")
+def held_out_sets_have_names_of_their_own(run: Recipe) -> Iterator[Finding]:
+    """The loss of a held-out set is logged under its id: two sets cannot have the same."""
+    seen: dict[str, int] = {}
+    for number, held_out in enumerate(run.validation.further if run.validation.enable else ()):
+        if held_out.id in seen:
+            places = tuple(("validation", "further", index, "id") for index in (number, seen[held_out.id]))
+            yield Finding(f"two held-out sets are called '{held_out.id}'", places, help="give each an id of its own")
+        seen.setdefault(held_out.id, number)
+
+
 @rule("paths-exist", level="environment")
 def paths_exist(run: Recipe) -> Iterator[Finding]:
     """Every input that a recipe names by path must be there before the run starts."""
@@ -45,10 +56,14 @@ def paths_exist(run: Recipe) -> Iterator[Finding]:
     ]
     for name in ("path", "template"):
         inputs += [((*place, name), getattr(dataset, name, None)) for place, dataset in sources(run)]
+    for index, task in enumerate(run.evaluation.tasks if run.kind == "eval" else ()):
+        place = ("evaluation", "tasks", index)
+        inputs += [((*place, "path"), getattr(task, "path", None))]
+        inputs += [((*place, "dataset", name), getattr(getattr(task, "dataset", None), name, None)) for name in ("path", "template")]
     for path, written in inputs:
         # whether a store has it, only the run asks: validate needs no network
         if written is not None and not is_address(written) and not exists(written):
-            code: Literal["data", "file"] = "data" if "dataset" in path else "file"
+            code: Literal["data", "file"] = "data" if "dataset" in path or path[0] == "evaluation" else "file"
             yield Finding(f"there is no '{written}'", (path,), help=f"paths are relative to {Path.cwd()}", code=code)
 
 
@@ -94,12 +109,21 @@ def datasets(run: Recipe) -> list[tuple[str, DatasetConfig]]:
     return found
 
 
+def placed_datasets(run: Recipe) -> list[tuple[DataPath, DatasetConfig]]:
+    """Every dataset that gives rows, with its place: those of the sections, and further held-out ones."""
+    further = run.validation.further if run.validation.enable else ()
+    return [
+        *(((section, "dataset"), dataset) for section, dataset in datasets(run)),
+        *((("validation", "further", number, "dataset"), held_out.dataset) for number, held_out in enumerate(further)),
+    ]
+
+
 def sources(run: Recipe) -> list[tuple[DataPath, DatasetConfig]]:
-    """Every dataset that is read, with its place: those of the sections, and what mixtures are made of."""
+    """Every dataset that is read, with its place: what mixtures are made of as well."""
     return [
         (path, config)
-        for section, dataset in datasets(run)
-        for path, config in nested(dataset, (section, "dataset"))
+        for place, dataset in placed_datasets(run)
+        for path, config in nested(dataset, place)
         if isinstance(config, DatasetConfig)
     ]
 
