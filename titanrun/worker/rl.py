@@ -112,7 +112,7 @@ def assembled_rl(
                 progress=progress,
                 rollout_log=RolloutRecorder(recipe.rl.recorder, job.resolved.parent if job.place.is_first else None),
                 reference=build_reference(recipe, device, meshes, prompts.tokenizer),
-                examination=prompts.examination(recipe.rl),
+                examination=prompts.examination(recipe.rl, progress),
                 signals=signals if meshes is None else AgreedSignals(signals, device),
                 checkpoints=checkpoints if writes(recipe.checkpoint) else None,
                 on_step=on_step,
@@ -144,9 +144,9 @@ class Prompts:
     rows: RowLoader
     held_out: TaskRows | None
 
-    def examination(self, config: RlConfig) -> Examination | None:
+    def examination(self, config: RlConfig, progress: Progress) -> Examination | None:
         """What asks the held-out ones."""
-        return None if self.held_out is None else Examination(config.validation, self.held_out)
+        return None if self.held_out is None else Examination(config.validation, self.held_out, progress.examined)
 
 
 def build_prompts(recipe: Recipe, config: RlConfig, job: Job) -> Prompts:
