@@ -3,8 +3,8 @@
 from typing import ClassVar, Literal
 
 from titanrun.config.base import ComponentConfig
-from titanrun.config.fields import numerics
-from titanrun.config.types import Fraction, NonNegativeFloat
+from titanrun.config.fields import numerics, performance
+from titanrun.config.types import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
 
 
 class LossConfig(ComponentConfig):
@@ -13,8 +13,14 @@ class LossConfig(ComponentConfig):
     slot: ClassVar = "loss"
     is_slot: ClassVar = True
     default_name: ClassVar = "cross_entropy"
+    name: str = numerics()
     takes_split_logits: ClassVar = False
     """Whether the loss can do with a part of the vocabulary on each rank, as a DTensor; others get whole logits."""
+
+    @property
+    def pieces(self) -> int | None:
+        """Pieces that the head cuts each row into, computing the loss of one after the other; None: the loss takes logits of whole rows."""
+        return None
 
 
 class CrossEntropyConfig(LossConfig):
@@ -27,3 +33,26 @@ class CrossEntropyConfig(LossConfig):
     """Share of the target that is spread evenly over the vocabulary (https://arxiv.org/abs/1512.00567)."""
     z_loss: NonNegativeFloat = numerics(0.0, examples=[1e-4])
     """Weight of log(sum(exp(logits)))^2, which keeps logits from drifting (https://arxiv.org/abs/2204.02311)."""
+
+
+class ChunkedCrossEntropyConfig(CrossEntropyConfig):
+    """Cross entropy whose logits are never all there: those of a chunk of each row are made, used, and made again for the gradients."""
+
+    name: Literal["chunked_cross_entropy"] = numerics("chunked_cross_entropy")  # type: ignore[assignment]
+    builds: ClassVar = "titanrun.components.losses.cross_entropy:CrossEntropy"
+    num_chunks: PositiveInt = performance(8, resume=True)
+    """Chunks that each row is cut into: the memory of logits falls by this, and the head's product is made once more."""
+
+    @property
+    def pieces(self) -> int:
+        """As the recipe says."""
+        return self.num_chunks
+
+
+class MseConfig(LossConfig):
+    """Mean squared error of the logits, of which the label's is to be `height` and all others 0 (https://arxiv.org/abs/2006.07322)."""
+
+    name: Literal["mse"] = numerics("mse")
+    builds: ClassVar = "titanrun.components.losses.mse:Mse"
+    height: PositiveFloat = numerics(1.0)
+    """What the label's logit is to be; the larger the vocabulary, the higher."""

@@ -1,0 +1,41 @@
+"""Passes through a whole model whose output head reads its stream piece by piece, and gives the loss.
+
+Shapes: B rows, C tokens of a piece, V vocabulary.
+"""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from titanrun.components.data.batch import TokenBatch
+from titanrun.distributed.chunked_head import ChunkedHead
+from titanrun.training.passes import WholeModel, documents_of
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkedModel(WholeModel):
+    """One rank has all layers, and never all logits of its tokens, but where they are measured."""
+
+    head: ChunkedHead
+
+    def backward(self, batch: TokenBatch, divisor: Tensor) -> Tensor:
+        loss_sum = self._loss_sum(batch)
+        (loss_sum / divisor).backward()
+        return loss_sum.detach()
+
+    @torch.no_grad()
+    def loss_sum(self, batch: TokenBatch) -> Tensor:
+        return self._loss_sum(batch)
+
+    def _loss_sum(self, batch: TokenBatch) -> Tensor:
+        with self._reading(batch), self.precision.autocast(self.device):
+            loss_sum: Tensor = self.model(batch.tokens, batch.positions, **documents_of(batch))
+        return loss_sum
+
+    def _reading(self, batch: TokenBatch) -> AbstractContextManager[None]:
+        def loss_of(logits_BCV: Tensor, start: int, end: int) -> Tensor:
+            return self.loss(logits_BCV, batch.columns(start, end))
+
+        return self.head.reading(loss_of)
