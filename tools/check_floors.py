@@ -78,6 +78,7 @@ MAY_CATCH_ALL = {
     # foreign code
     "titanrun.recipe.plugins",
     "titanrun.worker.main",
+    "titanrun.components.data.hub_records",
     "titanrun.cli.download",
     "titanrun.cli.guard",
     "titanrun.components.checkpoints.addresses",

@@ -35,10 +35,29 @@ BASE: dict[str, Any] = {
 }
 LISTS = ("converters", "trackers")
 MIXTURE = {"name": "qwen3", "flavor": "debugmodel_moe"}
+
+
+def streamed(dataset: dict[str, Any]) -> dict[str, Any]:
+    """A recipe about text of the Hub."""
+    return {"training": {"dataset": dataset}, "tokenizer": {"name": "huggingface", "path": "folder"}}
+
+
+PICTURES = {
+    "model": {"name": "flux", "flavor": "tiny"},
+    "loss": "flow_matching",
+    "training": {"dataset": {"name": "tiny_images", "image_size": 128}, "seq_len": 128},
+    "activation_checkpoint": "full",
+}
 YARN = {"name": "yarn", "original_max_position_embeddings": 32, "factor": 4.0}
 # what the first option of a component does not show, or what it needs around it
 EXAMPLES: dict[str, dict[str, Any]] = {
     "model:transformers": {"model": {"name": "transformers", "flavor": "debugmodel"}},
+    **dict.fromkeys(("model:flux", "loss:flow_matching", "dataset:tiny_images"), PICTURES),
+    "dataset:images": {**PICTURES, "training": {"dataset": {"name": "images", "path": "pictures", "image_size": 128}, "seq_len": 128}},
+    "dataset:webdataset": {
+        **PICTURES,
+        "training": {"dataset": {"name": "webdataset", "path": "pictures/*.tar", "image_size": 128}, "seq_len": 128},
+    },
     "rope_scaling:llama3": {"model": {"name": "llama3", "flavor": "1B"}},
     "rope_scaling:yarn": {"model": {"name": "deepseek_v3", "flavor": "debugmodel", "rope": {"scaling": YARN}}},
     "converters:float8_grouped_mm": {"model": MIXTURE, "converters": ["float8_grouped_mm"]},
@@ -47,6 +66,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "training": {"dataset": {"name": "chat", "path": "chats.jsonl"}},
         "tokenizer": {"name": "huggingface", "path": "folder"},
     },
+    **{f"dataset:{name}": streamed({"name": name, "max_documents": 1000}) for name in ("c4", "c4_validation")},
+    "dataset:hub": streamed({"name": "hub", "repo": "owner/name", "revision": "0" * 40}),
     "dataset:text": {"training": {"dataset": {"name": "text", "path": "data/*.jsonl"}}, "tokenizer": "tiny"},
     "activation_checkpoint:memory_budget": {
         "activation_checkpoint": {"name": "memory_budget", "memory_budget": 0.5},
@@ -56,6 +77,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 # components without an option that a test of its own tries
 TRIED: dict[str, str] = {
     "converters:fp32_lm_head": "worker/test_converters.py",
+    "loss:flow_matching": "models/flux/test_batches.py",
     "tokenizer:tiny": "components/tokenizers/test_huggingface.py",
     "activation_checkpoint:none": "cli/test_plugin.py",
     "trackers:trackio": "components/metrics/test_trackers.py::test_trackio_gets_the_recipe_and_every_step",
@@ -146,10 +168,10 @@ def flow_lines(data: dict[str, Any]) -> str:
 
 
 def tried_by(title: str) -> str:
-    """The test in leaves.yaml of the component's first option that is tried by more than a message, or what `TRIED` says."""
+    """The test in leaves.yaml of the component's first option that is tried by more than a message, or what `TRIED` says; else nothing."""
     own = [test for leaf, test in leaf_tests().items() if leaf.startswith(f"{title}.") and test != NOT_BUILT]
     telling = [test for test in own if not test.startswith("problems/")]
-    return TRIED.get(title) or (telling or own)[0]
+    return TRIED.get(title) or next(iter(telling or own), "")
 
 
 @cache

@@ -28,6 +28,7 @@ CALLS = {
     "completion": ["bash"],
     "schema": [],
     "runs": ["ls", "."],
+    "data": ["verify", "."],
 }
 
 

@@ -229,6 +229,27 @@ def test_rm_removes_on_yes_only_and_nothing_that_may_be_alive(tmp_path: Path, ca
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
+def test_an_archived_run_is_out_of_sight_until_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path / "sweep" / "a")
+    make_run(tmp_path / "b")
+    alive = make_run(tmp_path / "c", state="running", heartbeat=time.time())
+    with pytest.raises(ProblemsFound, match="is running"):
+        runs(["archive", str(tmp_path / "b"), str(alive)])
+    assert runs(["archive", str(tmp_path / "sweep" / "a"), str(tmp_path / "b")]) == 0
+    archived = [tmp_path / "sweep" / ".archive" / "a", tmp_path / ".archive" / "b"]
+    assert capsys.readouterr().out == "".join(f"{path}\n" for path in archived)
+    assert [entry["name"] for entry in listed(capsys, str(tmp_path))] == ["c"]
+    assert {entry["run"] for entry in listed(capsys, str(tmp_path), "--archived")} == set(map(str, archived))
+    make_run(tmp_path / "b")
+    for words, said in (([str(archived[1]), "--restore"], "exists and is never written over"), ([str(archived[0])], "is in the archive")):
+        with pytest.raises(ProblemsFound, match=said):
+            runs(["archive", *words])
+    with pytest.raises(ProblemsFound, match="is not in the archive"):
+        runs(["archive", str(tmp_path / "b"), "--restore"])
+    assert runs(["archive", str(archived[0]), "--restore"]) == 0
+    assert (tmp_path / "sweep" / "a" / "run.json").is_file() and not archived[0].exists()
+
+
 def test_listing_imports_no_recipe(tmp_path: Path) -> None:
     make_run(tmp_path / "a")
     code = (

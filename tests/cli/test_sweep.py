@@ -63,7 +63,7 @@ def test_a_list_of_runs_is_what_train_takes(titanrun: Run, tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
     assert first.startswith("runs/tiny/lr=0.001  model.n_layers=2 ") and first.endswith(
-        " training.steps=20 training.steps=4 optimizer.lr=0.001"
+        " checkpoint.interval=5 training.steps=4 optimizer.lr=0.001"
     )
     assert second.startswith("runs/tiny/lr=0.002  ") and not (tmp_path / "runs").exists()
     assert titanrun("validate", str(RECIPE), *first.split()[1:]).returncode == 0

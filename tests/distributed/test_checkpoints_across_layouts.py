@@ -20,6 +20,7 @@ ETP2 = (*EP2, "parallelism.tensor_parallel_degree=2", "parallelism.expert_tensor
 TIED = ("model.tie_word_embeddings=true",)
 TENSOR = ("parallelism.tensor_parallel_degree=2",)
 REPLICATED = ("parallelism.data_parallel_replicate_degree=2",)
+EIGHT_BITS = "optimizer=adamw_8bit"
 CONTEXT = ("parallelism.context_parallel_degree=2",)
 
 
@@ -54,6 +55,7 @@ def tensors(trainer: Trainer) -> dict[str, Tensor]:
         pytest.param((1, EXPERTS), (2, EP2), marks=pytest.mark.slow),
         pytest.param((4, EP2), (2, EXPERTS), marks=pytest.mark.slow),
         pytest.param((4, ETP2), (1, EXPERTS), marks=pytest.mark.slow),
+        pytest.param((4, (*TENSOR, EIGHT_BITS)), (2, (EIGHT_BITS,)), marks=pytest.mark.slow),
         pytest.param((4, (*TIED, *PIPELINE)), (1, TIED), marks=pytest.mark.slow),
         pytest.param((1, TIED), (2, (*TIED, *PIPELINE)), marks=pytest.mark.slow),
         pytest.param((2, (*TIED, *PIPELINE)), (4, (*TIED, *V_SHAPED)), marks=pytest.mark.slow),
@@ -74,6 +76,7 @@ def tensors(trainer: Trainer) -> dict[str, Tensor]:
         "alone-ep2",
         "efsdp2_ep2-fsdp2",
         "ep2_etp2-alone",
+        "fsdp2_tp2-fsdp2-8bit",
         "tied_fsdp2_pp2-alone",
         "tied_alone-pp2",
         "tied_pp2-fsdp2_pp2",

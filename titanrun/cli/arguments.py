@@ -9,11 +9,13 @@ from typing import Any, NoReturn
 from titanrun.cli.command_docs import as_markdown, fitted_examples
 from titanrun.config.problems import fail
 from titanrun.config.suggest import closest
+from titanrun.launch.environment import trust_remote_code
 
 TORCHTITAN_FLAG = re.compile(r"--[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_\-\[\]]+)+(=.*)?", re.DOTALL)
 OVERRIDE = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-\[\]]*(\+=|-=|=|!$)")
 OVERRIDE_HELP = "changes after the file, in this order: path=value, path+=item, path-=item, path! (back to the default)"
 EXAMPLES = "examples:\n"
+TRUST_FLAG = "--trust-remote-code"
 UNRECOGNIZED = "unrecognized arguments: "
 
 
@@ -38,6 +40,14 @@ class MarkdownHelp(Action):
         parser.exit()
 
 
+class Trust(Action):
+    """`--trust-remote-code`."""
+
+    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None) -> None:
+        trust_remote_code(True)
+        setattr(namespace, self.dest, True)
+
+
 class Parser(ArgumentParser):
     """An argument parser that raises a problem instead of leaving the process."""
 
@@ -51,9 +61,23 @@ class Parser(ArgumentParser):
         loudness.add_argument("-q", "--quiet", action="store_true", help="say nothing beside the answer and errors")
         loudness.add_argument("-v", "--verbose", action="store_true", help="say on stderr what was read, and from where")
 
+    def takes_trust(self) -> None:
+        """Take --trust-remote-code, which holds for this process and those that it starts."""
+        self.register("action", "trust", Trust)
+        self.add_argument(
+            TRUST_FLAG,
+            action="trust",
+            nargs=0,
+            default=False,
+            help="run code that comes with weights, for model transformers; read it first",
+        )
+
     def takes_overrides(self) -> None:
         """Say in the help that changes may follow; called when all arguments are added."""
-        self.usage = self.format_usage().removeprefix("usage: ").strip() + " [path=value ...]"
+        usage, more = self.format_usage().rstrip(), "[path=value ...]"
+        fits = len(f"{usage.splitlines()[-1]} {more}") <= self._get_formatter()._width
+        gap = " " if fits else "\n" + " " * len(f"usage: {self.prog} ")
+        self.usage = f"{usage}{gap}{more}".removeprefix("usage: ")
         self.epilog = f"{OVERRIDE_HELP}\n\n{self.epilog}"
 
     def error(self, message: str) -> NoReturn:

@@ -44,6 +44,7 @@ def export(arguments: list[str]) -> int:
     parser.add_argument("--merge", action="store_true", help="adapters become part of the weights beside which they are")
     parser.add_argument("--dtype", choices=DTYPES, help="type of the weights; default: as they are saved")
     parser.add_argument("--shard-bytes", type=int, default=SHARD_BYTES, metavar="N", help="largest file, for hf and safetensors (5 GB)")
+    parser.takes_trust()
     options = parser.parse_args(arguments)
     if is_address(options.out):
         raise fail("usage", f"'{options.out}' is an address, and exports are written on this machine", help="name a path, then copy it")
@@ -61,6 +62,7 @@ def take_in(arguments: list[str]) -> int:
     parser.add_argument("recipe", nargs="?", help="the recipe whose model takes them; only adapters need one")
     parser.add_argument("out", help="the folder to write step-0 into")
     parser.add_argument("--from", dest="origin", required=True, choices=("hf", "torchtitan", "titanrun", "peft"))
+    parser.takes_trust()
     parser.takes_overrides()
     options = parser.parse_args(others)
     if not place(options.source).is_dir():

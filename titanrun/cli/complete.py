@@ -26,6 +26,7 @@ Kind = Literal[
     "shells",
     "checkpoint_commands",
     "runs_commands",
+    "data_commands",
 ]
 FORMATS = ("text", "json", "github", "sarif")
 SCHEMA_SUFFIX = ".schema.json"
@@ -50,10 +51,11 @@ def flags(*names: str) -> dict[str, Values]:
     return dict.fromkeys(names, FLAG)
 
 
+TRUST = flags("--trust-remote-code")
 COMMAND_LINES: dict[str, Takes] = {
-    "train": Takes((("files",), ("overrides",)), {"--nproc": None}),
-    "resume": Takes((("files",), ("overrides",))),
-    "fork": Takes((("files",), ("overrides",))),
+    "train": Takes((("files",), ("overrides",)), {"--nproc": None, **TRUST}),
+    "resume": Takes((("files",), ("overrides",)), TRUST),
+    "fork": Takes((("files",), ("overrides",)), TRUST),
     "generate": Takes(
         (("files",), ()),
         {
@@ -64,13 +66,19 @@ COMMAND_LINES: dict[str, Takes] = {
             "--top-p": None,
             "--seed": None,
             "--stop": None,
+            "--output": "files",
+            "--steps": None,
+            "--guidance": None,
+            "--size": None,
             **flags("--ignore-eos", "--add-bos", "--chat", "--json"),
         },
     ),
     "download": Takes(((),), {"--revision": None, "--only": ("tokenizer", "config", "weights"), "--output": "files"}),
-    "reproduce": Takes((("files",), ()), {"--steps": None, "--out": "files", "--tolerance": None}),
+    "reproduce": Takes((("files",), ()), {"--steps": None, "--out": "files", "--tolerance": None, **TRUST}),
     "checkpoint": Takes((("checkpoint_commands",), ("files",), ("files",), ("overrides",))),
+    "data": Takes((("data_commands",), ("files",), ("overrides",))),
     "runs": Takes((("runs_commands",), ("files",))),
+    "bundle": Takes((("files",), ()), {"--output": "files"}),
     "sweep": Takes((("files",), ("overrides",)), {**flags("--list", "--table"), "--format": ("text", "csv", "json")}),
     "plot": Takes(
         (("files",),),
@@ -85,7 +93,7 @@ COMMAND_LINES: dict[str, Takes] = {
     ),
     "plan": Takes(
         (("files",), ("overrides",)),
-        {"--world-size": None, "--device": ("a100", "a100-40", "b200", "h100", "h200", "mi300x"), **flags("--json")},
+        {"--world-size": None, "--device": ("a100", "a100-40", "b200", "h100", "h200", "mi300x"), **TRUST, **flags("--json")},
     ),
     "validate": Takes(
         (("files",), ("files", "overrides")),
@@ -93,6 +101,7 @@ COMMAND_LINES: dict[str, Takes] = {
             "--level": ("syntax", "schema", "rules", "environment", "build"),
             "--format": FORMATS,
             "--world-size": None,
+            **TRUST,
             **flags("--strict", "--json", "--fix"),
         },
     ),
@@ -102,7 +111,7 @@ COMMAND_LINES: dict[str, Takes] = {
     ),
     "show": Takes(
         (("files",), ("paths",)),
-        {**flags("--sources", "--minimal", "--model", "--resolved", "--json"), "--plot": ("lr_scheduler",), "--out": "files"},
+        {**TRUST, **flags("--sources", "--minimal", "--model", "--resolved", "--json"), "--plot": ("lr_scheduler",), "--out": "files"},
     ),
     "explain": Takes((("paths", "components", "codes"),), {**flags("--all", "--json"), "--plugins": "plugins"}),
     "ls": Takes(
@@ -183,7 +192,8 @@ def of_kind(kind: Kind, current: str) -> Iterator[str]:
         "plugins": installed_plugins,
         "schemas": lambda _: (path.name.removesuffix(SCHEMA_SUFFIX) for path in sorted(catalogue.schema_file().parent.glob("*.json"))),
         "checkpoint_commands": lambda _: iter(("ls", "show", "verify", "diff", "prune", "save", "export", "import")),
-        "runs_commands": lambda _: iter(("ls", "show", "diff", "compare", "tag", "rm")),
+        "runs_commands": lambda _: iter(("ls", "show", "diff", "compare", "tag", "rm", "archive")),
+        "data_commands": lambda _: iter(("build", "show", "stats", "verify", "prune")),
         "shells": lambda _: iter(("bash", "zsh", "fish")),
     }
     return finders[kind](current)

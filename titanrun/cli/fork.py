@@ -18,6 +18,7 @@ def run(arguments: list[str]) -> int:
     overrides, others = split_overrides(arguments)
     parser = Parser("fork", "Start a new run from the weights of a checkpoint; run.json names the parent.", EXAMPLES)
     parser.add_argument("place", metavar="checkpoint", help="a checkpoint, or a run directory for its newest good one")
+    parser.takes_trust()
     parser.takes_overrides()
     options = parser.parse_args(others)
     checkpoint, damaged = trusted_at(place(options.place))

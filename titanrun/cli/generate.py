@@ -1,4 +1,4 @@
-"""`titanrun generate`: text from a checkpoint or a Hugging Face folder; a process with torch does it."""
+"""`titanrun generate`: text, or pictures, from a checkpoint or a Hugging Face folder; a process with torch does it."""
 
 import json
 import math
@@ -15,12 +15,14 @@ from titanrun.recipe.saved import RESOLVED, checkpoint_at
 
 SUMMARY = (
     "Continue prompts with the model of a checkpoint, of a run's newest checkpoint, or of a Hugging Face folder. Nothing is put before "
-    "a prompt unless --add-bos or --chat asks for it. --temperature 0 takes the likeliest token each time, and always gives the same text."
+    "a prompt unless --add-bos or --chat asks for it. --temperature 0 takes the likeliest token each time, and always gives the same text. "
+    "A model of pictures, such as flux, draws one for each prompt instead."
 )
 EXAMPLES = """  titanrun generate runs/first --prompt "Once upon a time" --max-new-tokens 40
   titanrun generate runs/first/checkpoint/step-40 --prompt One --prompt Two --temperature 0
   titanrun generate models/llama --prompt "Who are you?" --chat --top-p 0.9 --seed 3
-  titanrun generate models/llama --prompt Hello --temperature 0 --json          {"text": ..., "token_ids": [...]}"""
+  titanrun generate models/llama --prompt Hello --temperature 0 --json          {"text": ..., "token_ids": [...]}
+  titanrun generate runs/flux --prompt "a red circle left" -o circle.png"""
 
 
 def run(arguments: list[str]) -> int:
@@ -39,11 +41,16 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--ignore-eos", action="store_true", help="go on after the end-of-text token")
     parser.add_argument("--add-bos", action="store_true", help="put the begin-of-text token before each prompt")
     parser.add_argument("--chat", action="store_true", help="each prompt is what a user says, in the tokenizer's chat template")
+    parser.add_argument("-o", "--output", metavar="FILE", help="PNG file of a picture; of several pictures, each gets a number behind it")
+    parser.add_argument("--steps", type=int, metavar="N", help="steps from noise to a picture (50)")
+    parser.add_argument("--guidance", type=float, metavar="S", help="factor of what a caption adds to a picture without one; else none is")
+    parser.add_argument("--size", type=int, metavar="PIXELS", help="of a picture's sides; else those that the model was trained on")
     parser.add_argument("--json", action="store_true", help="one object a prompt: text and token_ids, of what is new only")
     options = parser.parse_args(arguments)
     refuse_senseless(options)
-    words = ("prompt", "max_new_tokens", "temperature", "top_k", "top_p", "seed", "stop", "ignore_eos", "add_bos", "chat", "json")
-    job = {**weights_of(options.folder), **{word: getattr(options, word) for word in words}}
+    words = {word: value for word, value in vars(options).items() if word != "folder"}
+    written = [word for word, value in words.items() if value != parser.get_default(word)]
+    job = {**weights_of(options.folder), **words, "written": written}
     sys.stdout.flush()
     return subprocess.run([sys.executable, "-m", "titanrun.worker.generate"], input=json.dumps(job), text=True, check=False).returncode
 
@@ -65,6 +72,9 @@ def refuse_senseless(options: Namespace) -> None:
         "--top-k is 1 or more": options.top_k is not None and options.top_k < 1,
         "--top-p is above 0, and 1 at most": not 0 < options.top_p <= 1,
         "--seed is 0 or more": options.seed < 0,
+        "--steps is 1 or more": options.steps is not None and options.steps < 1,
+        "--guidance is a number": options.guidance is not None and not math.isfinite(options.guidance),
+        "--size is 1 or more": options.size is not None and options.size < 1,
         "--stop is a text that is not empty": "" in options.stop,
     }
     for message, is_wrong in wrong.items():

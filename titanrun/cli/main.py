@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from titanrun.launch.environment import leave_out_pydantic_plugins
+from titanrun.launch.environment import leave_out_pydantic_plugins, trust_remote_code
 
 COMMANDS = {
     "train": "train a recipe",
@@ -17,7 +17,9 @@ COMMANDS = {
     "generate": "continue prompts with a checkpoint or a Hugging Face folder",
     "checkpoint": "list, check, compare, export, import and clear away checkpoints",
     "download": "fetch a model from the Hugging Face Hub",
+    "data": "tokenise, show and measure the data of a recipe, and care for what is tokenised",
     "runs": "list, show, compare, tag and remove the runs there are",
+    "bundle": "pack what a run can be trained again from into one file",
     "sweep": "train a recipe with many values, and say which did best",
     "plot": "draw the metrics of runs into the terminal or a file",
     "validate": "find everything that is wrong with recipes, without a GPU",
@@ -58,6 +60,8 @@ def main() -> NoReturn:
     # short-lived: collecting garbage costs more than it frees, and so does tearing the interpreter down
     gc.disable()
     leave_out_pydantic_plugins()
+    # a flag permits it, and no environment that somebody left behind
+    trust_remote_code(False)
     # None where the stream was closed from the start, as by `>&-`
     sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")

@@ -36,6 +36,7 @@ def run(arguments: list[str]) -> int:
     )
     parser.add_argument("--device", choices=sorted(DEVICES), default="h100", help="the accelerator each process has; default: h100")
     parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.takes_trust()
     parser.takes_overrides()
     options = parser.parse_intermixed_args(others)
     if options.world_size is not None and options.world_size < 1:

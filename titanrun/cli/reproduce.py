@@ -4,6 +4,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from titanrun.cli.arguments import Parser
@@ -17,6 +18,7 @@ from titanrun.launch.again import train_until
 from titanrun.launch.ask_worker import machine_here
 from titanrun.launch.config import LocalLaunchConfig
 from titanrun.launch.environment import environment, joined_environment, ranks_around
+from titanrun.ledger.bundle import unpack
 from titanrun.recipe.recorded import Recorded, recorded
 from titanrun.recipe.reproduced import GRAD_NORM_FACTOR, TOLERANCE, against_bits, first_difference
 from titanrun.recipe.run_dir import METRICS, RUN_JSON, new_folder, read_json
@@ -33,6 +35,7 @@ SUMMARY = (
 EXAMPLES = """  titanrun reproduce runs/first
   titanrun reproduce runs/first --steps 20                    its first 20 steps
   titanrun reproduce runs/first/checkpoint/step-40            up to there
+  titanrun reproduce first.zip                                what titanrun bundle wrote
   titanrun reproduce runs/first --tolerance 0                 bit by bit, whatever differs
   titanrun reproduce runs/first --quiet                       exit code: 0 equal, 1 differs, 2 nothing to reproduce"""
 EXIT_DIFFERS = 1
@@ -42,16 +45,26 @@ EXIT_PREEMPTED = 75
 def run(arguments: list[str]) -> int:
     """0: the same numbers; 1: others; 2: nothing to reproduce; the exit code of the training where that ends before."""
     parser = Parser("reproduce", SUMMARY, EXAMPLES)
-    parser.add_argument("place", metavar="run|checkpoint", help="a run directory, or a checkpoint in one")
+    parser.add_argument("place", metavar="run|checkpoint|bundle", help="a run directory, a checkpoint in one, or a bundle of one")
     parser.add_argument("--steps", type=int, metavar="N", help="stop after step N; default: the last one that was logged")
     parser.add_argument("--out", metavar="FOLDER", help="the new run directory; default: <run>-reproduced-<time>, beside the run")
     parser.add_argument("--tolerance", type=float, metavar="R", help="accept a relative difference of R; 0: none")
+    parser.takes_trust()
     options = parser.parse_args(arguments)
     refuse_senseless(parser, options)
     refuse_among_ranks()
-    before = recorded(Path(options.place), options.steps)
-    out = new_run_directory(before, options.out)
-    note(options, f"reproducing {before.folder} up to step {before.last_step}, in {out}")
+    with TemporaryDirectory(prefix="titanrun-") as folder:
+        return reproduced(options, Path(folder))
+
+
+def reproduced(options: Namespace, folder: Path) -> int:
+    """Trains again, and compares; a bundle is unpacked into `folder`."""
+    place = Path(options.place)
+    is_bundle = place.is_file()
+    before = recorded(unpack(place, folder) if is_bundle else place, options.steps)
+    beside = place.resolve().with_suffix("") if is_bundle else before.folder.resolve()
+    out = new_run_directory(beside, options.out)
+    note(options, f"reproducing {place if is_bundle else before.folder} up to step {before.last_step}, in {out}")
     for line in differences(before.starts, here(before)) or ["nothing differs here from what is recorded"]:
         print(line, flush=True)
     code = train_until(before.last_step, [*again(before, out), *loudness(options)], folder=working_directory(before))
@@ -74,10 +87,9 @@ def refuse_among_ranks() -> None:
         raise fail("usage", message, help="start it once, without them")
 
 
-def new_run_directory(before: Recorded, asked: str | None) -> Path:
+def new_run_directory(run: Path, asked: str | None) -> Path:
     """Where the run is trained again. Raises ProblemsFound where something is already."""
     if asked is None:
-        run = before.folder.resolve()
         return new_folder(run.parent, f"{run.name}-reproduced", datetime.now())
     out = Path(asked).absolute()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from titanrun.cli import train
-from titanrun.cli.arguments import Parser, split_overrides
+from titanrun.cli.arguments import TRUST_FLAG, Parser, split_overrides
 from titanrun.components.checkpoints.addresses import Place, is_address, place
 from titanrun.components.checkpoints.manifest import STEP_FOLDER, is_checkpoint
 from titanrun.config.emit import flow
@@ -26,6 +26,7 @@ def run(arguments: list[str]) -> int:
     overrides, others = split_overrides(arguments)
     parser = Parser("resume", "Go on with a run, from its directory or from one of its checkpoints.", EXAMPLES)
     parser.add_argument("place", metavar="run|checkpoint", help="a run directory, or a checkpoint")
+    parser.takes_trust()
     parser.takes_overrides()
     options = parser.parse_args(others)
     return train.run([*resumed(place(options.place)), *overrides, *loudness(options)])
@@ -72,5 +73,6 @@ def setting(path: str, value: object) -> str:
 
 
 def loudness(options: Namespace) -> list[str]:
-    """What was asked about how much to say, for the command that is called."""
-    return [f"--{name}" for name in ("quiet", "verbose") if getattr(options, name)]
+    """What was asked about how much to say, and of code that comes with weights, for the command that is called."""
+    trust = [TRUST_FLAG] if options.trust_remote_code else []
+    return [*(f"--{name}" for name in ("quiet", "verbose") if getattr(options, name)), *trust]

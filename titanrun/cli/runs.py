@@ -15,7 +15,7 @@ from titanrun.config.counted import counted
 from titanrun.config.problems import fail
 from titanrun.config.suggest import closest, listing
 from titanrun.ledger.entry import Entry, as_data
-from titanrun.ledger.index import INDEX, entries_below
+from titanrun.ledger.index import INDEX, archives_below, entries_below
 from titanrun.ledger.live import STATES, here_now, live_state
 from titanrun.ledger.wanted import NUMBERS, SORTED_BY, condition, in_order
 from titanrun.recipe.run_files import RUNS
@@ -28,10 +28,11 @@ EXAMPLES = """  titanrun runs ls                                          all be
   titanrun runs compare runs/a runs/b runs/c                what differs, beside the numbers
   titanrun runs diff runs/a runs/b                          recipe and surroundings of two
   titanrun runs tag runs/first baseline
+  titanrun runs archive runs/first
   titanrun runs rm runs/first --yes"""
 SUMMARY = (
-    "List runs, look at them, compare, tag and remove them. Everything is read from the files of run directories; nothing is uploaded "
-    "and nothing runs in the background. Torch is not needed."
+    "List runs, look at them, compare, tag, archive and remove them. Everything is read from the files of run directories; nothing is "
+    "uploaded and nothing runs in the background. Torch is not needed."
 )
 LS_SUMMARY = (
     "The runs below a folder, oldest first. States: starting and running are alive; finished, preempted (stopped by a signal with nothing "
@@ -51,6 +52,7 @@ def run(arguments: list[str]) -> int:
         "compare": runs_compare.compare,
         "tag": runs_care.tag,
         "rm": runs_care.remove,
+        "archive": runs_care.archive,
     }
     if arguments and arguments[0] in known:
         return known[arguments[0]](arguments[1:])
@@ -72,6 +74,7 @@ def list_runs(arguments: list[str]) -> int:
     parser.add_argument("--name", metavar="TEXT", default="", help="only runs whose name or folder has this text in it")
     number = f"only runs where this holds, such as 'loss<3.2', of {listing(NUMBERS, last='and')}"
     parser.add_argument("--where", action="append", default=[], metavar="CONDITION", type=str, help=number)
+    parser.add_argument("--archived", action="store_true", help="those that runs archive moved out of sight instead")
     parser.add_argument("--sort", choices=SORTED_BY, default="started", help="by what they are sorted, ascending")
     parser.add_argument("--reverse", action="store_true", help="descending")
     parser.add_argument("--limit", type=int, metavar="N", help="the first N only")
@@ -81,7 +84,10 @@ def list_runs(arguments: list[str]) -> int:
         raise fail("usage", f"--limit {options.limit} lists nothing", help="give 1 or more")
     conditions = [condition(text) for text in options.where]
     here = here_now()
-    found = [(entry, live_state(entry, here)) for folder in options.folders or [RUNS] for entry in entries_below(Path(folder))]
+    folders = [Path(folder) for folder in options.folders or [RUNS]]
+    if options.archived:
+        folders = [archive for folder in folders for archive in archives_below(folder)]
+    found = [(entry, live_state(entry, here)) for folder in folders for entry in entries_below(folder)]
     kept = [
         (entry, state)
         for entry, state in found

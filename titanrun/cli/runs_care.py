@@ -1,14 +1,16 @@
-"""`titanrun runs tag|rm`: mark runs, and remove them."""
+"""`titanrun runs tag|rm|archive`: mark runs, remove them, and move them out of sight."""
 
 import re
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from titanrun.cli.arguments import Parser
 from titanrun.cli.voice import note
 from titanrun.config.problems import Problem, ProblemsFound, fail
 from titanrun.ledger.entry import read_entry, read_tags
+from titanrun.ledger.index import ARCHIVE
 from titanrun.ledger.live import ACTIVE, here_now, live_state
 from titanrun.ledger.side_by_side import run_folder
 from titanrun.recipe.run_files import TAGS, write_json
@@ -17,7 +19,9 @@ EXAMPLES = """  titanrun runs tag runs/first baseline paper
   titanrun runs tag runs/first paper --remove
   titanrun runs tag runs/first                              which it has
   titanrun runs rm runs/first                               what would be removed
-  titanrun runs rm runs/first runs/second --yes"""
+  titanrun runs rm runs/first runs/second --yes
+  titanrun runs archive runs/first
+  titanrun runs archive runs/.archive/first --restore"""
 TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]*")
 MIB = 1024**2
 
@@ -53,16 +57,7 @@ def remove(arguments: list[str]) -> int:
     parser.add_argument("--yes", action="store_true", help="do it; without it only what would be removed is listed")
     options = parser.parse_args(arguments)
     folders = [run_folder(named) for named in dict.fromkeys(options.runs)]
-    here = here_now()
-    states = [live_state(read_entry(folder), here) for folder in folders]
-    # nothing is removed where one of them may not be; a stale one may be alive on another machine
-    alive = [
-        Problem("conflict", f"'{folder}' is {state}", rule="run-in-use", help="stop it first")
-        for folder, state in zip(folders, states, strict=True)
-        if state in (*ACTIVE, "stale")
-    ]
-    if alive:
-        raise ProblemsFound(alive)
+    refuse_in_use(folders)
     for folder in folders:
         print(f"{folder}  {size_of(folder) / MIB:.1f} MiB")
         if options.yes:
@@ -70,6 +65,51 @@ def remove(arguments: list[str]) -> int:
     if not options.yes:
         note(options, "nothing was removed; --yes does it")
     return 0
+
+
+def archive(arguments: list[str]) -> int:
+    """Move run directories out of sight, or back."""
+    summary = (
+        f"Move run directories into the folder {ARCHIVE} beside them, where runs ls does not look unless --archived is given. They can be "
+        "resumed, exported and compared there as before. Runs that are running are refused."
+    )
+    parser = Parser("runs archive", summary, EXAMPLES)
+    parser.add_argument("runs", metavar="run", nargs="+", help=f"run directories; with --restore those in {ARCHIVE}")
+    parser.add_argument("--restore", action="store_true", help="move them back to where they were")
+    options = parser.parse_args(arguments)
+    folders = [run_folder(named).resolve() for named in dict.fromkeys(options.runs)]
+    refuse_in_use(folders)
+    targets = [place_for(folder, is_restored=options.restore) for folder in folders]
+    for folder, target in zip(folders, targets, strict=True):
+        target.parent.mkdir(exist_ok=True)
+        folder.rename(target)
+        print(target)
+    return 0
+
+
+def place_for(folder: Path, *, is_restored: bool) -> Path:
+    """Where a run is moved to. Raises ProblemsFound where it is there already, or something else is."""
+    if is_restored == (folder.parent.name != ARCHIVE):
+        raise fail(
+            "usage", f"'{folder}' is {'not ' if is_restored else ''}in the archive", help="titanrun runs ls --archived lists what is"
+        )
+    target = folder.parent.parent / folder.name if is_restored else folder.parent / ARCHIVE / folder.name
+    if target.exists():
+        raise fail("file", f"'{target}' exists and is never written over", help="rename one of the two")
+    return target
+
+
+def refuse_in_use(folders: Sequence[Path]) -> None:
+    """Raises where one of them may be running: nothing is done to the others then; a stale one may be alive on another machine."""
+    here = here_now()
+    states = [live_state(read_entry(folder), here) for folder in folders]
+    alive = [
+        Problem("conflict", f"'{folder}' is {state}", rule="run-in-use", help="stop it first")
+        for folder, state in zip(folders, states, strict=True)
+        if state in (*ACTIVE, "stale")
+    ]
+    if alive:
+        raise ProblemsFound(alive)
 
 
 def put_away(folder: Path) -> None:

@@ -44,6 +44,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("-o", "--out", metavar="FILE", default="", help="with --plot: draw into this SVG file")
     parser.add_argument("--resolved", action="store_true", help="the default: the bytes of resolved.yaml, or a part of them")
     parser.add_argument("--json", action="store_true", help="the same as JSON; with --sources one object a value")
+    parser.takes_trust()
     parser.takes_overrides()
     options = parser.parse_intermixed_args(others)
     if options.minimal and (options.path or options.sources or options.resolved):

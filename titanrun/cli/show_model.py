@@ -4,18 +4,13 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from titanrun.config.problems import ProblemsFound
 from titanrun.launch.ask_worker import ask_worker
-from titanrun.launch.try_build import as_problem
-from titanrun.recipe.levels import in_tree
 from titanrun.recipe.resolve import Resolved
 
 
 def model_lines(resolved: Resolved, *, as_json: bool) -> Iterator[str]:
     """A line a module, or a JSON object a module. Raises ProblemsFound where the model cannot be built."""
     answer = ask_worker("show_model", resolved, ranks=1, what="building the model")
-    if answer["problems"]:
-        raise ProblemsFound([in_tree(as_problem(item), resolved) for item in answer["problems"]])
     if as_json:
         for module in answer["modules"]:
             yield json.dumps(module, ensure_ascii=False) + "\n"

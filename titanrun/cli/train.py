@@ -33,6 +33,7 @@ def run(arguments: list[str]) -> int:
     parser = Parser("train", "Train a recipe. Everything wrong with it is said before anything is written.", EXAMPLES)
     parser.add_argument("recipe", help="a recipe (.yaml or .toml), or the resolved.yaml of a run")
     parser.add_argument("--nproc", type=int, metavar="N", help="worker processes, short for launch.nproc_per_node=N")
+    parser.takes_trust()
     parser.takes_overrides()
     options = parser.parse_args(others)
     changes = [*overrides, *([f"launch.nproc_per_node={options.nproc}"] if options.nproc is not None else [])]
@@ -98,7 +99,9 @@ def opened(resolved: Resolved, arguments: list[str], options: Namespace) -> RunD
     if directory.state == "finished":
         note(options, f"nothing to do: {done_text(directory, resolved.run)} in {directory.path}")
         return directory
-    write_run(directory, resolved, ["titanrun", "train", *arguments], now, environment=environment())
+    write_run(
+        directory, resolved, ["titanrun", "train", *arguments], now, environment=environment(), trusts_remote_code=options.trust_remote_code
+    )
     note(options, announcement(directory))
     for change in directory.drift.reported:
         note(options, f"  changed: {change_text(change)}")

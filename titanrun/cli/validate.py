@@ -42,6 +42,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--format", choices=("text", "json", "github", "sarif"), default="text", help="all but text go to stdout")
     parser.add_argument("--json", action="store_const", const="json", dest="format", help="short for --format json")
     parser.add_argument("--fix", action="store_true", help="write the corrections that are certain into the RECIPE files; no other file")
+    parser.takes_trust()
     parser.takes_overrides()
     options = parser.parse_intermixed_args(others)
     if options.world_size is not None and options.world_size < 1:

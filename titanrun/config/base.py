@@ -47,6 +47,8 @@ class ComponentConfig(Config):
     builds: ClassVar[str]
     extra: ClassVar[str | None] = None
     """Name of the installation extra, and of the package in it, that the implementation needs."""
+    package: ClassVar[str | None] = None
+    """What that package is imported as, where the extra has another name."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

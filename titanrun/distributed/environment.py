@@ -75,6 +75,11 @@ def whole_number(environ: Mapping[str, str], name: str, default: int) -> int:
     return int(text)
 
 
+def trusts_remote_code(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the command line said that code which comes with weights may run."""
+    return "TITANRUN_TRUST_REMOTE_CODE" in environ
+
+
 def variables() -> Mapping[str, str]:
     """The environment variables that the secrets of a recipe name."""
     return dict(os.environ)

@@ -39,6 +39,22 @@ def plain(tensor: Tensor) -> Tensor:
     return unwrapped
 
 
+@torch.no_grad()
+def with_other_columns(tensor: Tensor, own_columns: int, columns: int) -> Tensor:
+    """Zeros in fp32, split as `tensor` is but for its last dim: `own_columns` of the whole's `columns` lie on this rank."""
+    part = own_part(tensor)
+    zeros = torch.zeros(*part.shape[:-1], own_columns, dtype=torch.float32, device=part.device)
+    if not is_split(tensor):
+        return zeros
+    placed: Any = tensor
+    shape = torch.Size([*tensor.shape[:-1], columns])
+    from_local = import_module("torch.distributed.tensor").DTensor.from_local
+    stride = torch.empty(shape, device="meta").stride()
+    found: Tensor = from_local(zeros, placed.device_mesh, placed.placements, run_check=False, shape=shape, stride=stride)
+    # weights in host memory have their states there too, and from_local moves them to the mesh's device
+    return found.to(tensor.device)
+
+
 def split_over(tensor: Tensor) -> list[ProcessGroup]:
     """The groups of ranks that hold different parts of a tensor; empty where this rank holds all of it."""
     if not is_split(tensor):

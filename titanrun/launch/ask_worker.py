@@ -5,8 +5,9 @@ import subprocess
 import sys
 from typing import Any
 
-from titanrun.config.problems import fail
+from titanrun.config.problems import Problem, ProblemsFound, fail
 from titanrun.launch.environment import threads_environment
+from titanrun.recipe.levels import in_tree
 from titanrun.recipe.resolve import Resolved
 
 # importing torch on a slow disk takes most of it
@@ -14,7 +15,7 @@ TIMEOUT_SECONDS = 600
 
 
 def ask_worker(module: str, resolved: Resolved, *, ranks: int | None, what: str) -> Any:
-    """What `titanrun.worker.<module>` answers, as JSON. Raises ProblemsFound where it breaks.
+    """What `titanrun.worker.<module>` answers, as JSON. Raises ProblemsFound where it breaks, and the problems that it found.
 
     Args:
         module: of titanrun.worker, run as a program.
@@ -30,7 +31,15 @@ def ask_worker(module: str, resolved: Resolved, *, ranks: int | None, what: str)
         raise fail("internal", f"{what} takes longer than {TIMEOUT_SECONDS} s") from None
     if done.returncode != 0:
         raise fail("internal", f"{what} broke: {last_line(done.stderr)}", help="titanrun doctor says whether torch works")
-    return json.loads(last_line(done.stdout))
+    answer = json.loads(last_line(done.stdout))
+    if isinstance(answer, dict) and answer.get("problems"):
+        raise ProblemsFound([in_tree(as_problem(item), resolved) for item in answer["problems"]])
+    return answer
+
+
+def as_problem(item: dict[str, Any]) -> Problem:
+    """One problem as the process wrote it."""
+    return Problem(item["code"], item["message"], tuple(item["path"]), severity=item["severity"], help=item["help"], rule=item["rule"])
 
 
 def machine_here(device: str, *, workers: int | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from titanrun.launch.machine import usable_cores
 
+TRUST = "TITANRUN_TRUST_REMOTE_CODE"
 # where ranks of one Slurm job meet, apart from those of another on the same machine
 FIRST_PORT = 20000
 PORTS = 10000
@@ -28,6 +29,13 @@ def leave_out_pydantic_plugins() -> None:
 def quieten_workers() -> None:
     """Let the workers that this process starts tell the console of warnings and errors only."""
     os.environ["TITANRUN_QUIET"] = "1"
+
+
+def trust_remote_code(trusted: bool) -> None:
+    """Let this process and those that it starts run code which comes with weights, or not, whatever the environment says."""
+    os.environ.pop(TRUST, None)
+    if trusted:
+        os.environ[TRUST] = "1"
 
 
 def environment_until(step: int) -> dict[str, str]:

@@ -1,9 +1,7 @@
 """Asks a process of its own whether a run can be built here: the command line never loads torch."""
 
-from typing import Any
-
 from titanrun.config.problems import Problem
-from titanrun.launch.ask_worker import ask_worker
+from titanrun.launch.ask_worker import as_problem, ask_worker
 from titanrun.recipe.resolve import Resolved
 
 
@@ -22,8 +20,3 @@ def try_kernels(resolved: Resolved) -> list[Problem]:
     if run.device == "cpu" or all(converter.needs is None for converter in run.converters):
         return []
     return [as_problem(item) for item in ask_worker("try_kernels", resolved, ranks=1, what="looking at this machine")]
-
-
-def as_problem(item: dict[str, Any]) -> Problem:
-    """One problem as the process wrote it."""
-    return Problem(item["code"], item["message"], tuple(item["path"]), severity=item["severity"], help=item["help"], rule=item["rule"])

@@ -12,6 +12,8 @@ from titanrun.ledger.entry import FIELDS, Entry, read_entry
 from titanrun.recipe.run_files import METRICS, RUN_JSON, STATUS, TAGS, read_json
 
 INDEX = ".titanrun-index.json"
+# a hidden folder: runs in it are listed when it is named
+ARCHIVE = ".archive"
 # another number where an entry holds other things: an index of before is read anew
 FORMAT = 1
 # a folder of runs, of sweeps, of people; deeper ones are asked for by name
@@ -44,6 +46,18 @@ def run_folders(folder: Path) -> Iterator[tuple[str, Stamp]]:
             yield path, stamp
         elif depth < DEPTH:
             waiting += [(below, depth + 1) for below in reversed(folders_in(path))]
+
+
+def archives_below(folder: Path) -> list[Path]:
+    """The archives in a folder and in the folders of it that are no runs."""
+    found, waiting = [], [(folder, 0)]
+    while waiting:
+        place, depth = waiting.pop()
+        if (place / ARCHIVE).is_dir():
+            found.append(place / ARCHIVE)
+        if depth < DEPTH and not (place / RUN_JSON).is_file():
+            waiting += [(Path(below), depth + 1) for below in reversed(folders_in(str(place)))]
+    return found
 
 
 def folders_in(path: str) -> list[str]:

@@ -3,15 +3,18 @@
 from pathlib import PurePath
 from typing import Any
 
-from titanrun.components.data.config import TinyChatDatasetConfig, TinyDatasetConfig
+from titanrun.components.data.config import TinyChatDatasetConfig, TinyDatasetConfig, TinyImagesConfig
 from titanrun.config.base import dump
 from titanrun.config.types import AUTO
 from titanrun.distributed.degrees import degrees_of
 from titanrun.models.shared.flavors import spell_out
 from titanrun.recipe.length import decided_length
 from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.run_files import RUNS
 
-SHIPPED = (TinyDatasetConfig, TinyChatDatasetConfig)
+SHIPPED = (TinyDatasetConfig, TinyChatDatasetConfig, TinyImagesConfig)
+# hidden: it is no run among the runs
+SHARED_CACHE = f"{RUNS}/.data"
 LONGEST_WARMUP = 200
 WARMUP_SHARE = 10
 
@@ -29,6 +32,8 @@ def decide(recipe: Recipe, *, file: str, ranks: int | None = None) -> dict[str, 
     data["tokenizer"] = decided_tokenizer(recipe, data["tokenizer"])
     data["training"] |= decided_batch(recipe, ranks)
     data["training"] |= decided_length(recipe, global_batch_size=data["training"]["global_batch_size"])
+    if recipe.training.data_cache == AUTO:
+        data["training"]["data_cache"] = SHARED_CACHE if recipe.dump_folder is None else None
     data["lr_scheduler"] |= decided_schedule(recipe, steps=data["training"]["steps"])
     data["validation"] |= decided_validation(recipe)
     return data

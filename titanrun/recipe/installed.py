@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(__file__).parents[1]
 # code, flavors, the tiny corpus and its tokenizer; the recipes and schemas that a wheel carries train nothing by themselves
-RUNS = {".py", ".yaml", ".json", ".jsonl", ".npy", ".jinja"}
+RUNS = {".py", ".yaml", ".json", ".jsonl", ".npy", ".jinja", ".tar"}
 SHIPPED = "shipped"
 # what a package's folder of metadata is called
 METADATA = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(-py[\d.]+)?\.(dist|egg)-info")

@@ -6,7 +6,7 @@ from titanrun.config import registry
 
 MODEL_FAMILIES = {
     family: f"titanrun.models.{family}.config"
-    for family in ("llama3", "llama4", "qwen3", "deepseek_v3", "gpt_oss", "decoder", "transformers")
+    for family in ("llama3", "llama4", "qwen3", "deepseek_v3", "gpt_oss", "flux", "decoder", "transformers")
 }
 RULE_MODULES = (
     "titanrun.recipe.rules.not_built",
@@ -27,6 +27,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.loss",
     "titanrun.recipe.rules.data",
     "titanrun.recipe.rules.chat",
+    "titanrun.recipe.rules.images",
     "titanrun.recipe.rules.schedule",
     "titanrun.recipe.rules.checkpoint",
     "titanrun.recipe.rules.optimizer",

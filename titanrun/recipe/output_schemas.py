@@ -84,6 +84,7 @@ def run_schema() -> Schema:
             "time": described({"type": "string", "format": "date-time"}, "When it was started, in local time with its offset."),
             "argv": {"type": "array", "items": TEXT},
             "cwd": TEXT,
+            "trust_remote_code": described({"type": "boolean"}, "Whether the command line let code run that comes with weights."),
             "seed": COUNT,
             "inputs": described({"type": "array", "items": input_schema()}, "Every file and folder that the recipe names."),
             "changes": described({"type": "array", "items": TEXT}, "What differs from the start before, in words."),
@@ -91,7 +92,7 @@ def run_schema() -> Schema:
             "decided": described({"type": "object"}, "What only the machine could decide: device, ranks ..."),
             "machine": described({"type": "object"}, "Device, driver, CUDA, threads ..., as torch and the system tell."),
         },
-        optional=("decided", "machine"),
+        optional=("trust_remote_code", "decided", "machine"),
     )
     starts = described({"type": "array", "items": start}, "Every start of the run, the first one first.")
     sha256 = {"type": "string", "pattern": "^[0-9a-f]{64}$"}

@@ -178,13 +178,23 @@ def origin_of(change: Change, resolved: Resolved) -> Any:
     return node.origin if node is not None else None
 
 
-def write_run(directory: RunDirectory, resolved: Resolved, argv: Sequence[str], now: datetime, *, environment: Mapping[str, str]) -> None:
+def write_run(
+    directory: RunDirectory,
+    resolved: Resolved,
+    argv: Sequence[str],
+    now: datetime,
+    *,
+    environment: Mapping[str, str],
+    trusts_remote_code: bool = False,
+) -> None:
     """Create the directory and write resolved.yaml, resolved.sources.json and run.json; values of secrets, which `environment` has, in
     none of them."""
     hidden = values_to_hide(environment, resolved.run)
     said = [masked(word, hidden) for word in argv]
     # before there are new files, which git would name
-    start, diff = start_record(resolved.run, said, now, changes=directory.drift.changes, hidden=hidden)
+    start, diff = start_record(
+        resolved.run, said, now, changes=directory.drift.changes, hidden=hidden, trusts_remote_code=trusts_remote_code
+    )
     make_folder(directory.path, resolved)
     # first: a run that dies before its worker stands must not look finished, nor as if it had never been started
     write_json(directory.path / STATUS, starting_status(read_json(directory.path / STATUS)))

@@ -19,7 +19,13 @@ FORMAT = 1
 
 
 def start_record(
-    run: Recipe, argv: Sequence[str], now: datetime, *, changes: Sequence[Change] = (), hidden: Collection[str]
+    run: Recipe,
+    argv: Sequence[str],
+    now: datetime,
+    *,
+    changes: Sequence[Change] = (),
+    hidden: Collection[str],
+    trusts_remote_code: bool = False,
 ) -> tuple[dict[str, Any], str]:
     """What is known about a start before a worker stands, and the diff of the working directory (empty where there is none).
 
@@ -30,6 +36,7 @@ def start_record(
         "time": now.isoformat(timespec="seconds"),
         "argv": list(argv),
         "cwd": str(Path.cwd()),
+        "trust_remote_code": trusts_remote_code,
         "seed": run.debug.seed,
         "inputs": input_files(run),
         "changes": [change_text(change) for change in changes],

@@ -127,6 +127,9 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "wd": ("weight_decay",),
 }
 
+# what only a command line may say
+FLAGS = {"trust_remote_code": "no recipe lets code of others run: read what comes with the weights, then start with --trust-remote-code"}
+
 
 def with_hints(problems: tuple[Problem, ...], tree: Node) -> list[Problem]:
     """The problems, those about names of torchtitan with what these are called here."""
@@ -139,6 +142,8 @@ def with_hints(problems: tuple[Problem, ...], tree: Node) -> list[Problem]:
 def hinted(problem: Problem, data: Any) -> Problem:
     """One problem with its hint, if there is one."""
     table = import_module(TORCHTITAN)
+    if problem.code == "unknown-key" and problem.path[-1] in FLAGS:
+        return replace(problem, help=FLAGS[str(problem.path[-1])], suggestion=None, fix=None)
     if problem.code == "unknown-name":
         hint = table.component_hint(problem.got["name"] if isinstance(problem.got, dict) else problem.got)
     elif problem.code == "unknown-key":

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from titanrun.components.data.batch import TokenBatch
+from titanrun.components.data.batch import Batch, TokenBatch
 from titanrun.distributed.chunked_head import ChunkedHead
-from titanrun.training.passes import WholeModel, documents_of
+from titanrun.training.passes import WholeModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,21 +20,22 @@ class ChunkedModel(WholeModel):
 
     head: ChunkedHead
 
-    def backward(self, batch: TokenBatch, divisor: Tensor) -> Tensor:
+    def backward(self, batch: Batch, divisor: Tensor) -> Tensor:
         loss_sum = self._loss_sum(batch)
         (loss_sum / divisor).backward()
         return loss_sum.detach()
 
     @torch.no_grad()
-    def loss_sum(self, batch: TokenBatch) -> Tensor:
+    def loss_sum(self, batch: Batch) -> Tensor:
         return self._loss_sum(batch)
 
-    def _loss_sum(self, batch: TokenBatch) -> Tensor:
+    def _loss_sum(self, batch: Batch) -> Tensor:
         with self._reading(batch), self.precision.autocast(self.device):
-            loss_sum: Tensor = self.model(batch.tokens, batch.positions, **documents_of(batch))
-        return loss_sum
+            return batch.through(self.model)
 
-    def _reading(self, batch: TokenBatch) -> AbstractContextManager[None]:
+    def _reading(self, batch: Batch) -> AbstractContextManager[None]:
+        assert isinstance(batch, TokenBatch), "a rule holds that the loss is about what the model takes"
+
         def loss_of(logits_BCV: Tensor, start: int, end: int) -> Tensor:
             return self.loss(logits_BCV, batch.columns(start, end))
 

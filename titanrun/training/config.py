@@ -4,6 +4,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from annotated_types import Gt
 
+from titanrun.components.checkpoints.addresses import LocalPath
 from titanrun.components.data.config import DataLoaderConfig, DatasetConfig
 from titanrun.config.base import Config
 from titanrun.config.fields import bookkeeping, component, numerics, performance, section
@@ -46,6 +47,9 @@ class TrainingConfig(Config):
     gc_debug: bool = performance(False)
     """Whether every step collects everything and cycles that hold tensors are reported."""
     dataloader: DataLoaderConfig = section(DataLoaderConfig)
+    data_cache: OrAuto[LocalPath] | None = bookkeeping("auto", resume=True, examples=["cache/tokens"])
+    """Folder of tokenised data, which runs share; `auto` is runs/.data where dump_folder is not set, else null: data in the run
+    directory."""
 
 
 class GuardConfig(Config):

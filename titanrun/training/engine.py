@@ -6,7 +6,7 @@ Shapes: B rows, T tokens of a row, V vocabulary.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from titanrun.components.checkpoints.adapters import is_adapter
 from titanrun.components.checkpoints.optimizer_state import flatten
-from titanrun.components.data.batch import TokenBatch
+from titanrun.components.data.batch import Batch, TokenBatch
 from titanrun.components.data.documents import Marking, unmarked
 from titanrun.distributed.agreement import Ranks
 from titanrun.distributed.gradient_norm import clip_gradients, gradient_norm
@@ -100,7 +100,7 @@ class Engine:
         for group in optimizer.param_groups:
             group.setdefault("peak_lr", group["lr"])
 
-    def forward_backward(self, batches: TokenBatch | Sequence[TokenBatch], *, normalizer: Tensor | None = None) -> StepOutput:
+    def forward_backward(self, batches: Batch | Sequence[Batch], *, normalizer: Tensor | None = None) -> StepOutput:
         """Adds the gradients of the mean loss over `batches`, one batch after the other.
 
         Args:
@@ -108,7 +108,7 @@ class Engine:
             normalizer: what the loss sum is divided by; without it the valid tokens of all ranks' `batches`, and then one call makes
                 a step.
         """
-        parts = [self._own_share(batch) for batch in ([batches] if isinstance(batches, TokenBatch) else batches)]
+        parts = [self._own_share(batch) for batch in (batches if isinstance(batches, Sequence) else [batches])]
         assert normalizer is not None or not self._holds_gradients, "several calls a step need an explicit normalizer"
         self._holds_gradients = True
         if self.early is not None:
@@ -170,13 +170,13 @@ class Engine:
             parameter.grad = None
         self._holds_gradients = False
 
-    def eval_forward(self, batch: TokenBatch) -> StepOutput:
+    def eval_forward(self, batch: Batch) -> StepOutput:
         """The loss of all ranks' batches, without gradients."""
         share = self._own_share(batch)
         own = self.passes.loss_sum(share.to(self.device))
         return self._output(own, self._of_all_ranks(share.valid_count().to(self.device, non_blocking=True)))
 
-    def forward(self, batch: TokenBatch, *, outputs: Sequence[str] = ("logprobs",), temperature: float = 1.0) -> dict[str, Tensor]:
+    def forward(self, batch: Batch, *, outputs: Sequence[str] = ("logprobs",), temperature: float = 1.0) -> dict[str, Tensor]:
         """Per-token outputs of a batch, in evaluation mode and fp32, on the device; of whole rows on each rank that shares them.
 
         Args:
@@ -184,7 +184,7 @@ class Engine:
             temperature: what the logits are divided by.
         """
 
-        def measure(logits_BTV: Tensor, batch: TokenBatch) -> dict[str, Tensor]:
+        def measure(logits_BTV: Tensor, batch: Any) -> dict[str, Tensor]:
             scaled_BTV = logits_BTV.float() / temperature
             return {name: OUTPUTS[name](scaled_BTV, batch) for name in outputs}
 
@@ -246,8 +246,10 @@ class Engine:
     def _group(self, axis: str) -> ProcessGroup | None:
         return None if self.meshes is None else self.meshes.group(axis)
 
-    def _own_share(self, batch: TokenBatch) -> TokenBatch:
+    def _own_share(self, batch: Batch) -> Batch:
         """What this rank computes of a batch that several ranks have read, with its documents numbered where attention asks for it."""
+        if not isinstance(batch, TokenBatch):
+            return batch
         marked = self.marking(batch)
         return marked if self.rows is None else marked.shared(self.rows.own_share)
 
@@ -296,8 +298,14 @@ def valid_logprobs(logits_BTV: Tensor, batch: TokenBatch) -> Tensor:
     return label_logprobs(logits_BTV, labels_BT).masked_fill(~valid_BT, 0.0)
 
 
-OUTPUTS: dict[str, Callable[[Tensor, TokenBatch], Tensor]] = {
+def zero_if_finite(output_BTV: Tensor, batch: Batch) -> Tensor:
+    """0 for each token [B, T] that does not count in the loss or whose numbers are all finite; NaN for any other."""
+    return gathered((output_BTV * 0).sum(-1)).masked_fill(~batch.valid_mask(), 0.0)
+
+
+OUTPUTS: dict[str, Callable[[Tensor, Any], Tensor]] = {
     "logprobs": valid_logprobs,
     "entropy": lambda logits_BTV, batch: token_entropy(logits_BTV),
+    "zero_if_finite": zero_if_finite,
     "logits": lambda logits_BTV, batch: gathered(logits_BTV),
 }

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from titanrun.components.data.batch import TokenBatch
+from titanrun.components.data.batch import Batch
 from titanrun.distributed.shards import own_part
 from titanrun.training.engine import Engine
 from titanrun.training.finite import StepNumbers
@@ -31,7 +31,7 @@ class Evidence:
     gradient_norms: dict[str, float]
 
 
-def gather_evidence(engine: Engine, batches: Sequence[TokenBatch], numbers: StepNumbers) -> Evidence:
+def gather_evidence(engine: Engine, batches: Sequence[Batch], numbers: StepNumbers) -> Evidence:
     """Looks at the gradients, which must still be there, and computes the step's outputs again. All ranks must call it together."""
     with first_bad_output(engine.model) as found:
         bad = [is_bad for batch in batches for is_bad in bad_rows(engine, batch)]
@@ -39,10 +39,10 @@ def gather_evidence(engine: Engine, batches: Sequence[TokenBatch], numbers: Step
     return Evidence(numbers, [row for row, is_bad in enumerate(bad) if is_bad], found[0] if found else None, norms)
 
 
-def bad_rows(engine: Engine, batch: TokenBatch) -> list[bool]:
+def bad_rows(engine: Engine, batch: Batch) -> list[bool]:
     """Which rows of a batch have outputs that are not finite."""
-    logprobs_BT = engine.forward(batch)["logprobs"]
-    return (~logprobs_BT.isfinite().all(-1)).tolist()
+    zeros_BT = engine.forward(batch, outputs=("zero_if_finite",))["zero_if_finite"]
+    return (~zeros_BT.isfinite().all(-1)).tolist()
 
 
 @torch.no_grad()

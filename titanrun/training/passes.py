@@ -1,33 +1,34 @@
-"""Passes of a batch through the model, and what becomes of its logits: here on the one rank that has the whole model.
+"""Passes of a batch through the model, and what becomes of its output: here on the one rank that has the whole model.
 
-Shapes: B rows, T tokens of a row, V vocabulary.
+Shapes: B rows, T tokens of a row, V numbers of a token, such as logits of the vocabulary.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from titanrun.components.data.batch import TokenBatch
+from titanrun.components.data.batch import Batch
 from titanrun.distributed.precision import Precision
 
-Loss = Callable[[Tensor, TokenBatch], Tensor]
-Measure = Callable[[Tensor, TokenBatch], dict[str, Tensor]]
+# each loss is about one kind of batch, and a rule holds that the model and the data are of that kind
+Loss = Callable[[Tensor, Any], Tensor]
+Measure = Callable[[Tensor, Any], dict[str, Tensor]]
 
 
 class Passes(Protocol):
     """What an engine does with a model and its loss. Batches are on the device, and sums are over this rank's share of the loss."""
 
-    def backward(self, batch: TokenBatch, divisor: Tensor) -> Tensor:
+    def backward(self, batch: Batch, divisor: Tensor) -> Tensor:
         """Adds the gradients of the loss sum, divided. Gives the sum."""
 
-    def loss_sum(self, batch: TokenBatch) -> Tensor:
+    def loss_sum(self, batch: Batch) -> Tensor:
         """The loss sum, without gradients."""
 
-    def measure(self, batch: TokenBatch, measure: Measure) -> dict[str, Tensor]:
-        """What `measure` makes of the logits [B, T, V], without gradients, on every rank that has the batch."""
+    def measure(self, batch: Batch, measure: Measure) -> dict[str, Tensor]:
+        """What `measure` makes of the output [B, T, V], without gradients, on every rank that has the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +40,19 @@ class WholeModel:
     precision: Precision
     device: torch.device
 
-    def backward(self, batch: TokenBatch, divisor: Tensor) -> Tensor:
-        loss_sum = self.loss(self._logits(batch), batch)
+    def backward(self, batch: Batch, divisor: Tensor) -> Tensor:
+        loss_sum = self.loss(self._output(batch), batch)
         (loss_sum / divisor).backward()
         return loss_sum.detach()
 
     @torch.no_grad()
-    def loss_sum(self, batch: TokenBatch) -> Tensor:
-        return self.loss(self._logits(batch), batch)
+    def loss_sum(self, batch: Batch) -> Tensor:
+        return self.loss(self._output(batch), batch)
 
     @torch.no_grad()
-    def measure(self, batch: TokenBatch, measure: Measure) -> dict[str, Tensor]:
-        return measure(self._logits(batch), batch)
+    def measure(self, batch: Batch, measure: Measure) -> dict[str, Tensor]:
+        return measure(self._output(batch), batch)
 
-    def _logits(self, batch: TokenBatch) -> Tensor:
+    def _output(self, batch: Batch) -> Tensor:
         with self.precision.autocast(self.device):
-            logits_BTV: Tensor = self.model(batch.tokens, batch.positions, **documents_of(batch))
-        return logits_BTV
-
-
-def documents_of(batch: TokenBatch) -> dict[str, Tensor]:
-    """What a model is told of documents, where it is told of any."""
-    return {} if batch.documents is None else {"documents_BT": batch.documents}
+            return batch.through(self.model)

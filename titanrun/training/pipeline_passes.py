@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from titanrun.components.data.batch import TokenBatch
+from titanrun.components.data.batch import TokenBatch, documents_of
 from titanrun.distributed.pipeline import Inputs, Pipeline
 from titanrun.distributed.shards import gathered
-from titanrun.training.passes import Loss, Measure, documents_of
+from titanrun.training.passes import Loss, Measure
 
 
 @dataclass(frozen=True, slots=True)

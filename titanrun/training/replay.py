@@ -10,7 +10,7 @@ from itertools import chain
 
 from torch import Tensor
 
-from titanrun.components.data.batch import TokenBatch
+from titanrun.components.data.batch import Batch
 from titanrun.components.metrics.recorder import Recorder
 from titanrun.distributed.agreement import Ranks
 from titanrun.distributed.checksums import checksum, checksums, differing, odd_copies
@@ -59,7 +59,7 @@ class Replay:
     every_steps: int | None = None
     ranks: Ranks = field(default_factory=Ranks)
 
-    def forward_backward(self, engine: Engine, step: int, batches: Sequence[TokenBatch]) -> StepOutput:
+    def forward_backward(self, engine: Engine, step: int, batches: Sequence[Batch]) -> StepOutput:
         """The engine's `forward_backward` of `step`, of which the gradients are the same bits either way. Raises Corruption."""
         if self.every_steps is None or step % self.every_steps:
             return engine.forward_backward(batches)

@@ -4,19 +4,17 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from titanrun.components.data.batch import TokenBatch, token_ids
+from titanrun.components.data.batch import Batch, BatchMaker
 from titanrun.components.metrics.log import MetricLog
 from titanrun.components.metrics.recorder import Recorder
 from titanrun.components.metrics.throughput import Throughput
 from titanrun.components.validation.validator import Validator
 from titanrun.config.counted import counted
-from titanrun.config.problems import fail
 from titanrun.distributed.device import is_accelerator
 from titanrun.models.shared.moe_balance import moe_layers
 from titanrun.training.agreed_signals import AgreedSignals
@@ -41,7 +39,7 @@ class RowSource(Protocol):
 
     def has_next(self) -> bool: ...
 
-    def next_rows(self) -> NDArray[np.int64]: ...
+    def next_rows(self) -> NDArray[Any]: ...
 
 
 class Checkpoints(Protocol):
@@ -63,13 +61,13 @@ class Checkpoints(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The numbers that steer the loop. `rows_per_pass`: rows of one forward pass; `tokens_per_step`: of all ranks; `stop_after`: the step
-    after which the run stops as if a signal asked for it, the schedule being that of the whole run."""
+    """The numbers that steer the loop. `rows_per_pass`: rows of one forward pass; `tokens_per_row`: of one row; `tokens_per_step`: of all
+    ranks; `stop_after`: the step after which the run stops as if a signal asked for it, the schedule being that of the whole run."""
 
     steps: int
     rows_per_pass: int
+    tokens_per_row: int
     tokens_per_step: int
-    vocab_size: int
     log_every: int
     stop_after: int | None = None
 
@@ -95,6 +93,7 @@ class Trainer:
 
     engine: Engine
     rows: RowSource
+    batches: BatchMaker
     state: TrainState
     plan: Plan
     metrics: MetricLog
@@ -146,11 +145,9 @@ class Trainer:
             return Outcome("finished", step, f"finished: the data ran out after step {step} of {end}")
         return self._stop()
 
-    def _train(self, rows: NDArray[np.int64]) -> bool:
+    def _train(self, rows: NDArray[Any]) -> bool:
         """One optimizer step on this rank's rows of one global batch. Says whether it is done; a bad one may lead back instead."""
-        ids = token_ids(rows)
-        check_token_ids(ids, self.plan.vocab_size)
-        batches = TokenBatch.from_rows(rows).split(self.plan.rows_per_pass)
+        batches = self.batches.training(rows, self.plan.rows_per_pass)
         self.stragglers.begin_passes()
         with self.recorder.open():
             output = self.replay.forward_backward(self.engine, self.state.step + 1, batches)
@@ -163,7 +160,7 @@ class Trainer:
         self.state.step += 1
         self.state.tokens_seen += self.plan.tokens_per_step
         self._lr = update.lr
-        self.throughput.count_step(ids.size - len(ids))
+        self.throughput.count_step(len(rows) * self.plan.tokens_per_row)
         self.garbage.after_step(self.state.step)
         self.on_step(self.state.step)
         self.watchdog.after_step(self.state.step)
@@ -171,7 +168,7 @@ class Trainer:
         self.signals.agree()
         return True
 
-    def _accepts(self, batches: Sequence[TokenBatch], output: StepOutput, grad_norm: Tensor) -> bool:
+    def _accepts(self, batches: Sequence[Batch], output: StepOutput, grad_norm: Tensor) -> bool:
         """Whether the gradients may update the weights; what is known about those that may not is kept."""
         if self.guard.accepts(self.state.step + 1, loss=output.loss, grad_norm=grad_norm):
             self.recovery.after_good_step()
@@ -274,11 +271,3 @@ class Trainer:
             self._save()
         saved = "saved" if self.checkpoints is not None and step > 0 else "nothing saved"
         return Outcome("preempted", step, f"{stopped}, {saved}")
-
-
-def check_token_ids(rows: NDArray[np.int64], vocab_size: int) -> None:
-    """Raises ProblemsFound for a token id that the model has no embedding for."""
-    for id in (int(rows.max()), int(rows.min())):
-        if not 0 <= id < vocab_size:
-            message = f"the data holds token id {id}, outside the model's vocabulary of {vocab_size}"
-            raise fail("data", message, path=("training", "dataset"), help="use the tokenizer that fits the model, or set model.vocab_size")

@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
+from titanrun.components.data.batch import BatchMaker
 from titanrun.components.data.documents import Marking
 from titanrun.components.data.loader import RowLoader
 from titanrun.components.metrics.recorder import Recorder
@@ -18,7 +20,6 @@ from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.precision import Precision, precision_named
 from titanrun.distributed.processes import first_alone, first_decides, set_timeout
 from titanrun.distributed.seeds import seed_everything, use_deterministic_kernels
-from titanrun.models.shared.config import decided
 from titanrun.models.shared.counting import parameter_count
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.run_dir import record_decisions
@@ -30,7 +31,7 @@ from titanrun.training.signals import SignalRequests
 from titanrun.training.state import TrainState
 from titanrun.training.trainer import Plan, Trainer
 from titanrun.worker.build_checkpoints import begin, build_checkpoints, writes
-from titanrun.worker.build_data import Share, build_loader, build_marking, build_tokenizer, build_validator
+from titanrun.worker.build_data import Share, build_batches, build_loader, build_marking, build_tokenizer, build_validator
 from titanrun.worker.build_guard import build_watchdog, guards
 from titanrun.worker.build_metrics import build_metric_log, build_throughput
 from titanrun.worker.build_model import build_engine, build_model, lay_out, lives_on_host, materialise, refuse_attention, refuse_unclaimed
@@ -59,7 +60,7 @@ def assembled(
     device = find_device(recipe.device, local_rank=job.place.local_rank)
     with build_watchdog(recipe, job) as watchdog, heard_by(watchdog.beat), company(recipe, job, device) as meshes:
         settle_chance(recipe)
-        data = build_data(recipe, job, Share() if meshes is None else Share(meshes.batch_rank, meshes.degrees.batch))
+        data = build_data(recipe, job, device, Share() if meshes is None else Share(meshes.batch_rank, meshes.degrees.batch))
         recipe = with_length(recipe, rows=data.rows.row_count)
         engine = build_whole_engine(recipe, device, meshes, data.marking)
         state = TrainState()
@@ -78,7 +79,6 @@ def assembled(
         ):
             yield Trainer(
                 engine=engine,
-                rows=data.rows,
                 state=state,
                 plan=build_plan(recipe, stop_after=job.place.stop_after),
                 metrics=metrics,
@@ -87,7 +87,7 @@ def assembled(
                 garbage=GarbageCollection(recipe.training),
                 save_times=build_save_times(recipe),
                 signals=signals if meshes is None else AgreedSignals(signals, device),
-                validator=data.validator,
+                **data.of_trainer(),
                 checkpoints=checkpoints if writes(recipe.checkpoint) else None,
                 on_step=on_step,
                 watchdog=watchdog,
@@ -126,11 +126,16 @@ def build_whole_engine(recipe: Recipe, device: torch.device, meshes: Meshes | No
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """This rank's share of the training rows and of the held-out ones, and what numbers the documents in them."""
+    """This rank's share of the training rows and of the held-out ones, what makes batches of them and numbers the documents in these."""
 
     rows: RowLoader
+    batches: BatchMaker
     validator: Validator | None
     marking: Marking
+
+    def of_trainer(self) -> dict[str, Any]:
+        """What the loop takes of it."""
+        return {"rows": self.rows, "batches": self.batches, "validator": self.validator}
 
     def close(self) -> None:
         """End the processes that read rows ahead."""
@@ -139,15 +144,16 @@ class Data:
             self.validator.close()
 
 
-def build_data(recipe: Recipe, job: Job, share: Share) -> Data:
+def build_data(recipe: Recipe, job: Job, device: torch.device, share: Share) -> Data:
     """The data of this rank; what is prepared in files, the first rank prepares."""
     with first_alone(job.store, job.place, "data"):
         tokenizer = build_tokenizer(recipe)
         rows = build_loader(recipe, tokenizer, job.resolved.parent, share)
-        validator = build_validator(recipe, tokenizer, job.resolved.parent, share)
+        batches = build_batches(recipe, device)
+        validator = build_validator(recipe, tokenizer, job.resolved.parent, share, batches)
         marking = build_marking(recipe, tokenizer)
     sign_of_life()
-    return Data(rows, validator, marking)
+    return Data(rows, batches, validator, marking)
 
 
 def build_save_times(recipe: Recipe) -> SaveTimes:
@@ -163,8 +169,8 @@ def build_plan(recipe: Recipe, *, stop_after: int | None) -> Plan:
     return Plan(
         steps=steps_of(recipe),
         rows_per_pass=training.local_batch_size,
+        tokens_per_row=training.seq_len,
         tokens_per_step=training.global_batch_size * training.seq_len,
-        vocab_size=decided(recipe.model.vocab_size),
         log_every=recipe.metrics.log_freq,
         stop_after=stop_after,
     )

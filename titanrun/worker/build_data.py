@@ -1,8 +1,11 @@
-"""The data of a run: tokenizer, training rows dealt to global batches, held-out rows."""
+"""The data of a run: tokenizer, training rows dealt to global batches, held-out rows, and what makes batches of them."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
+from titanrun.components.data.batch import BatchMaker, TokenBatches
 from titanrun.components.data.config import DatasetConfig
 from titanrun.components.data.documents import Marking, marking
 from titanrun.components.data.loader import RowLoader
@@ -11,7 +14,9 @@ from titanrun.components.tokenizers.tokenizer import Tokenizer
 from titanrun.components.validation.validator import Validator
 from titanrun.config.placed import placed
 from titanrun.config.problems import DataPath, fail
+from titanrun.distributed.precision import precision_named
 from titanrun.models.shared.config import AttentionConfig, decided
+from titanrun.models.shared.family import family_module
 from titanrun.recipe.recipe import Recipe
 
 CACHE_FOLDER = "data"
@@ -66,7 +71,17 @@ def build_loader(recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path, sha
         )
 
 
-def build_validator(recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path, share: Share) -> Validator | None:
+def build_batches(recipe: Recipe, device: torch.device) -> BatchMaker:
+    """What makes batches of rows: of token ids, or as the family of a model that takes something else says."""
+    if recipe.model.takes == "tokens":
+        return TokenBatches(decided(recipe.model.vocab_size))
+    precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
+    makes = family_module(type(recipe.model), "batches").batch_maker
+    maker: BatchMaker = makes(recipe.model, device=device, dtype=precision.compute)
+    return maker
+
+
+def build_validator(recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path, share: Share, batches: BatchMaker) -> Validator | None:
     """What measures the loss on held-out rows, if the recipe wants that."""
     config, path = recipe.validation, ("validation", "dataset")
     if not config.enable:
@@ -75,15 +90,22 @@ def build_validator(recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path, 
     rows = build_rows(config.dataset, path, recipe, tokenizer=tokenizer, seq_len=config.seq_len, run_dir=run_dir)
     if len(rows) == 0:
         raise fail("data", "the held-out data has no rows", path=path, help="use more data or a smaller validation.seq_len")
-    return Validator(config, rows=rows, dp_rank=share.index, dp_size=share.count, place=path)
+    return Validator(config, rows=rows, batches=batches, dp_rank=share.index, dp_size=share.count, place=path)
 
 
 def build_rows(config: DatasetConfig, path: DataPath, recipe: Recipe, *, tokenizer: Tokenizer | None, seq_len: int, run_dir: Path) -> Rows:
     """The rows of one dataset. Raises ProblemsFound where they hold ids that the model has no embedding for."""
     with placed(path):
-        rows: Rows = config.builder()(config, tokenizer=tokenizer, row_length=seq_len + 1, cache_folder=run_dir / CACHE_FOLDER)
+        rows: Rows = config.builder()(config, tokenizer=tokenizer, row_length=seq_len + 1, cache_folder=cache_folder(recipe, run_dir))
         known = decided(recipe.model.vocab_size)
-        if rows.max_token_id >= known:
+        if known is not None and rows.max_token_id >= known:
             message = f"the data holds token id {rows.max_token_id}, the model's vocabulary has {known} entries"
             raise fail("data", message, help=f"set model.vocab_size to {rows.max_token_id + 1} or more, or tokenise again")
     return rows
+
+
+def cache_folder(recipe: Recipe, run_dir: Path) -> Path:
+    """Where tokenised data is kept."""
+    shared = recipe.training.data_cache
+    assert shared != "auto"
+    return run_dir / CACHE_FOLDER if shared is None else Path(shared)

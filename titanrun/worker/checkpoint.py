@@ -33,7 +33,7 @@ from titanrun.training.engine import MODEL_PREFIX
 from titanrun.worker import of_torchtitan
 from titanrun.worker.failures import failure_of
 from titanrun.worker.peft import read_adapters, write_adapters
-from titanrun.worker.weights import find_checkpoint, huggingface_files, huggingface_folder, read_plain
+from titanrun.worker.weights import find_checkpoint, huggingface_files, huggingface_folder, read_plain, stem_of
 
 EXIT_DIFFERS = 1
 Job = Mapping[str, Any]
@@ -90,7 +90,8 @@ def export_huggingface(out: Path, weights: dict[str, Tensor], recipe: Recipe, *,
     except ProblemsFound as error:
         sys.stderr.write(f"without the tokenizer: {error}\n")
         files, texts = [], {}
-    write_folder(out, family.to_huggingface(recipe.model, weights), config, files, texts, shard_bytes=shard_bytes)
+    exported = family.to_huggingface(recipe.model, weights)
+    write_folder(out, exported, config, files, texts, stem=stem_of(family), shard_bytes=shard_bytes)
 
 
 def recipe_of(checkpoint: Checkpoint) -> Recipe:

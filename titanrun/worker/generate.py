@@ -17,6 +17,7 @@ from titanrun.components.tokenizers.chat_template import rendered
 from titanrun.components.tokenizers.tokenizer import Tokenizer
 from titanrun.config.problems import ProblemsFound, fail
 from titanrun.config.render import render_text
+from titanrun.config.suggest import listing
 from titanrun.distributed.device import find_device
 from titanrun.distributed.meta_device import allocate, on_meta_device
 from titanrun.models.shared.config import decided
@@ -27,10 +28,15 @@ from titanrun.training.generator import Continuation, generate
 from titanrun.training.sampling import Sampling
 from titanrun.worker.checkpoint import good_weights
 from titanrun.worker.failures import failure_of
+from titanrun.worker.generate_pictures import draw, size_of
 from titanrun.worker.replacements import replace_parts
 from titanrun.worker.weights import GENERATION_FILE, read_plain
 
 Job = Mapping[str, Any]
+
+# options by who reads them
+TEXT_ONLY = ("max_new_tokens", "temperature", "top_k", "top_p", "stop", "ignore_eos", "add_bos", "chat", "json")
+PICTURES_ONLY = ("output", "steps", "guidance", "size")
 
 
 def main() -> int:
@@ -49,14 +55,21 @@ def main() -> int:
 
 
 def answer(job: Job) -> None:
-    """Prints what follows each prompt."""
+    """Prints what follows each prompt, or draws a picture for it."""
     recipe = recipe_in(job["resolved"])
+    refuse_other_kind(recipe, job)
+    if recipe.model.takes == "images":
+        size = size_of(recipe, job["size"])
+        draw(recipe, model_with_weights(recipe, job, row_length=recipe.model.row_length(size)), job, size=size)
+        return
     assert recipe.tokenizer != "auto"
     if recipe.tokenizer is None:
         raise fail("data", "the run has no tokenizer: it was trained on token ids", help="name a Hugging Face export that has one")
     tokenizer: Tokenizer = recipe.tokenizer.builder()(recipe.tokenizer)
     prompts = [encoded(text, tokenizer, recipe, job) for text in job["prompt"]]
-    model = model_with_weights(recipe, job, row_length=max(map(len, prompts)) + job["max_new_tokens"])
+    row_length = max(map(len, prompts)) + job["max_new_tokens"]
+    refuse_too_long(recipe, row_length)
+    model = model_with_weights(recipe, job, row_length=row_length)
     sampling = Sampling(job["temperature"], job["top_k"], job["top_p"], job["seed"])
     found = generate(
         model,
@@ -68,6 +81,17 @@ def answer(job: Job) -> None:
     )
     for prompt, continuation in zip(job["prompt"], found, strict=True):
         show(prompt, continuation, tokenizer, job)
+
+
+def refuse_other_kind(recipe: Recipe, job: Job) -> None:
+    """Raises a usage problem for options that a model of this kind does not read, and for pictures without a place."""
+    of_pictures = recipe.model.takes == "images"
+    unread = [f"--{word.replace('_', '-')}" for word in (TEXT_ONLY if of_pictures else PICTURES_ONLY) if word in job["written"]]
+    if unread:
+        what = "draws pictures" if of_pictures else "writes text"
+        raise fail("usage", f"{recipe.model.name} {what}, and does not read {listing(unread, last='and')}", help="leave it out")
+    if of_pictures and job["output"] is None:
+        raise fail("usage", f"{recipe.model.name} draws pictures, and --output does not say where", help="add -o picture.png")
 
 
 def recipe_in(text: str) -> Recipe:
@@ -88,15 +112,19 @@ def encoded(text: str, tokenizer: Tokenizer, recipe: Recipe, job: Job) -> list[i
     return ids
 
 
+def refuse_too_long(recipe: Recipe, row_length: int) -> None:
+    """Raises a usage problem where a prompt and its continuation are longer than the model's rows."""
+    longest = decided(recipe.model.max_seq_len)
+    if row_length > longest:
+        message = f"the longest prompt and --max-new-tokens are {row_length} tokens, and the model's rows have {longest} at most"
+        raise fail("usage", message, help="ask for fewer new tokens")
+
+
 def model_with_weights(recipe: Recipe, job: Job, *, row_length: int) -> torch.nn.Module:
     """The model in evaluation mode, in fp32 on a CPU and in bf16 on an accelerator."""
     if "text generation" in recipe.model.lacks:
         help = "export the checkpoint, and let transformers generate: titanrun checkpoint export"
         raise fail("usage", f"titanrun does not generate with a {recipe.model.name} model", help=help)
-    longest = decided(recipe.model.max_seq_len)
-    if row_length > longest:
-        message = f"the longest prompt and --max-new-tokens are {row_length} tokens, and the model's rows have {longest} at most"
-        raise fail("usage", message, help="ask for fewer new tokens")
     device = find_device(recipe.device)
     with on_meta_device():
         model: torch.nn.Module = recipe.model.builder()(recipe.model, seq_len=row_length)

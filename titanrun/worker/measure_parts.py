@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from titanrun.config.base import dump
+from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.precision import precision_named
 from titanrun.distributed.shards import is_split, own_part
 from titanrun.recipe.recipe import Recipe
@@ -16,6 +17,7 @@ from titanrun.recipe.resolve import read_resolved_text
 from titanrun.worker.build_model import build_model, lay_out
 from titanrun.worker.converters import convert
 from titanrun.worker.fake_ranks import as_rank
+from titanrun.worker.try_build import as_data
 
 # mesh axes along which weights are gathered to compute; along the others a rank computes with its own part
 GATHERED_AXES = {"fsdp", "efsdp", "dp_replicate"}
@@ -23,20 +25,29 @@ Sizes = list[int]
 
 
 def main() -> int:
-    """Reads {"resolved": text, "world_size": N} from stdin, writes {"embedding": sizes, "layers": [sizes ...], "head": sizes}."""
+    """Reads {"resolved": text, "world_size": N} from stdin, writes {"embedding": sizes, "layers": [sizes ...], "head": sizes}, or
+    {"problems": [...]} of a model that cannot be built."""
     request = json.loads(sys.stdin.read())
-    recipe = read_resolved_text(request["resolved"])
+    try:
+        answer: dict[str, Any] = parts_of_a_rank(read_resolved_text(request["resolved"]), request["world_size"])
+    except ProblemsFound as found:
+        answer = {"problems": [as_data(problem) for problem in found.problems]}
+    sys.stdout.write(json.dumps(answer) + "\n")
+    return 0
+
+
+def parts_of_a_rank(recipe: Recipe, world_size: int) -> dict[str, Any]:
+    """Sizes of embedding, layers and head. Raises ProblemsFound for a model that cannot be built."""
     stages = recipe.parallelism.pipeline_parallel_degree
     small = of_one_stage(recipe)
     precision = precision_named(small.training.dtype, small.training.mixed_precision_param)
-    with as_rank(small, 0, world_size=request["world_size"] // stages) as meshes:
+    with as_rank(small, 0, world_size=world_size // stages) as meshes:
         model = build_model(small, precision)
         convert(small, model, meshes=meshes)
         lay_out(small, model, meshes=meshes, precision=precision)
         found = measured(model)
     layers = found["layers"] * (recipe.model.layer_count() // len(found["layers"]))
-    sys.stdout.write(json.dumps({**found, "layers": layers}) + "\n")
-    return 0
+    return {**found, "layers": layers}
 
 
 def of_one_stage(recipe: Recipe) -> Recipe:
@@ -70,7 +81,7 @@ def measured(model: nn.Module) -> dict[str, Any]:
     """The sizes of the embedding, of each layer, and of all the rest together: norm, head, and what else a model has. A matrix that two
     share counts once, in the embedding."""
     seen: set[int] = set()
-    embedding = sizes(model.tok_embeddings.parameters(), seen)
+    embedding = sizes([] if model.tok_embeddings is None else model.tok_embeddings.parameters(), seen)
     layers = [sizes(layer.parameters(), seen) for layer in model.layers.children()]
     return {"embedding": embedding, "layers": layers, "head": sizes(model.parameters(), seen)}
 

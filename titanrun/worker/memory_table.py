@@ -4,7 +4,6 @@ import torch
 
 from titanrun.distributed.degrees import Degrees, degrees_of
 from titanrun.distributed.device import CPU, memory_bytes
-from titanrun.models.shared.config import decided
 from titanrun.models.shared.counting import parameter_count
 from titanrun.recipe.recipe import Recipe
 
@@ -28,7 +27,7 @@ def sizes(recipe: Recipe, degrees: Degrees) -> dict[str, int]:
     each = SIZES[recipe.training.dtype]
     weights = parameter_count(recipe.model) * each // (degrees.fsdp * degrees.tensor * degrees.pipeline)
     training = recipe.training
-    logits = LOGITS * SIZES["float32"] * training.local_batch_size * training.seq_len * decided(recipe.model.vocab_size)
+    logits = LOGITS * SIZES["float32"] * training.local_batch_size * training.seq_len * recipe.model.output_width()
     return {
         "weights": weights,
         "gradients": weights,

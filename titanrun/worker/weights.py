@@ -3,6 +3,7 @@
 import json
 import logging
 from pathlib import Path
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from titanrun.components.checkpoints.addresses import Place, is_address, place
 from titanrun.components.checkpoints.checkpoint import Checkpoint, Tolerance
 from titanrun.components.checkpoints.config import CheckpointConfig
 from titanrun.components.checkpoints.dequantize import expanded
-from titanrun.components.checkpoints.huggingface import read_folder, write_folder
+from titanrun.components.checkpoints.huggingface import STEMS, read_folder, write_folder
 from titanrun.components.checkpoints.manifest import damage
 from titanrun.components.checkpoints.optimizer_state import PREFIX as OPTIMIZER_PREFIX
 from titanrun.components.checkpoints.quantization import agreed_quantization
@@ -161,16 +162,24 @@ def export_huggingface(
         state = {name: tensor.to(dtype) for name, tensor in merged(state, scale=lora.scale).items()}
     files, texts = huggingface_files(tokenizer, model_config)
     config = family.huggingface_config(model_config, dtype_name)
-    write_folder(folder, family.to_huggingface(model_config, state), config, files, texts)
-    log.info("wrote %s, which transformers opens", folder)
+    stem = stem_of(family)
+    write_folder(folder, family.to_huggingface(model_config, state), config, files, texts, stem=stem)
+    log.info("wrote %s, which %s opens", folder, "transformers" if stem == STEMS[0] else "diffusers")
+
+
+def stem_of(family: ModuleType) -> str:
+    """What the files of weights are called that a family's `huggingface` module is about: as transformers does, unless it says so."""
+    return str(getattr(family, "WEIGHTS_NAME", STEMS[0]))
 
 
 def huggingface_files(tokenizer: TokenizerConfig | None, model_config: ModelConfig) -> tuple[list[Path], dict[str, bytes]]:
     """What lies beside the weights: the tokenizer's files, and generation_config.json.
 
     That is the one of the folder that the model came from, else one with the ids of the tokenizer's special tokens, so that
-    `generate` knows where a text ends.
+    `generate` knows where a text ends. A model that writes none has neither.
     """
+    if model_config.takes != "tokens":
+        return [], {}
     files = [] if tokenizer is None else open_folder(tokenizer.folder).files
     given = Path(model_config.hf_assets_path or "") / GENERATION_FILE
     if model_config.hf_assets_path is not None and given.is_file():

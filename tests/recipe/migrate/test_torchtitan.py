@@ -202,3 +202,9 @@ def test_any_value_of_any_key_is_accounted_for(tmp_path_factory: pytest.TempPath
     assert sorted(item.path for item in migration.items if item.entry) == sorted(chosen)
     assert isinstance(plain(read_text(SourceText("recipe.yaml", migration.text), "yaml")), dict)
     assert report(migration, "config.toml")
+
+
+def test_kernels_with_states_in_bf16_are_a_type_of_states_here(tmp_path: Path) -> None:
+    migration = migrated('training.dataset = "tiny"\noptimizer.implementation = "fused_opt_states_bf16"\n', tmp_path)
+    assert "  state_dtype: bfloat16" in lines(migration)
+    assert "implementation" not in migration.text

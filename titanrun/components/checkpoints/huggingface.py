@@ -1,4 +1,4 @@
-"""Folders of weights as transformers reads and writes them: safetensors, in one file or in several with an index."""
+"""Folders of weights as transformers and diffusers read and write them: safetensors, in one file or in several with an index."""
 
 import json
 import re
@@ -17,6 +17,8 @@ from titanrun.config.problems import ProblemsFound, fail
 CONFIG_FILE = "config.json"
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+# what the files of weights are called before their ending: by transformers, by diffusers
+STEMS = ("model", "diffusion_pytorch_model")
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 # transformers' own limit, decimal gigabytes
@@ -30,10 +32,11 @@ def read_folder(folder: Place) -> dict[str, Tensor]:
     """
     if not folder.is_dir():
         raise fail("checkpoint", f"there is no folder {folder}", help="download the model first, or correct the path")
-    if (folder / INDEX_FILE).is_file():
-        return _read_shards(folder)
-    if (folder / SINGLE_FILE).is_file():
-        return _read_file(folder / SINGLE_FILE)
+    for stem in STEMS:
+        if (folder / f"{stem}.safetensors.index.json").is_file():
+            return _read_shards(folder, f"{stem}.safetensors.index.json")
+        if (folder / f"{stem}.safetensors").is_file():
+            return _read_file(folder / f"{stem}.safetensors")
     raise _no_weights(folder)
 
 
@@ -44,9 +47,10 @@ def write_folder(
     extra_files: Iterable[Path] = (),
     extra_texts: Mapping[str, bytes] | None = None,
     *,
+    stem: str = STEMS[0],
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
-    """Write a folder that transformers opens; it is there whole or not at all.
+    """Write a folder that transformers, or diffusers, opens; it is there whole or not at all.
 
     Args:
         folder: where; must not exist.
@@ -54,16 +58,22 @@ def write_folder(
         config: the content of config.json.
         extra_files: files to copy beside it, such as the tokenizer's.
         extra_texts: further files by name, such as generation_config.json.
+        stem: one of STEMS.
         shard_bytes: size above which the weights are split into several files; a larger tensor has a file of its own.
 
     Raises a problem `checkpoint` where `folder` exists.
     """
     beside = {CONFIG_FILE: _json(config), **{file.name: file for file in extra_files}, **(extra_texts or {})}
-    write_weights(folder, tensors, beside, shard_bytes=shard_bytes)
+    write_weights(folder, tensors, beside, stem=stem, shard_bytes=shard_bytes)
 
 
 def write_weights(
-    folder: Path, tensors: Mapping[str, Tensor], beside: Mapping[str, bytes | Path], *, shard_bytes: int = SHARD_BYTES
+    folder: Path,
+    tensors: Mapping[str, Tensor],
+    beside: Mapping[str, bytes | Path],
+    *,
+    stem: str = STEMS[0],
+    shard_bytes: int = SHARD_BYTES,
 ) -> None:
     """Write a folder of safetensors with an index where they are several, and the files of `beside`; there whole or not at all."""
     if folder.parent.is_dir():
@@ -72,14 +82,15 @@ def write_weights(
         for name, content in beside.items():
             (temporary / name).write_bytes(content if isinstance(content, bytes) else content.read_bytes())
         shards = split(tensors, shard_bytes)
-        files = [SINGLE_FILE] if len(shards) == 1 else [f"model-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
+        numbers = [""] if len(shards) == 1 else [f"-{i:05}-of-{len(shards):05}" for i in range(1, len(shards) + 1)]
+        files = [f"{stem}{number}.safetensors" for number in numbers]
         for file_name, shard in zip(files, shards, strict=True):
             # from_pretrained refuses a file that does not say which framework wrote it
             safetensors.torch.save_file(_apart(tensors, shard), temporary / file_name, metadata={"format": "pt"})
         if len(shards) > 1:
             weight_map = {name: file_name for file_name, shard in zip(files, shards, strict=True) for name in shard}
             total = sum(tensor.nbytes for tensor in tensors.values())
-            (temporary / INDEX_FILE).write_bytes(_json({"metadata": {"total_size": total}, "weight_map": weight_map}))
+            (temporary / f"{stem}.safetensors.index.json").write_bytes(_json({"metadata": {"total_size": total}, "weight_map": weight_map}))
 
 
 def split(tensors: Mapping[str, Tensor], shard_bytes: int) -> list[list[str]]:
@@ -95,12 +106,12 @@ def split(tensors: Mapping[str, Tensor], shard_bytes: int) -> list[list[str]]:
     return shards
 
 
-def _read_shards(folder: Place) -> dict[str, Tensor]:
-    weight_map = _read_weight_map(folder / INDEX_FILE)
+def _read_shards(folder: Place, index_file: str) -> dict[str, Tensor]:
+    weight_map = _read_weight_map(folder / index_file)
     files = {name: _read_file(folder / name) for name in sorted(set(weight_map.values()))}
     for tensor_name, file_name in weight_map.items():
         if tensor_name not in files[file_name]:
-            raise fail("checkpoint", f"{folder / file_name} does not hold {tensor_name}, which {INDEX_FILE} says it does")
+            raise fail("checkpoint", f"{folder / file_name} does not hold {tensor_name}, which {index_file} says it does")
     return {tensor_name: files[file_name][tensor_name] for tensor_name, file_name in weight_map.items()}
 
 

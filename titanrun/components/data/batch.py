@@ -1,15 +1,18 @@
-"""The batch that a language model trains on.
+"""What a model trains on: any batch, the batch of a language model, and what makes batches of rows.
 
 Shapes: N rows, T tokens of a row.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+
+from titanrun.config.problems import fail
 
 IGNORE = -100
 """The label of a position that counts nothing in the loss, as in torch's and Hugging Face's cross entropy."""
@@ -18,6 +21,35 @@ IGNORE = -100
 def token_ids(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """The ids [N, T+1] in rows of either kind that `TokenBatch.from_rows` takes."""
     return rows if rows.ndim == 2 else rows[:, 0]
+
+
+class Batch(Protocol):
+    """What one pass trains on. `loss_mask`: which of its tokens count in the loss, where they have labels."""
+
+    @property
+    def loss_mask(self) -> Tensor: ...
+
+    def through(self, model: nn.Module) -> Tensor:
+        """What the model gives for the batch, one row of numbers a token."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same batch on `device`."""
+
+    def valid_mask(self) -> Tensor:
+        """Which tokens count in the loss, [N, T] bool."""
+
+    def valid_count(self) -> Tensor:
+        """How many tokens count in the loss, one int64 on the batch's device."""
+
+
+class BatchMaker(Protocol):
+    """Makes batches of the rows that a dataset gives."""
+
+    def training(self, rows: NDArray[Any], rows_per_pass: int) -> Sequence[Batch]:
+        """The batches of this rank's rows of one step, each of `rows_per_pass` rows; the last one may have fewer."""
+
+    def held_out(self, rows: NDArray[Any], *, counted: int) -> Batch:
+        """The batch that measures these rows, of which the first `counted` count in the loss."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +79,11 @@ class TokenBatch:
         if rows.ndim == 2:
             return cls(inputs_NT, labels_NT, None, torch.ones_like(labels_NT, dtype=torch.bool))
         return cls(inputs_NT, labels_NT, rows[:, 2, :-1].contiguous(), rows[:, 1, 1:] == 1)
+
+    def through(self, model: nn.Module) -> Tensor:
+        """Logits [N, T, V]."""
+        logits_NTV: Tensor = model(self.tokens, self.positions, **documents_of(self))
+        return logits_NTV
 
     def to(self, device: torch.device | str) -> "TokenBatch":
         """The same batch on `device`."""
@@ -86,3 +123,35 @@ class TokenBatch:
         extra = {name: change(tensor) for name, tensor in self.extra.items()}
         documents = None if self.documents is None else change(self.documents)
         return TokenBatch(change(self.tokens), change(self.labels), positions, change(self.loss_mask), extra, documents)
+
+
+def documents_of(batch: TokenBatch) -> dict[str, Tensor]:
+    """What a model is told of documents, where it is told of any."""
+    return {} if batch.documents is None else {"documents_BT": batch.documents}
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBatches:
+    """Makes batches of rows of token ids, for a model that knows `vocab_size` of them; None: nothing is said about that."""
+
+    vocab_size: int | None = None
+
+    def training(self, rows: NDArray[np.int64], rows_per_pass: int) -> list[TokenBatch]:
+        """Consecutive batches. Raises ProblemsFound for a token id that the model has no embedding for."""
+        if self.vocab_size is not None:
+            check_token_ids(token_ids(rows), self.vocab_size)
+        return TokenBatch.from_rows(rows).split(rows_per_pass)
+
+    def held_out(self, rows: NDArray[np.int64], *, counted: int) -> TokenBatch:
+        """One batch, in which no label of the last rows counts."""
+        batch = TokenBatch.from_rows(rows)
+        batch.loss_mask[counted:] = False
+        return batch
+
+
+def check_token_ids(rows: NDArray[np.int64], vocab_size: int) -> None:
+    """Raises ProblemsFound for a token id that the model has no embedding for."""
+    for id in (int(rows.max()), int(rows.min())):
+        if not 0 <= id < vocab_size:
+            message = f"the data holds token id {id}, outside the model's vocabulary of {vocab_size}"
+            raise fail("data", message, path=("training", "dataset"), help="use the tokenizer that fits the model, or set model.vocab_size")

@@ -1,15 +1,31 @@
 """The dataset slot and its choices."""
 
+import re
 from string import Formatter
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import model_validator
+from pydantic import AfterValidator, model_validator
+from pydantic_core import PydanticCustomError
 
 from titanrun.components.data.chat_layouts import Columns
 from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.conflict import conflict
 from titanrun.config.fields import component, numerics, performance
 from titanrun.config.types import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, Text
+
+C4_REPO, C4_COMMIT = "allenai/c4", "1588ec454efa1a09f29cd18ddd04fe05fc8653a2"
+COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def whole_commit(text: str) -> str:
+    """A commit written out: a branch or a tag may mean other data tomorrow."""
+    if not COMMIT.fullmatch(text):
+        context = {"help": "the dataset's page on the Hub lists its commits; copy one with all its 40 digits"}
+        raise PydanticCustomError("a_commit_of_40_hexadecimal_digits", "is no commit", context)
+    return text
+
+
+Commit: TypeAlias = Annotated[str, AfterValidator(whole_commit)]
 
 
 class DatasetConfig(ComponentConfig):
@@ -27,6 +43,11 @@ class DatasetConfig(ComponentConfig):
     def needs_tokenizer(self) -> bool:
         """Whether it turns text into tokens."""
         return True
+
+    @property
+    def gives(self) -> str:
+        """What its rows hold, tokens or images, which has to be what the model takes."""
+        return "tokens"
 
     @property
     def restarts_positions(self) -> bool:
@@ -110,6 +131,59 @@ def check_format(format: str | None) -> None:
         raise conflict("format must name columns in braces", "format", help="write it as in '{title}: {body}'")
 
 
+class HubConfig(DocumentsConfig):
+    """Documents of a dataset on the Hugging Face Hub, at one commit, tokenised once into an index."""
+
+    repo: Text = numerics(examples=["allenai/c4"])
+    """The dataset on the Hub: OWNER/NAME."""
+    subset: Text | None = numerics(None, examples=["en"])
+    """Which of its subsets, where it has several."""
+    split: Text = numerics("train", examples=["validation"])
+    """Which of its splits."""
+    revision: Commit = numerics(examples=["1588ec454efa1a09f29cd18ddd04fe05fc8653a2"])
+    """The commit, so that the data stay the same."""
+    streaming: bool = performance(False)
+    """Whether records are fetched as they are read, max_documents and no more; false: the whole split is fetched first, into the Hub's own
+    cache."""
+
+
+class HubDatasetConfig(HubConfig):
+    """Documents of a dataset on the Hugging Face Hub, at one commit, tokenised once into an index."""
+
+    name: Literal["hub"] = numerics("hub")
+    builds: ClassVar = "titanrun.components.data.hub:hub_rows"
+
+
+class C4Config(HubConfig):
+    """The English part of C4, as torchtitan reads it: streamed from the Hub, here at the commit that torchtitan pins."""
+
+    repo: Text = numerics(C4_REPO, examples=["allenai/c4"])
+    """The dataset on the Hub: OWNER/NAME."""
+    subset: Text | None = numerics("en", examples=["realnewslike"])
+    """Which of its subsets."""
+    revision: Commit = numerics(C4_COMMIT, examples=["607bd4c8450a42878aa9ddc051a65a055450ef87"])
+    """The commit, so that the data stay the same."""
+    streaming: bool = performance(True)
+    """Whether records are fetched as they are read, max_documents and no more; false: the whole split is fetched first, into the Hub's own
+    cache."""
+
+
+class C4DatasetConfig(C4Config):
+    """The English part of C4 for training; how many of its 365 million documents, max_documents says."""
+
+    name: Literal["c4"] = numerics("c4")
+    builds: ClassVar = "titanrun.components.data.hub:hub_rows"
+
+
+class C4ValidationDatasetConfig(C4Config):
+    """The held-out English part of C4, 365 thousand documents."""
+
+    name: Literal["c4_validation"] = numerics("c4_validation")
+    builds: ClassVar = "titanrun.components.data.hub:hub_rows"
+    split: Text = numerics("validation", examples=["train"])
+    """Which of its splits."""
+
+
 class TextDatasetConfig(DocumentsConfig):
     """Local text: jsonl, parquet, csv, arrow or txt files, tokenised once into an index."""
 
@@ -148,7 +222,7 @@ class ConversationsConfig(DatasetConfig):
 
 
 class ChatDatasetConfig(ConversationsConfig):
-    """Local conversations: jsonl, parquet or csv files, put into words by a chat template and tokenised once into the run directory."""
+    """Local conversations: jsonl, parquet or csv files, put into words by a chat template and tokenised once into an index."""
 
     name: Literal["chat"] = numerics("chat")
     builds: ClassVar = "titanrun.components.data.chat:chat_rows"
@@ -185,6 +259,52 @@ class TinyChatDatasetConfig(ConversationsConfig):
     """Which part; held_out shares no answer with train."""
 
 
+class ImagesConfig(DatasetConfig):
+    """Rows of pictures with captions, each a square cut out of the picture at a place that is drawn each time."""
+
+    extra: ClassVar = "flux"
+    package: ClassVar = "PIL"
+    image_size: PositiveInt = numerics(256, unit="pixels")
+    """Side of the square; smaller pictures are left out, the shorter side of larger ones is made so long."""
+
+    @property
+    def needs_tokenizer(self) -> bool:
+        """Text encoders have tokenizers of their own."""
+        return False
+
+    @property
+    def gives(self) -> str:
+        """Pictures with captions."""
+        return "images"
+
+
+class FolderImagesConfig(ImagesConfig):
+    """Local pictures (jpg, png, webp), each with a text file of the same name beside it that holds its caption."""
+
+    name: Literal["images"] = numerics("images")
+    builds: ClassVar = "titanrun.components.data.images:folder_rows"
+    path: Text = numerics(examples=["data/pictures"])
+    """A folder, which is searched at every depth, or a glob; pictures are taken in sorted order."""
+
+
+class WebDatasetConfig(ImagesConfig):
+    """Local tar files of pictures and texts (webdataset): members with the same name up to the first dot belong together."""
+
+    name: Literal["webdataset"] = numerics("webdataset")
+    builds: ClassVar = "titanrun.components.data.images:webdataset_rows"
+    path: Text = numerics(examples=["data/cc12m/*.tar"])
+    """A file, a folder or a glob; files are read in sorted order. They must not be compressed."""
+
+
+class TinyImagesConfig(ImagesConfig):
+    """The pictures of coloured shapes that ship with titanrun."""
+
+    name: Literal["tiny_images"] = numerics("tiny_images")
+    builds: ClassVar = "titanrun.components.data.images:tiny_rows"
+    split: Literal["train", "held_out"] = numerics("train")
+    """Which part; held_out shares no combination of shape, colour and place with train."""
+
+
 class MixtureSource(Config):
     """One dataset of a mixture."""
 
@@ -208,6 +328,11 @@ class MixtureDatasetConfig(DatasetConfig):
         (), examples=[[{"dataset": {"name": "text", "path": "web/*.jsonl"}, "weight": 0.8}, {"dataset": "tiny", "weight": 0.2}]]
     )
     """The datasets, each with its weight."""
+
+    @property
+    def gives(self) -> str:
+        """Tokens; pictures are not mixed."""
+        return "tokens" if all(source.dataset.gives == "tokens" for source in self.sources) else "a mixture with images"
 
     @property
     def needs_tokenizer(self) -> bool:

@@ -4,11 +4,12 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,34 +109,64 @@ def document_settings(config: DocumentsConfig) -> str:
     return json.dumps(["documents", read, config.restarts_positions])
 
 
+def open_pinned(
+    config: DocumentsConfig,
+    records: Callable[[Path], Iterable[tuple[str, Any]]],
+    *,
+    source: str,
+    pinned: Sequence[str],
+    tokenizer: Tokenizer,
+    cache_folder: Path,
+) -> TokenIndex:
+    """The index of the documents in records that never change: `pinned` says which they are. They are asked for only where they must be
+    read, with a folder for scratch."""
+
+    def write(paths: Sequence[Path], writer: TokenWriter, scratch: Path) -> Written:
+        return write_read(config, tokenizer, writer, lambda reader: reader.of_records(records(scratch)))
+
+    bound = tokenizer.vocab_size * (CODES if config.restarts_positions else 1)
+    contents = Contents(tokenizer.fingerprint, document_settings(config), bound, write)
+    return open_described((), pinned, source=source, contents=contents, cache_folder=cache_folder)
+
+
 def open_contents(files: Sequence[Path], *, source: str, contents: Contents, cache_folder: Path) -> TokenIndex:
     """The index of `files`, built in `cache_folder` unless one made from the same bytes in the same way is there.
 
     `source` is the path that the recipe names. Several processes may do this at once.
     """
-    cache_folder.mkdir(parents=True, exist_ok=True)
     known_file = known_path(cache_folder, source)
     known = read_known(known_file)
     described = tuple(describe(files, known))
-    key = index_key(contents.settings, contents.tokenizer, [file.sha256 for file in described])
+    index = open_described(described, [file.sha256 for file in described], source=source, contents=contents, cache_folder=cache_folder)
+    if tuple(known.values()) != described:
+        write_known(known_file, source, described)
+    return index
+
+
+def open_described(
+    described: Sequence[SourceFile], made_of: Sequence[str], *, source: str, contents: Contents, cache_folder: Path
+) -> TokenIndex:
+    """The index of what `made_of` names by content, of which `described` are files."""
+    cache_folder.mkdir(parents=True, exist_ok=True)
+    key = index_key(contents.settings, contents.tokenizer, made_of)
     record = whole_index(cache_folder, key)
     if record is None:
         with one_writer(cache_folder, key, on_wait=sign_of_life):
             record = whole_index(cache_folder, key) or build(
                 described, source=source, contents=contents, cache_folder=cache_folder, key=key
             )
-    if tuple(known.values()) != described:
-        write_known(known_file, source, described)
     if record.skipped:
         log.warning("'%s': %d records could not be read and are left out", source, record.skipped)
     path = tokens_path(cache_folder, key)
+    # when it was last opened, for who clears the folder
+    record_path(cache_folder, key).touch()
     return TokenIndex(map_tokens(path), record, path)
 
 
 def build(described: Sequence[SourceFile], *, source: str, contents: Contents, cache_folder: Path, key: str) -> IndexRecord:
     """Tokenise the files. Nothing stands under the index's names before it is complete, and its record comes last."""
     path = tokens_path(cache_folder, key)
-    log.info("tokenising %d files of '%s' into %s", len(described), source, path)
+    log.info("tokenising '%s' into %s", source, path)
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     scratch = path.with_name(f".{path.stem}.datasets-{os.getpid()}")
     try:
@@ -152,19 +183,17 @@ def build(described: Sequence[SourceFile], *, source: str, contents: Contents, c
         temporary.unlink(missing_ok=True)
         remove_scratch(scratch)
     record = IndexRecord(
-        FORMAT,
-        source,
-        contents.tokenizer,
-        contents.settings,
-        tuple(described),
-        written.documents,
-        written.left_out,
-        written.skipped,
-        writer.count,
-        path.name,
-        path.stat().st_size,
-        summary.digest,
-        summary.max_token_id,
+        format=FORMAT,
+        source=source,
+        tokenizer=contents.tokenizer,
+        settings=contents.settings,
+        files=tuple(described),
+        **asdict(written),
+        tokens=writer.count,
+        tokens_file=path.name,
+        size=path.stat().st_size,
+        digest=summary.digest,
+        max_token_id=summary.max_token_id,
     )
     write_record(record_path(cache_folder, key), record)
     return record
@@ -172,10 +201,17 @@ def build(described: Sequence[SourceFile], *, source: str, contents: Contents, c
 
 def write_files(config: DocumentsConfig, tokenizer: Tokenizer, files: Sequence[Path], writer: TokenWriter, scratch: Path) -> Written:
     """Write the documents of files."""
+    return write_read(config, tokenizer, writer, lambda reader: reader.documents(files, scratch=scratch))
+
+
+def write_read(
+    config: DocumentsConfig, tokenizer: Tokenizer, writer: TokenWriter, read: Callable[[Any], Iterable[Iterable[str]]]
+) -> Written:
+    """Write the documents that `read` gets from a reader with the dataset's settings."""
     module = import_module(READER)
     bad = module.BadRecords(config)
     reader = module.DocumentReader(config, bad=bad)
-    documents = write_documents(reader.documents(files, scratch=scratch), tokenizer, writer, config=config)
+    documents = write_documents(read(reader), tokenizer, writer, config=config)
     bad.check(reader.read + reader.left_out)
     return Written(documents, reader.left_out, bad.count)
 

@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from titanrun.components.data.config import DataLoaderConfig
 from titanrun.components.data.loader_processes import LoaderProcesses, NumbersAt, stacked
-from titanrun.components.data.rows import Rows
+from titanrun.components.data.rows import DrawnRow, Number, Rows
 from titanrun.config.counted import counted
 from titanrun.config.placed import placed
 from titanrun.config.problems import DataPath, fail
@@ -47,7 +48,7 @@ class RowLoader:
         self.rows, self._place = rows, place
         self.global_batch_size = global_batch_size
         self._row_count = len(rows)
-        self._repeats, self._seed = repeat, seed if shuffle else None
+        self._repeats, self._seed, self._shuffles = repeat, seed, shuffle
         self._share = global_batch_size // dp_size
         self._share_start = dp_rank * self._share
         self._position = 0
@@ -55,8 +56,8 @@ class RowLoader:
         self._processes = loader_processes(rows, self._numbers_at, processes)
         self._loading = processes
 
-    def next_rows(self) -> NDArray[np.int64]:
-        """This rank's rows of the next global batch, [rows, seq_len + 1].
+    def next_rows(self) -> NDArray[Any]:
+        """This rank's rows of the next global batch, one below the other: [rows, seq_len + 1] of tokens.
 
         Raises DataExhausted where the data is read only once and has no full global batch left, and ProblemsFound where the file changed.
         """
@@ -84,7 +85,8 @@ class RowLoader:
 
     def last_numbers(self) -> list[int]:
         """The numbers, in the data, of the rows that `next_rows` gave last; empty before that."""
-        return self._numbers(self._position - self.global_batch_size) if self._position >= self.global_batch_size else []
+        last = self._position - self.global_batch_size
+        return [index for _, index in self._places(last)] if last >= 0 else []
 
     def close(self) -> None:
         """End the processes that read ahead."""
@@ -109,7 +111,7 @@ class RowLoader:
         log.warning("%s; beginning with the new data", message)
         self._position = 0
 
-    def _read(self) -> NDArray[np.int64]:
+    def _read(self) -> NDArray[Any]:
         """This rank's rows at the position."""
         batch, rest = divmod(self._position, self.global_batch_size)
         if self._processes is None or rest:
@@ -120,29 +122,32 @@ class RowLoader:
         """Whether an epoch ends between two positions."""
         return before // self._row_count != after // self._row_count
 
-    def _numbers_at(self, batch: int) -> list[int] | None:
+    def _numbers_at(self, batch: int) -> list[Number] | None:
         """The numbers of this rank's rows in global batch `batch`; None where the data ends before it."""
         position = batch * self.global_batch_size
         return self._numbers(position) if self._repeats or position + self.global_batch_size <= self._row_count else None
 
-    def _numbers(self, position: int) -> list[int]:
-        """The numbers of this rank's rows of the global batch that begins at `position`."""
-        start = position + self._share_start
-        return list(self._indices(start, start + self._share))
+    def _numbers(self, position: int) -> list[Number]:
+        """The numbers of this rank's rows of the global batch that begins at `position`, with keys where something is drawn of rows."""
+        if not getattr(self.rows, "are_drawn", False):
+            return [index for _, index in self._places(position)]
+        return [DrawnRow(index, key_of(self._seed, epoch, index)) for epoch, index in self._places(position)]
 
-    def _indices(self, start: int, end: int) -> Iterator[int]:
-        """Numbers of the rows that stand at `start` to `end` of the stream."""
+    def _places(self, position: int) -> Iterator[tuple[int, int]]:
+        """Epochs and numbers of this rank's rows of the global batch that begins at `position`."""
+        start = position + self._share_start
+        end = start + self._share
         while start < end:
             epoch, offset = divmod(start, self._row_count)
             count = min(end - start, self._row_count - offset)
-            yield from self._epoch_order(epoch)[offset : offset + count].tolist()
+            yield from ((epoch, index) for index in self._epoch_order(epoch)[offset : offset + count].tolist())
             start += count
 
     def _epoch_order(self, epoch: int) -> NDArray[np.integer]:
         """The order of the rows in an epoch. Two are kept: processes read ahead of the one that is trained on."""
         if epoch not in self._orders:
             self._orders = {number: order for number, order in self._orders.items() if abs(number - epoch) == 1}
-            self._orders[epoch] = row_order(self._row_count, seed=self._seed, epoch=epoch)
+            self._orders[epoch] = row_order(self._row_count, seed=self._seed if self._shuffles else None, epoch=epoch)
         return self._orders[epoch]
 
 
@@ -151,6 +156,11 @@ def loader_processes(rows: Rows, numbers_at: NumbersAt, config: DataLoaderConfig
     if config is None or config.num_workers == 0:
         return None
     return LoaderProcesses(rows, numbers_at, count=config.num_workers, ahead=config.prefetch_factor)
+
+
+def key_of(seed: int, epoch: int, index: int) -> int:
+    """What the draws of a row in an epoch begin from: 63 bits, the same on whatever rank."""
+    return int(np.random.SeedSequence([seed, epoch, index]).generate_state(1, np.uint64)[0] >> 1)
 
 
 def row_order(count: int, *, seed: int | None, epoch: int) -> NDArray[np.integer]:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from titanrun.components.data.rows import Number
 from titanrun.config.problems import ProblemsFound, fail
 
 log = logging.getLogger(__name__)
@@ -23,17 +24,17 @@ PREFETCH = 2
 """Batches each process reads ahead where the recipe says nothing, as PyTorch's loader does."""
 MOST_DEATHS = 3
 WAIT_SECONDS = 1.0
-NumbersAt = Callable[[int], Sequence[int] | None]
+NumbersAt = Callable[[int], Sequence[Number] | None]
 """The numbers of the rows of the batch at a place, or None where there is none."""
 
 
 class Readable(Protocol):
     """Rows by number."""
 
-    def __getitem__(self, index: int) -> NDArray[np.int64]: ...
+    def __getitem__(self, index: Any) -> NDArray[Any]: ...
 
 
-def stacked(rows: Readable, numbers: Sequence[int]) -> NDArray[np.int64]:
+def stacked(rows: Readable, numbers: Sequence[Number]) -> NDArray[Any]:
     """Rows by their numbers, one below the other."""
     return np.stack([rows[number] for number in numbers])
 
@@ -67,7 +68,7 @@ class LoaderProcesses:
         self._asked_to = 0
         self._deaths = 0
 
-    def batch(self, place: int) -> NDArray[np.int64]:
+    def batch(self, place: int) -> NDArray[Any]:
         """The rows of the batch at `place`. Raises a data problem where one of them cannot be read, or processes die again and again."""
         if place != self._next or not self._helpers:
             self._begin_at(place)
@@ -79,7 +80,7 @@ class LoaderProcesses:
         self._next = place + 1
         if isinstance(answer, tuple):
             raise ProblemsFound(answer)
-        rows: NDArray[np.int64] = answer
+        rows: NDArray[Any] = answer
         return rows
 
     def close(self) -> None:

@@ -35,6 +35,7 @@ class PackedRows:
         # other rows of the same tokens are other data to a run that goes on
         self.fingerprint = f"{index.summary.fingerprint(row_length)} {shape}"
         self.max_token_id = index.record.max_token_id // CODES
+        self.left_out = self.cut = 0
 
     def __len__(self) -> int:
         return len(self._members)
@@ -81,10 +82,15 @@ def packed_rows(index: TokenIndex, how: Packing) -> PackedRows:
     members = PACKINGS[how.packing](listed, row_length=how.row_length)
     log.info(
         "%s in %s of %d tokens, %.0f%% of them filled",
-        *(counted(len(listed), how.noun if how.too_long != "split" else f"{how.noun} or piece of one"), counted(len(members), "row")),
+        *(counted(len(listed), how.noun if len(listed) == index.record.documents else "piece"), counted(len(members), "row")),
         *(how.row_length, 100 * sum(listed) / max(1, len(members) * how.row_length)),
     )
-    return PackedRows(index, starts, listed, members, row_length=how.row_length, shape=f"{how.packing} {how.too_long}")
+    rows = PackedRows(index, starts, listed, members, row_length=how.row_length, shape=f"{how.packing} {how.too_long}")
+    if how.too_long != "split":
+        lengths_of_all = boundaries(index.tokens)[1]
+        rows.left_out, rows.cut = len(lengths_of_all) - len(listed), int((lengths_of_all > how.row_length).sum())
+        rows.cut -= rows.left_out
+    return rows
 
 
 def pieces(tokens: NDArray[np.integer], how: Packing) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

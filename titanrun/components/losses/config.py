@@ -14,6 +14,8 @@ class LossConfig(ComponentConfig):
     is_slot: ClassVar = True
     default_name: ClassVar = "cross_entropy"
     name: str = numerics()
+    concerns: ClassVar[str] = "tokens"
+    """What it is about, tokens or images, which has to be what the model takes."""
     takes_split_logits: ClassVar = False
     """Whether the loss can do with a part of the vocabulary on each rank, as a DTensor; others get whole logits."""
 
@@ -56,3 +58,11 @@ class MseConfig(LossConfig):
     builds: ClassVar = "titanrun.components.losses.mse:Mse"
     height: PositiveFloat = numerics(1.0)
     """What the label's logit is to be; the larger the vocabulary, the higher."""
+
+
+class FlowMatchingConfig(LossConfig):
+    """Mean squared error of the velocity from pictures to noise (https://arxiv.org/abs/2209.03003), in fp32."""
+
+    name: Literal["flow_matching"] = numerics("flow_matching")
+    builds: ClassVar = "titanrun.components.losses.flow_matching:FlowMatching"
+    concerns: ClassVar = "images"

@@ -16,8 +16,7 @@ from titanrun.config.types import NonNegativeFloat, PositiveFloat, PositiveInt
 Beta = Annotated[float, Interval(ge=0, lt=1)]
 Kernel = Literal["fused", "foreach", "for-loop"]
 BFLOAT16_BYTES = 2
-# of a state in 8 bits: the code, and its share of the fp32 scale of a block of 256
-EIGHT_BIT_BYTES = 1 + 4 / 256
+SCALE_BYTES = 4
 
 
 class OptimizerConfig(ComponentConfig):
@@ -106,6 +105,37 @@ class AdamWConfig(GroupedConfig):
     def state_bytes(self, storage_bytes: int, *, in_layer: bool) -> float:
         """Two means."""
         return 2 * (storage_bytes if self.state_dtype == "weights" else BFLOAT16_BYTES)
+
+
+class FewBitsConfig(GroupedConfig):
+    """AdamW with running means of 8 bits: each number is a code, and neighbours in a row share a scale in fp32."""
+
+    beta1: Beta = numerics(0.9)
+    """Decay of the running mean of gradients."""
+    beta2: Beta = numerics(0.95)
+    """Decay of the running mean of squared gradients."""
+    eps: PositiveFloat = numerics(1e-8)
+    """Added to the root of the second moment."""
+    block_size: Literal[64, 128, 256, 512, 1024, 2048] = numerics(256)
+    """Most numbers that share a scale. A row has 8 blocks or more; weights whose rows 64 does not divide have states in fp32."""
+
+    def state_bytes(self, storage_bytes: int, *, in_layer: bool) -> float:
+        """Two codes and their shares of two scales, where rows are long enough for whole blocks."""
+        return 2 * (1 + SCALE_BYTES / self.block_size)
+
+
+class AdamW8bitConfig(FewBitsConfig):
+    """AdamW with running means in 8 bits, by a map that is finer near zero (https://arxiv.org/abs/2110.02861; torchao's formats)."""
+
+    name: Literal["adamw_8bit"] = numerics("adamw_8bit")
+    builds: ClassVar = "titanrun.components.optimizers.few_bits:build_8bit"
+
+
+class AdamWFp8Config(FewBitsConfig):
+    """AdamW with running means in float8 (e4m3, torchao's format): coarser than adamw_8bit, without a table to look values up in."""
+
+    name: Literal["adamw_fp8"] = numerics("adamw_fp8")
+    builds: ClassVar = "titanrun.components.optimizers.few_bits:build_fp8"
 
 
 class SgdConfig(GroupedConfig):

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from titanrun.components.data.batch import TokenBatch
+from titanrun.components.data.batch import Batch, BatchMaker, TokenBatches
 from titanrun.components.data.loader import loader_processes
 from titanrun.components.data.loader_processes import stacked
 from titanrun.components.data.rows import Rows
@@ -34,10 +34,19 @@ class Validator:
     recipe, for problems with it.
     """
 
-    def __init__(self, config: ValidationConfig, *, rows: Rows, dp_rank: int = 0, dp_size: int = 1, place: DataPath = ()) -> None:
+    def __init__(
+        self,
+        config: ValidationConfig,
+        *,
+        rows: Rows,
+        batches: BatchMaker | None = None,
+        dp_rank: int = 0,
+        dp_size: int = 1,
+        place: DataPath = (),
+    ) -> None:
         assert config.local_batch_size != "auto"
-        self.rows = rows
-        self._place = place
+        self.rows, self._place = rows, place
+        self.batches = TokenBatches() if batches is None else batches
         self.rows_per_batch = config.local_batch_size
         self.every_steps = config.freq
         available = len(rows) if config.steps is None else config.steps * config.local_batch_size
@@ -51,7 +60,7 @@ class Validator:
         """Whether the model is validated after `step`: the first, every freq-th and the last."""
         return step == 1 or step % self.every_steps == 0 or is_last
 
-    def measure(self, evaluate: Callable[[TokenBatch], Evaluation], *, stop: Callable[[], bool] = lambda: False) -> float | None:
+    def measure(self, evaluate: Callable[[Any], Evaluation], *, stop: Callable[[], bool] = lambda: False) -> float | None:
         """Mean loss of a valid token. `evaluate` finds the model in evaluation mode; None when `stop` broke it off."""
         sums, counts = [], []
         for number in range(math.ceil(self._share / self.rows_per_batch)):
@@ -71,16 +80,14 @@ class Validator:
         if self._processes is not None:
             self._processes.close()
 
-    def _batch(self, number: int) -> TokenBatch:
-        """A batch of this rank's share; the last row of all fills it up, with no label that counts."""
+    def _batch(self, number: int) -> Batch:
+        """A batch of this rank's share; the last row of all fills it up, and counts nothing."""
         with placed(self._place):
             self.rows.check()
             rows = stacked(self.rows, self._numbers(number)) if self._processes is None else self._processes.batch(number)
             self.rows.check()
-        batch = TokenBatch.from_rows(rows)
         end = min(self._share_start + self._share, self.row_count)
-        batch.loss_mask[max(0, end - self._share_start - number * self.rows_per_batch) :] = False
-        return batch
+        return self.batches.held_out(rows, counted=max(0, end - self._share_start - number * self.rows_per_batch))
 
     def _numbers_at(self, number: int) -> list[int] | None:
         """The numbers of the rows of a batch; None behind the last one."""

@@ -47,6 +47,8 @@ class ModelConfig(ComponentConfig):
     """What the rest of titanrun can do and this family cannot; a rule refuses recipes that ask for it."""
     instead: ClassVar[dict[Feature, str]] = {}
     """For what a family lacks: why, and what to use instead."""
+    takes: ClassVar[str] = "tokens"
+    """What it trains on, tokens or images: what its dataset has to give, and its loss to be about."""
 
     name: str = bookkeeping()
     flavor: Text | None = bookkeeping(None, examples=["8B"])
@@ -117,6 +119,18 @@ class ModelConfig(ComponentConfig):
     def kept_widths(self) -> tuple[int, int]:
         """Elements that a layer keeps of each token for its backward pass: those as wide as the stream, and those that
         tensor-parallel ranks split. Of layers that differ, those of the one that keeps most."""
+        raise NotImplementedError
+
+    def output_width(self) -> int:
+        """Numbers that the model gives for a token: logits of its vocabulary."""
+        return decided(self.vocab_size)
+
+    def row_length(self, image_size: int) -> int:
+        """Tokens of a caption and of a square picture of so many pixels a side, for a family that takes images."""
+        raise NotImplementedError
+
+    def pixels_of_token(self) -> int:
+        """Pixels of a side that become one token, for a family that takes images."""
         raise NotImplementedError
 
     def heads(self) -> dict[str, int]:

@@ -39,3 +39,10 @@ def space_for(weight: Tensor, generator: Generator | None) -> Tensor:
     if isinstance(generator, WeightGenerator):
         generator.restart_for(weight)
     return torch.empty(weight.shape, dtype=torch.float32, device=weight.device if generator is None else generator.device)
+
+
+@torch.no_grad()
+def xavier_uniform_(weight: Tensor, *, generator: Generator | None = None) -> None:
+    """Fill a matrix [out, in] with uniform draws of variance 2 / (in + out) (https://proceedings.mlr.press/v9/glorot10a.html)."""
+    bound = math.sqrt(6 / sum(weight.shape))
+    fill(weight, space_for(weight, generator).uniform_(-bound, bound, generator=generator))

@@ -11,6 +11,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from titanrun.config.problems import fail
 from titanrun.distributed.meta_device import WithoutDraws
 from titanrun.models.transformers.config import PATH, TransformersConfig, mapping_in
+from titanrun.models.transformers.remote_code import advice_on_code, remote_class
 
 IMPLEMENTATION = ("model", "attn_implementation")
 # of config.json: how the weights beside it are stored, which is the recipe's to say here
@@ -32,15 +33,15 @@ def huggingface_configuration(config: TransformersConfig) -> Any:
     transformers = library()
     written = {key: value for key, value in mapping_in(config.config_json).items() if key not in STORAGE}
     kind = written.pop("model_type", None)
+    own = remote_class(config, written, "AutoConfig")
     strict = import_module("huggingface_hub.errors").StrictDataclassError
     try:
-        made = transformers.AutoConfig.for_model(kind, **written)
+        made = transformers.AutoConfig.for_model(kind, **written) if own is None else own(**written)
     except (ValueError, KeyError, TypeError, AttributeError, strict) as error:
-        if kind in transformers.CONFIG_MAPPING:
+        if own is not None or kind in transformers.CONFIG_MAPPING:
             raise fail("file", f"config.json: {first_line(error)}", path=PATH) from error
         message = f"transformers {transformers.__version__} has no architecture '{kind}'"
-        help = "code that comes with the weights is not run: install a version of transformers that has the class"
-        raise fail("file", message, path=PATH, help=help) from error
+        raise fail("file", message, path=PATH, help=advice_on_code(written)) from error
     made.vocab_size = config.vocab_size
     if hasattr(made, "max_position_embeddings"):
         made.max_position_embeddings = config.max_seq_len
@@ -48,8 +49,11 @@ def huggingface_configuration(config: TransformersConfig) -> Any:
     return made
 
 
-def causal_class(configuration: Any) -> Any:
+def causal_class(config: TransformersConfig, configuration: Any) -> Any:
     """The class that models tokens with this config object. Raises ProblemsFound where there is none."""
+    own = remote_class(config, mapping_in(config.config_json), "AutoModelForCausalLM")
+    if own is not None:
+        return own
     classes = library().models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
     try:
         return classes[type(configuration)]
@@ -64,7 +68,7 @@ def skeleton(config: TransformersConfig) -> Any:
     Raises ProblemsFound where transformers refuses the config, and for a class that sees tokens to come.
     """
     configuration = huggingface_configuration(config)
-    found = causal_class(configuration)
+    found = causal_class(config, configuration)
     hook = register_module_parameter_registration_hook(without_memory)
     try:
         with torch.device("cpu"), WithoutDraws():

@@ -12,8 +12,10 @@ CONVERTERS = {
     "quantize.grouped_mm.mx": "mxfp8_grouped_mm",
 }
 OLD_CONVERTERS = {"float8": "quantize.linear.float8", "mx": "quantize.linear.mx"}
+BF16_STATES = "fused_opt_states_bf16"
 DECAYING = Needs("lr_scheduler.decay_ratio", lambda value: value != 0, 0.5, "with a decay: lr_scheduler.decay_ratio is not 0")
 AUTO_FILTER = "auto_filter_small_kn"
+FLAVORS = {"flux-debug": "debugmodel", "flux-dev": "dev", "flux-schnell": "schnell"}
 NEW_MODULES = {"lm_head": "output"}
 OWN_MODULES = ("torchtitan.models.", "torchtitan.experiments.")
 REPLICATED = "llama3, without the replica groups of torchft"
@@ -72,9 +74,19 @@ def optimizer_name(key: Key, value: Any, _: Values) -> Converted:
     return to(key, looked_up(value, OPTIMIZERS))
 
 
+def kernel(key: Key, value: Any, _: Values) -> Converted:
+    """fused_opt_states_bf16 becomes fused with optimizer.state_dtype bfloat16."""
+    return Converted({"optimizer.state_dtype": "bfloat16"}) if value == BF16_STATES else to(key, value)
+
+
 def lower_case(key: Key, value: Any, _: Values) -> Converted:
     """Written in lower case; torchtitan ignored the case."""
     return to(key, value.lower() if isinstance(value, str) else value)
+
+
+def flavor(key: Key, value: Any, _: Values) -> Converted:
+    """flux-debug, flux-dev and flux-schnell without the family in front."""
+    return to(key, FLAVORS.get(str(value), value))
 
 
 def family(key: Key, value: Any, _: Values) -> Converted:

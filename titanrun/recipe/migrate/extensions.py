@@ -3,12 +3,16 @@
 from typing import Any
 
 from titanrun.recipe.migrate import conversions as to
-from titanrun.recipe.migrate.keys import Key, moved, on, refused, same, torchft, unread
+from titanrun.recipe.migrate.keys import Key, moved, refused, torchft, unread
 
 FLUX = "flux"
 PASSES = "passes of torchtitan's compiler experiments; titanrun shards with FSDP2 and compiles with compile.enable"
 PLACEMENT = "a switch of the autoparallel experiment; in titanrun the parallelism section decides the placement"
 PICTURES = "a vision-language model is none of titanrun's families"
+PICTURES_LATER = "a run draws no pictures; titanrun generate draws them from its checkpoints"
+STAND_INS = "name the encoders tiny instead"
+LOCAL = "the folder of a model is meant, not a name on the Hugging Face Hub"
+AUTOENCODER = "torchtitan/experiments/flux/assets/autoencoder/ae.safetensors"
 SAMPLER = "torchtitan's sampling script reads it; a training run does not"
 
 EXTENSIONS: tuple[Key, ...] = (
@@ -18,20 +22,20 @@ EXTENSIONS: tuple[Key, ...] = (
     torchft("fault_tolerance.fragment_update_alpha", 0.0, extension="llama3_ft"),
     torchft("fault_tolerance.module_fqns_per_model_fragment", [], extension="llama3_ft"),
     torchft("fault_tolerance.num_fragments", 1, extension="llama3_ft"),
-    same("training.classifier_free_guidance_prob", 0.0, extension=FLUX),
-    same("training.img_size", 256, extension=FLUX),
-    same("training.test_mode", False, extension=FLUX),
-    same("encoder.t5_encoder", "google/t5-v1_1-small", extension=FLUX),
-    same("encoder.clip_encoder", "openai/clip-vit-large-patch14", extension=FLUX),
-    same("encoder.autoencoder_path", "torchtitan/experiments/flux/assets/autoencoder/ae.safetensors", extension=FLUX),
-    same("encoder.max_t5_encoding_len", 256, extension=FLUX),
-    same("validation.enable_classifier_free_guidance", False, needs=(on("validation.enable"),), extension=FLUX),
-    same("validation.classifier_free_guidance_scale", 5.0, needs=(on("validation.enable"),), extension=FLUX),
-    same("validation.denoising_steps", 50, needs=(on("validation.enable"),), extension=FLUX),
-    same("validation.eval_freq", 100, needs=(on("validation.enable"),), extension=FLUX),
-    same("validation.save_img_count", 1, needs=(on("validation.enable"),), extension=FLUX),
-    same("validation.save_img_folder", "img", needs=(on("validation.enable"),), extension=FLUX),
-    same("validation.all_timesteps", False, needs=(on("validation.enable"),), extension=FLUX),
+    moved("training.classifier_free_guidance_prob", 0.0, "model.classifier_free_guidance_prob", extension=FLUX),
+    moved("training.img_size", 256, "training.dataset.image_size", extension=FLUX),
+    refused("training.test_mode", False, STAND_INS, extension=FLUX),
+    moved("encoder.t5_encoder", "google/t5-v1_1-small", "model.encoder.t5_encoder", how=LOCAL, extension=FLUX),
+    moved("encoder.clip_encoder", "openai/clip-vit-large-patch14", "model.encoder.clip_encoder", how=LOCAL, extension=FLUX),
+    moved("encoder.autoencoder_path", AUTOENCODER, "model.encoder.autoencoder_path", extension=FLUX),
+    moved("encoder.max_t5_encoding_len", 256, "model.encoder.max_t5_encoding_len", extension=FLUX),
+    unread("validation.enable_classifier_free_guidance", False, PICTURES_LATER, extension=FLUX),
+    unread("validation.classifier_free_guidance_scale", 5.0, PICTURES_LATER, extension=FLUX),
+    unread("validation.denoising_steps", 50, PICTURES_LATER, extension=FLUX),
+    unread("validation.eval_freq", 100, PICTURES_LATER, extension=FLUX),
+    unread("validation.save_img_count", 1, PICTURES_LATER, extension=FLUX),
+    unread("validation.save_img_folder", "img", PICTURES_LATER, extension=FLUX),
+    moved("validation.all_timesteps", False, "model.all_timesteps", extension=FLUX),
     unread("inference.save_img_folder", "inference_results", SAMPLER, extension=FLUX),
     unread("inference.prompts_path", "./torchtitan/experiments/flux/inference/prompts.txt", SAMPLER, extension=FLUX),
     unread("inference.local_batch_size", 2, SAMPLER, extension=FLUX),
@@ -75,6 +79,6 @@ EXPERIMENTS: dict[str, str] = {
     "autoparallel": "mapped to the family itself: the parallelism section says the placement that a solver finds there",
     "llama3_ft (torchft)": "mapped to llama3; `fault_tolerance` is refused",
     "transformers_modeling_backend": "mapped to `model: {name: transformers, path: ...}`, available when that component is built",
-    "flux": "mapped to the family flux, available when it is built; what only its sampling script reads is left out",
+    "flux": "mapped to the family flux; what draws pictures while a run trains, and its sampling script, is left out",
     "vlm": "refused: a vision-language model is none of titanrun's families",
 }

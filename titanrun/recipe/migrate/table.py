@@ -53,7 +53,7 @@ METRICS = (
 )
 MODEL = (
     same("model.name", "llama3", convert=to.family),
-    same("model.flavor", "debugmodel"),
+    same("model.flavor", "debugmodel", convert=to.flavor),
     same("model.hf_assets_path", "./tests/assets/tokenizer", convert=to.assets),
     moved("model.tokenizer_path", None, "model.hf_assets_path", convert=to.tokenizer_path),
     moved("model.converters", [], "converters", convert=to.converters),
@@ -66,7 +66,7 @@ OPTIMIZER = (
     same("optimizer.beta2", 0.95),
     same("optimizer.eps", 1e-8),
     same("optimizer.weight_decay", 0.1),
-    same("optimizer.implementation", "fused"),
+    same("optimizer.implementation", "fused", convert=to.kernel),
     same("optimizer.early_step_in_backward", False),
 )
 SCHEDULE = (

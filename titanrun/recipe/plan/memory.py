@@ -99,8 +99,7 @@ def activations(layout: Layout, rank: int, parts: list[Part]) -> Item:
 
 def logits(layout: Layout) -> Item:
     """Logits in the compute type, and twice in fp32: for the loss, and their gradient."""
-    width = layout.run.model.vocab_size
-    assert isinstance(width, int)
+    width = layout.run.model.output_width()
     if not layout.run.parallelism.disable_loss_parallel:
         width //= layout.degrees.tensor
     # of a loss in chunks those of one chunk

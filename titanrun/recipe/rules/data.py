@@ -80,8 +80,9 @@ def extras_installed(run: Recipe) -> Iterator[Finding]:
     """Some components need a package that titanrun does not install by itself."""
     for path, config in nested(run):
         extra = getattr(config, "extra", None)
-        if extra is not None and not is_installed(extra):
-            message = f"{path_text(path)} needs the package '{extra}', which is not installed"
+        package = getattr(config, "package", None) or extra
+        if package is not None and not is_installed(package):
+            message = f"{path_text(path)} needs the package '{package}', which is not installed"
             yield Finding(message, (path,), help=f'pip install "titanrun[{extra}]"', code="usage")
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from titanrun.components.data.columns import check_columns, columns_of, wanted_columns
-from titanrun.components.data.config import DocumentsConfig, MixtureDatasetConfig, TextDatasetConfig
+from titanrun.components.data.config import DocumentsConfig, HubConfig, MixtureDatasetConfig, TextDatasetConfig
 from titanrun.components.data.source_files import find_files
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.recipe import Recipe
@@ -48,3 +48,13 @@ def mixture_deals_rows(run: Recipe) -> Iterator[Finding]:
                 path = (*place, "sources", number, "dataset", name)
                 message = f"{name} has no effect in a source: the mixture deals the rows"
                 yield Finding(message, (path,), help=f"set {name} of the mixture", code="no-effect", severity="warning", if_written=True)
+
+
+@rule("stream-needs-an-end")
+def stream_needs_an_end(run: Recipe) -> Iterator[Finding]:
+    """What is streamed is tokenised before the first step, so that a run can go on anywhere in it: max_documents says how much."""
+    for place, dataset in sources(run):
+        if isinstance(dataset, HubConfig) and dataset.streaming and dataset.max_documents is None:
+            message = f"dataset '{dataset.name}' is streamed, and nothing says how many documents are read before training begins"
+            help = "set max_documents, or streaming: false to fetch the whole split first"
+            yield Finding(message, ((*place, "max_documents"), (*place, "streaming"), place), help=help)

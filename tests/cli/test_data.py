@@ -1,0 +1,143 @@
+"""What `titanrun data` finds out, and how it is shown."""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from titanrun.cli import data as command
+from titanrun.cli.data_views import bars, bins, painted, sample_lines, svg_text
+from titanrun.config.problems import ProblemsFound
+from titanrun.recipe.resolve import resolve
+from titanrun.worker.data import ACTIONS
+
+RECIPE = """
+version: 1
+model: {name: llama3, flavor: debugmodel, attention: {mask: block_causal}}
+tokenizer: tiny
+training:
+  dataset: {name: text, path: train.jsonl, packing: best_fit, too_long: drop}
+  seq_len: 32
+validation: {enable: true, dataset: {name: text, path: held.jsonl, packing: best_fit, shuffle: false}}
+"""
+TEXTS = [f"story {number} {'and so on ' * (number % 5)}" for number in range(20)]
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Asks the worker about a recipe, or a folder, in this process."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "train.jsonl", [*TEXTS, TEXTS[0], "long " * 60])
+    write(tmp_path / "held.jsonl", ["new", TEXTS[3]])
+    (tmp_path / "r.yaml").write_text(RECIPE)
+
+    def ask(action: str, *overrides: str, **request: Any) -> Any:
+        text = resolve("r.yaml", overrides, environment={}).text
+        return ACTIONS[action]({"resolved": text, "count": 2, "row": None, "section": None, **request})
+
+    return ask
+
+
+def write(file: Path, texts: list[str]) -> None:
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    os.utime(file, (time.time() - 100, time.time() - 100))
+
+
+def test_build_fills_the_folder_that_runs_share(asked: Callable[..., Any]) -> None:
+    training, validation = asked("build")
+    assert training["rows"] > validation["rows"] == 1 and training["folder"] == "runs/.data"
+    assert len(list(Path("runs/.data").glob("*.npy"))) == 2
+    asked("build", "training.data_cache=elsewhere")
+    assert len(list(Path("elsewhere").glob("*.npy"))) == 2
+
+
+def test_show_tells_what_counts_what_is_left_out_and_what_is_there_twice(asked: Callable[..., Any]) -> None:
+    training, validation = asked("show")
+    assert (training["documents"], training["left_out"], training["cut"]) == (21, 1, 0)
+    assert training["duplicates"] == 1 and training["in_training"] is None
+    assert validation["documents"] == 2 and validation["in_training"] == 1
+    assert 0 < validation["counted"] < validation["filled"] < 1 == validation["rows"]
+    (sample,) = validation["samples"]
+    kinds = [kind for kind, _ in sample["pieces"]]
+    assert kinds == ["context", "counted", "end"] * 2 + ["filled"]
+    text = "".join(sample_lines([validation], colour=False))
+    assert f"⟦<begin of text>⟧{TEXTS[3]}<end of text>\n" in text and "1 in the training data as well" in text
+    assert painted("yes", "counted", colour=True) != painted("yes", "context", colour=True) != "yes"
+    assert asked("show", row=0, section="validation")[1]["samples"][0]["row"] == 0
+
+
+def test_windows_are_looked_at_as_documents_too(asked: Callable[..., Any]) -> None:
+    training, _ = asked("stats", "training.dataset.packing=windows", "training.dataset.too_long!", "model.attention.documents=eos",
+                        "validation.dataset.packing=windows", "validation.seq_len=8")  # fmt: skip
+    assert training["filled"] == training["counted"] == 1.0
+    # the last document may be cut off with the last row
+    assert training["documents"] in (21, 22) and training["duplicates"] == 1
+
+
+def test_lengths_become_bars_and_a_picture(asked: Callable[..., Any]) -> None:
+    found = asked("stats")
+    assert sum(count for _, _, count in bins(found[0]["lengths"])) == 21
+    assert bins([3, 4, 40]) == [(0, 4, 2), *((first, first + 4, 0) for first in range(5, 40, 5)), (40, 44, 1)]
+    assert [line.split()[-1] for line in bars([1, 1, 2])] == ["2", "1"] and not list(bars([]))
+    assert svg_text(found).count("<polyline") == 2
+
+
+def test_damage_and_changes_are_found_and_cleared(asked: Callable[..., Any]) -> None:
+    asked("build")
+    folder = "runs/.data"
+    assert [entry["damage"] or entry["changed"] for entry in ACTIONS["verify"]({"folder": folder})] == [[], []]
+    tokens = sorted(Path(folder).glob("*.npy"))[0]
+    data = bytearray(tokens.read_bytes())
+    data[-1] ^= 1
+    tokens.write_bytes(data)
+    found = {entry["name"]: entry for entry in ACTIONS["verify"]({"folder": folder})}
+    assert "other ones" in found[tokens.stem]["damage"] and sum(entry["damage"] is not None for entry in found.values()) == 1
+    write(Path("held.jsonl"), ["newer"])
+    assert ["held.jsonl"] in [entry["changed"] for entry in ACTIONS["verify"]({"folder": folder})]
+    plain: dict[str, Any] = {"folder": folder, "all": False, "days": None, "yes": False}
+    named = {entry["name"] for entry in ACTIONS["prune"](plain)}
+    assert tokens.stem in named and len(list(Path(folder).glob("*.npy"))) == 2
+    ACTIONS["prune"](plain | {"yes": True})
+    assert not named & {entry["name"] for entry in ACTIONS["verify"]({"folder": folder})}
+    assert ACTIONS["prune"](plain | {"days": 1.0, "yes": True}) == []
+    ACTIONS["prune"](plain | {"all": True, "yes": True})
+    assert not list(Path(folder).glob("*.npy"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["shwo"], "did you mean 'show'"),
+        (["verify", "nowhere"], "data_cache"),
+        (["build", "r.yaml", "dump_folder=runs/x"], "add training.data_cache=runs/.data"),
+        (["stats", "r.yaml", "-o", "a.png"], "ends in .svg"),
+        (["show", "r.yaml", "-n", "-1"], "give 0 or more"),
+    ],
+)
+def test_mistakes_in_the_command_line_are_told(arguments: list[str], told: str, asked: Callable[..., Any]) -> None:
+    with pytest.raises(ProblemsFound) as caught:
+        command.run(arguments)
+    assert told in str(caught.value.problems[0].help)
+
+
+@pytest.mark.slow
+def test_the_commands_answer_through_the_installed_script(asked: Callable[..., Any], titanrun: Callable[..., Any]) -> None:
+    def said(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        done: subprocess.CompletedProcess[str] = titanrun("data", *words)
+        assert done.returncode == code, done.stderr
+        return done
+
+    assert "tokenised in runs/.data" in said("build", "r.yaml").stdout
+    assert "--- training row " in said("show", "r.yaml", "-n", "1").stdout
+    assert "there is no row 99" in said("show", "r.yaml", "--row", "99", code=2).stderr
+    assert "█" in said("stats", "r.yaml").stdout
+    assert said("stats", "r.yaml", "-o", "a.svg").stdout == "a.svg\n" and Path("a.svg").is_file()
+    Path("train.jsonl").write_text('{"text": "torn\n')
+    assert "train.jsonl' line 1" in said("build", "r.yaml", code=3).stderr
+    assert "'train.jsonl' is gone or has changed" in said("verify").stdout
+    assert "1 removed" in said("prune", "--yes").stderr

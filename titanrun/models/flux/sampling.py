@@ -1,0 +1,69 @@
+"""Pictures from noise: Euler steps along the velocity that a flux model gives.
+
+Shapes: B pictures, I tokens of a picture, C numbers of a token.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor, nn
+
+from titanrun.models.flux.config import FluxConfig
+from titanrun.models.flux.encoders import PACKED, PIXELS, picture_coder, text_encoders, unpacked
+from titanrun.models.flux.model import time_features
+from titanrun.models.shared.config import decided
+
+# tokens of a picture, and how far its times are shifted towards noise; between them along a line
+FEW, MANY = (256, 0.5), (4096, 1.15)
+
+
+@dataclass(frozen=True, slots=True)
+class PictureSampling:
+    """How pictures are drawn. `size`: pixels of a side; `guidance`: how far each step goes beyond the one without a caption; None: it is
+    taken with the caption alone."""
+
+    steps: int
+    size: int
+    seed: int
+    guidance: float | None = None
+
+
+@torch.no_grad()
+def pictures(model: nn.Module, config: FluxConfig, prompts: Sequence[str], how: PictureSampling, *, device: torch.device) -> Tensor:
+    """Pictures [B, 3, size, size] of uint8. The i-th is drawn from noise of seed + i, whatever the others are."""
+    dtype = next(model.parameters()).dtype
+    t5, clip = text_encoders(config, device=device, dtype=dtype)
+    coder = picture_coder(config, device=device, dtype=dtype)
+    side = how.size // (PIXELS * PACKED)
+    shape = (side * side, decided(config.in_channels))
+    noise = [torch.randn(*shape, generator=Generator().manual_seed(how.seed + index)) for index in range(len(prompts))]
+    conditions = [(t5(texts).to(dtype), clip(texts).to(dtype)) for texts in ([*prompts], [""] * len(prompts))]
+
+    def velocity(latents_BIC: Tensor, time: float) -> Tensor:
+        times_BF = time_features(torch.full((len(prompts),), time)).to(device, dtype)
+        given = conditions if how.guidance is not None else conditions[:1]
+        found = [model(latents_BIC.to(dtype), times_BF, text, pooled, (side, side)).float() for text, pooled in given]
+        return found[0] if how.guidance is None else guided(*found, scale=how.guidance)
+
+    latents_BIC = torch.stack(noise).to(device)
+    times = schedule(how.steps, tokens=side * side)
+    for time, following in itertools.pairwise(times):
+        latents_BIC = latents_BIC + (following - time) * velocity(latents_BIC, time)
+    decoded = coder.decode(unpacked(latents_BIC, (side, side)).to(dtype))
+    return ((decoded.float().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
+
+
+def guided(with_caption: Tensor, without: Tensor, *, scale: float) -> Tensor:
+    """The velocity without a caption, and `scale` times the way to the one with it (https://arxiv.org/abs/2207.12598)."""
+    return without + scale * (with_caption - without)
+
+
+def schedule(steps: int, *, tokens: int) -> list[float]:
+    """Times from 1, which is noise, to 0; the more tokens a picture has, the longer its times stay near noise."""
+    slope = (MANY[1] - FEW[1]) / (MANY[0] - FEW[0])
+    shift = math.exp(FEW[1] + slope * (tokens - FEW[0]))
+    even = [1 - step / steps for step in range(steps + 1)]
+    return [shift * time / (1 + (shift - 1) * time) for time in even]

@@ -1,0 +1,74 @@
+"""Rules about models of pictures: data, loss and rows that fit them, and encoders that are there."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from titanrun.components.data.config import ImagesConfig
+from titanrun.config.problems import DataPath
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.rules.book import Finding, rule
+from titanrun.recipe.rules.data import datasets
+
+ENCODERS = ("t5_encoder", "clip_encoder", "autoencoder_path")
+OF_CONTENT = {"images": ("images, webdataset or tiny_images", "flow_matching"), "tokens": ("text or tokens", "cross_entropy")}
+
+
+@rule("data-and-loss-fit-model")
+def data_and_loss_fit_model(run: Recipe) -> Iterator[Finding]:
+    """A model trains either on tokens or on pictures: its datasets must give them, and its loss be about them. Take a dataset and a loss
+    of the model's kind."""
+    takes = run.model.takes
+    fitting_data, fitting_loss = OF_CONTENT.get(takes, (f"one of {takes}", f"one about {takes}"))
+    for section, dataset in datasets(run):
+        if dataset.gives != takes:
+            message = f"{run.model.name} trains on {takes}, and dataset '{dataset.name}' gives {dataset.gives}"
+            yield Finding(message, ((section, "dataset"), ("model", "name")), help=f"take the dataset {fitting_data}")
+    if run.loss.concerns != takes:
+        message = f"{run.model.name} trains on {takes}, and loss '{run.loss.name}' is about {run.loss.concerns}"
+        yield Finding(message, (("loss",), ("model", "name")), help=f"set loss: {fitting_loss}")
+
+
+@rule("images-need-no-tokenizer")
+def images_need_no_tokenizer(run: Recipe) -> Iterator[Finding]:
+    """The captions of pictures are read by the tokenizers of the text encoders, so that a tokenizer in the recipe has no effect."""
+    if run.model.takes == "images" == run.training.dataset.gives and run.tokenizer is not None:
+        message = f"{run.model.name} has the tokenizers of its text encoders, and none of its own"
+        yield Finding(message, (("tokenizer",), ("model", "name")), help="remove it", code="no-effect")
+
+
+@rule("rows-hold-images")
+def rows_hold_images(run: Recipe) -> Iterator[Finding]:
+    """A row of a model of pictures is a picture and its caption: training.seq_len and validation.seq_len are the tokens of both, and
+    pictures must be cut evenly into tokens. Set them to what the message says."""
+    if run.model.takes != "images":
+        return
+    for section, dataset in datasets(run):
+        if not isinstance(dataset, ImagesConfig):
+            continue
+        size, pixels = dataset.image_size, run.model.pixels_of_token()
+        place: DataPath = (section, "dataset", "image_size")
+        if size % pixels:
+            message = f"pictures of {size} pixels cannot be cut into tokens of {pixels}"
+            yield Finding(message, (place, (section, "dataset")), help=f"use a multiple of {pixels}")
+            continue
+        wanted, written = run.model.row_length(size), int(getattr(run, section).seq_len)
+        if wanted != written:
+            text = wanted - (size // pixels) ** 2
+            message = f"a picture of {size} pixels and {text} tokens of text are {wanted} tokens, and {section}.seq_len is {written}"
+            yield Finding(message, ((section, "seq_len"), place), help=f"set {section}.seq_len: {wanted}")
+
+
+@rule("encoders-exist", level="environment")
+def encoders_exist(run: Recipe) -> Iterator[Finding]:
+    """The encoders of a model of pictures must be there before the run starts: folders with a config.json, and a file for the
+    autoencoder. `tiny` stands for one that needs no files."""
+    encoder = getattr(run.model, "encoder", None)
+    if run.model.takes != "images" or encoder is None:
+        return
+    for name in ENCODERS:
+        written = str(getattr(encoder, name))
+        path = Path(written)
+        is_there = path.is_file() if name == "autoencoder_path" else (path / "config.json").is_file()
+        if written != "tiny" and not is_there:
+            what = f"there is no file '{written}'" if name == "autoencoder_path" else f"there is no encoder in '{written}'"
+            yield Finding(what, (("model", "encoder", name),), help=f"paths are relative to {Path.cwd()}; tiny needs none", code="file")
