@@ -40,6 +40,7 @@ DESCRIPTION_BESIDE_EXECUTION = {
     "titanrun.components.data.source_files",
     "titanrun.components.metrics.jsonl",
     "titanrun.components.metrics.readings",
+    "titanrun.components.converters.schemes",
     "titanrun.components.optimizers.claims",
     "titanrun.components.schedules.decays",
     "titanrun.components.schedules.one_cycle",

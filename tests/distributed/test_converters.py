@@ -24,6 +24,7 @@ MIXTURE = (f"model={{name: qwen3, flavor: debugmodel_moe, {SIZES}, moe: {{num_ex
 FLOAT8 = (*SMALL, "converters=[{name: float8_linear, emulate: true, filter_fqns: [output]}]")
 ROWWISE = (*SMALL, "converters=[{name: float8_linear, emulate: true, recipe_name: rowwise}]")
 MXFP8 = (*SMALL, "converters=[{name: mxfp8_linear, emulate: true}]")
+QAT = (*SMALL, "converters=[qat]")
 EXPERTS = (*MIXTURE, "converters=[{name: mxfp8_grouped_mm, emulate: true}]")
 GATHER = ("converters[0].enable_fsdp_float8_all_gather=true",)
 BEFOREHAND = (*GATHER, "converters[0].precompute_float8_dynamic_scale_for_fsdp=true")
@@ -45,6 +46,9 @@ CASES = [
     case("fsdp2_cp2", nproc=2, base=FLOAT8, overrides=[*BEFOREHAND, CP2], slow=True),
     case("fsdp2_mxfp8", nproc=2, base=MXFP8, slow=True),
     case("tp2_mxfp8", nproc=2, base=MXFP8, overrides=[TP2], slow=True),
+    case("fsdp2_qat_compiled", nproc=2, base=QAT, overrides=[COMPILED], slow=True),
+    case("tp2_qat", nproc=2, base=QAT, overrides=[TP2], slow=True),
+    case("fsdp2_pp2_qat_recomputed", nproc=4, base=QAT, overrides=[*PP2, FULL], slow=True),
     case("fsdp2_ep2_experts", nproc=2, base=EXPERTS, overrides=[EP2], slow=True),
     case("tp2_experts", nproc=2, base=EXPERTS, overrides=[TP2], slow=True),
 ]

@@ -34,3 +34,26 @@ def test_every_problem_of_the_golden_cases_agrees_with_its_schema(monkeypatch: p
     assert fixed > 5
     assert not validator.is_valid({**problem, "code": "unknwon"})
     assert not validator.is_valid({**problem, "more": 1})
+
+
+def test_sweep_files_agree_with_their_schema_as_far_as_it_goes() -> None:
+    validator = jsonschema.Draft202012Validator(SCHEMAS["sweep"]())
+    head = {"version": 1, "recipe": "my.yaml"}
+    draws = {"optimizer.lr": {"log_uniform": [1e-5, 1e-2]}, "model": {"dim": {"choice": [64, 128]}}}
+    for points in (
+        {"grid": {"optimizer.lr": [1e-3], "debug": {"seed": [1, 2]}}},
+        {"zip": {"a.b": [1, "x", None], "c.d": [{"name": "adamw"}] * 3}, "slots": 2, "early_stopping": {"name": "halving", "factor": 2}},
+        {"list": [{"optimizer.lr": 1e-3, "optimizer": {"name": "sgd"}}]},
+        {"random": {"count": 3, "values": draws}},
+    ):
+        validator.validate({**head, **points})
+        assert not validator.is_valid({**head, **points, "slot": 2})
+        assert not validator.is_valid({"version": 1, **points})
+    for points in (
+        {},
+        {"grid": {"a.b": 1}},
+        {"grid": {}},
+        {"random": {"values": draws}},
+        {"random": {"count": 1, "values": {"a.b": {"gauss": [0, 1]}}}},
+    ):
+        assert not validator.is_valid({**head, **points})

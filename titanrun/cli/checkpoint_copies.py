@@ -8,7 +8,9 @@ from pathlib import Path
 
 from titanrun.cli.arguments import Parser, split_overrides
 from titanrun.components.checkpoints.addresses import Place, is_address, place
+from titanrun.components.converters.schemes import GROUP_SIZE, GROUP_SIZES, IN_GROUPS, SCHEMES
 from titanrun.config.problems import fail
+from titanrun.config.suggest import listing
 from titanrun.launch.environment import environment
 from titanrun.recipe.of_huggingface import recipe_of
 from titanrun.recipe.resolve import Resolved, resolve
@@ -18,6 +20,7 @@ EXAMPLES = """  titanrun checkpoint export runs/first out --format hf --dtype bf
   titanrun checkpoint export runs/first/checkpoint/step-40 weights.pt --format torch
   titanrun checkpoint export runs/tuned adapter --format hf              adapters alone, for peft
   titanrun checkpoint export runs/tuned out --format hf --merge          adapters within the weights
+  titanrun checkpoint export runs/first out --format hf --quantize int8_weight_only
   titanrun checkpoint import models/llama out --from hf
   titanrun checkpoint import adapter recipe.yaml out --from peft
   titanrun checkpoint import outputs/checkpoint/step-1000 out --from torchtitan
@@ -44,14 +47,30 @@ def export(arguments: list[str]) -> int:
     parser.add_argument("--merge", action="store_true", help="adapters become part of the weights beside which they are")
     parser.add_argument("--dtype", choices=DTYPES, help="type of the weights; default: as they are saved")
     parser.add_argument("--shard-bytes", type=int, default=SHARD_BYTES, metavar="N", help="largest file, for hf and safetensors (5 GB)")
+    parser.add_argument(
+        "--quantize", choices=SCHEMES, metavar="SCHEME", help=f"linear modules but the output head as torchao's {listing(SCHEMES)}"
+    )
+    parser.add_argument("--group-size", type=int, metavar="N", help=f"numbers with one scale, for weights in 4 bits ({GROUP_SIZE})")
     parser.takes_trust()
     options = parser.parse_args(arguments)
+    refuse_groups(options.quantize, options.group_size)
     if is_address(options.out):
         raise fail("usage", f"'{options.out}' is an address, and exports are written on this machine", help="name a path, then copy it")
     refuse_existing(Path(options.out))
     checkpoint = checkpoint_at(place(options.place))
     asked = {"merge": options.merge, "dtype": options.dtype, "shard_bytes": options.shard_bytes}
+    asked |= {"quantize": options.quantize, "group_size": options.group_size}
     return in_worker({"do": "export", "checkpoint": str(checkpoint), "out": options.out, "format": options.format, **asked})
+
+
+def refuse_groups(scheme: str | None, group_size: int | None) -> None:
+    """Raises a problem where a group size means nothing, or is none that kernels have."""
+    if group_size is None:
+        return
+    if scheme not in IN_GROUPS:
+        raise fail("usage", f"--group-size is for {listing(IN_GROUPS, last='and')}", help="leave it out")
+    if group_size not in GROUP_SIZES:
+        raise fail("usage", f"there are no groups of {group_size}", help=f"use {listing([str(size) for size in GROUP_SIZES], last='or')}")
 
 
 def take_in(arguments: list[str]) -> int:

@@ -38,12 +38,14 @@ class DataParallel:
         precision: what weights are stored and computed in.
         reduce: what gradients are summed in.
         offload: whether weights, gradients and optimizer states live in host memory.
+        apart: parameters that every rank holds whole and that are never trained.
     """
 
     reshard: Reshard
     precision: Precision
     reduce: torch.dtype
     offload: bool = False
+    apart: frozenset[nn.Parameter] = frozenset()
 
 
 def share_over_ranks(model: nn.Module, data_parallel: DataParallel, meshes: Meshes, *, experts: Sequence[nn.Module] = ()) -> bool:
@@ -113,7 +115,7 @@ def prefetch_in_order(layers: Sequence[nn.Module]) -> None:
 def policies(data_parallel: DataParallel, meshes: Meshes) -> dict[str, Any]:
     """Precision and place of what is shared, in FSDP's words."""
     offload = CPUOffloadPolicy(pin_memory=meshes.device.type != "cpu") if data_parallel.offload else OffloadPolicy()
-    return {"mp_policy": mixed_precision(data_parallel), "offload_policy": offload}
+    return {"mp_policy": mixed_precision(data_parallel), "offload_policy": offload, "ignored_params": set(data_parallel.apart)}
 
 
 def shard(modules: nn.Module | list[nn.Module], *, reshard: bool, mesh: DeviceMesh, **options: Any) -> None:

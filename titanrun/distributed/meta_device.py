@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from titanrun.distributed.packed import packed_parameters
 from titanrun.distributed.shards import is_split
 
 
@@ -42,11 +43,17 @@ def allocate(model: nn.Module, device: torch.device, *, weights_on: torch.device
         device: where buffers are, and parameters.
         weights_on: where parameters are instead.
     """
+    packed = list(packed_parameters(model))
+    for module, name, _ in packed:
+        # neither split nor moved: whoever splits the model leaves them out
+        setattr(module, name, None)
     if any(is_split(parameter) for parameter in model.parameters()):
         # whoever split the model hears of its new parameters this way
         model.to_empty(device=weights_on or device)
     else:
         allocate_parameters(model, weights_on or device)
+    for module, name, matrix in packed:
+        module.register_parameter(name, matrix.on(device))  # type: ignore[arg-type]
     for module in model.modules():
         for name, buffer in list(module.named_buffers(recurse=False)):
             setattr(module, name, torch.empty(buffer.shape, dtype=buffer.dtype, device=device))

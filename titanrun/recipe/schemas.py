@@ -6,9 +6,11 @@ from typing import Any
 
 from titanrun.recipe.output_schemas import metrics_schema, problem_schema, run_schema, sources_schema, status_schema
 from titanrun.recipe.schema import recipe_schema
+from titanrun.recipe.sweep_schema import sweep_schema
 
 SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
     "recipe": recipe_schema,
+    "sweep": sweep_schema,
     "problem": problem_schema,
     "run": run_schema,
     "status": status_schema,

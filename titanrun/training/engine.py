@@ -20,6 +20,7 @@ from titanrun.components.data.documents import Marking, unmarked
 from titanrun.distributed.agreement import Ranks
 from titanrun.distributed.gradient_norm import clip_gradients, gradient_norm
 from titanrun.distributed.mesh import Meshes
+from titanrun.distributed.packed import unpacked
 from titanrun.distributed.precision import Precision
 from titanrun.distributed.rows import RowSharing
 from titanrun.distributed.shards import finished_gradients, from_all_stages, gathered, plain
@@ -227,7 +228,7 @@ class Engine:
         own, stages = self._weights(), self._group("pp")
         whole = own.items() if stages is None else from_all_stages(own, stages, device=self.device)
         for name, tensor in whole:
-            yield name, gathered(tensor if dtype is None else tensor.to(dtype))
+            yield name, gathered(unpacked(tensor) if dtype is None else unpacked(tensor).to(dtype))
 
     def names_elsewhere(self) -> frozenset[str]:
         """Names of `tensors` that only the ranks of other pipeline stages hold."""

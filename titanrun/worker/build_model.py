@@ -19,6 +19,7 @@ from titanrun.distributed.device import CPU, is_accelerator, means_cpu
 from titanrun.distributed.dtypes import default_dtype, dtype_named
 from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.meta_device import allocate, on_meta_device
+from titanrun.distributed.packed import packed_parameters
 from titanrun.distributed.precision import Precision
 from titanrun.distributed.rows import RowSharing
 from titanrun.distributed.seeds import WeightGenerator
@@ -93,6 +94,7 @@ def lay_out(recipe: Recipe, model: nn.Module, *, meshes: Meshes | None, precisio
         precision=precision,
         reduce=dtype_named(recipe.training.mixed_precision_reduce),
         offload=lives_on_host(recipe, meshes),
+        apart=frozenset(parameter for _, _, parameter in packed_parameters(model)),
     )
     parts = [model] if stages is None else stages.values()
     are_shared = [fsdp.share_over_ranks(part, data_parallel, meshes, experts=experts_of(part)) for part in parts]

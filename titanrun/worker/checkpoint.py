@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from titanrun.components.checkpoints.adapters import is_adapter, merged, split_adapters
 from titanrun.components.checkpoints.addresses import Place, place
@@ -19,10 +19,13 @@ from titanrun.components.checkpoints.layout import Layout, differences, layouts
 from titanrun.components.checkpoints.manifest import damage
 from titanrun.components.checkpoints.quantization import quantization_of
 from titanrun.components.checkpoints.store import CheckpointStore
+from titanrun.components.converters.config import QloraConfig
+from titanrun.components.converters.lora import packable
 from titanrun.config.problems import ProblemsFound, fail
 from titanrun.config.render import render_text
 from titanrun.distributed.dtypes import dtype_named
 from titanrun.distributed.meta_device import on_meta_device
+from titanrun.distributed.packed import rounded
 from titanrun.models.shared.family import family_module
 from titanrun.recipe.adapters import lora_of
 from titanrun.recipe.recipe import Recipe
@@ -32,7 +35,8 @@ from titanrun.recipe.saved import absolute, resolved_file
 from titanrun.training.engine import MODEL_PREFIX
 from titanrun.worker import of_torchtitan
 from titanrun.worker.failures import failure_of
-from titanrun.worker.peft import read_adapters, write_adapters
+from titanrun.worker.peft import family_of, read_adapters, write_adapters
+from titanrun.worker.quantize import Quantization, flattened, quantization_for
 from titanrun.worker.weights import find_checkpoint, huggingface_files, huggingface_folder, read_plain, stem_of
 
 EXIT_DIFFERS = 1
@@ -65,33 +69,44 @@ def export(job: Job) -> int:
     if job["dtype"] is not None:
         dtype = dtype_named(job["dtype"])
         weights = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in weights.items()}
+    scheme = job.get("quantize")
+    how = None if scheme is None else quantization_for(recipe, bare_model(recipe), scheme, job.get("group_size"), weights)
+    resolved = {RESOLVED_FILE: checkpoint.load_resolved().encode()}
     if is_adapter_alone:
         export_adapters(out, weights, recipe)
     elif job["format"] == "torch":
-        write_torch(out, weights)
+        write_torch(out, weights if how is None else how.of(weights))
+    elif job["format"] == "safetensors" and how is not None:
+        parts, metadata = flattened(how.of(weights))
+        write_weights(out, parts, resolved, shard_bytes=job["shard_bytes"], metadata=metadata)
     elif job["format"] == "safetensors":
-        write_weights(out, weights, {RESOLVED_FILE: checkpoint.load_resolved().encode()}, shard_bytes=job["shard_bytes"])
+        write_weights(out, weights, resolved, shard_bytes=job["shard_bytes"])
     else:
-        export_huggingface(out, weights, recipe, shard_bytes=job["shard_bytes"])
+        export_huggingface(out, weights, recipe, shard_bytes=job["shard_bytes"], how=how)
     print(out)
     return 0
 
 
-def export_huggingface(out: Path, weights: dict[str, Tensor], recipe: Recipe, *, shard_bytes: int) -> None:
+def export_huggingface(out: Path, weights: dict[str, Tensor], recipe: Recipe, *, shard_bytes: int, how: Quantization | None = None) -> None:
     """A folder that transformers opens."""
     if problems := foreign_parts(recipe):
         raise ProblemsFound(problems)
     family = family_module(type(recipe.model), "huggingface")
     dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in weights.values()}
     config = family.huggingface_config(recipe.model, dtypes.pop() if len(dtypes) == 1 else "float32")
+    theirs: Mapping[str, Tensor] = family.to_huggingface(recipe.model, weights)
+    metadata: Mapping[str, str] = {}
+    if how is not None:
+        names = family_of(recipe.model)
+        theirs, metadata = flattened(how.of(theirs, {f"{name}.weight": f"{names.theirs(name)}.weight" for name in how.modules}))
+        config = {**config, "quantization_config": how.for_transformers()}
     assert recipe.tokenizer != "auto"
     try:
         files, texts = huggingface_files(recipe.tokenizer, recipe.model)
     except ProblemsFound as error:
         sys.stderr.write(f"without the tokenizer: {error}\n")
         files, texts = [], {}
-    exported = family.to_huggingface(recipe.model, weights)
-    write_folder(out, exported, config, files, texts, stem=stem_of(family), shard_bytes=shard_bytes)
+    write_folder(out, theirs, config, files, texts, stem=stem_of(family), shard_bytes=shard_bytes, metadata=metadata)
 
 
 def recipe_of(checkpoint: Checkpoint) -> Recipe:
@@ -107,7 +122,22 @@ def merged_weights(weights: dict[str, Tensor], recipe: Recipe, checkpoint: Check
     base, adapters = split_adapters(weights)
     if not base:
         base = base_weights(recipe)
+    if isinstance(lora, QloraConfig):
+        base = as_trained_beside(base, recipe, lora)
     return merged({**base, **adapters}, scale=lora.scale)
+
+
+def as_trained_beside(base: dict[str, Tensor], recipe: Recipe, config: QloraConfig) -> dict[str, Tensor]:
+    """The frozen weights with the numbers that the adapters were trained beside."""
+    packed = {f"{name}.weight" for name in packable(config, bare_model(recipe))}
+    return {name: rounded(tensor, config.base, config.block_size) if name in packed else tensor for name, tensor in base.items()}
+
+
+def bare_model(recipe: Recipe) -> nn.Module:
+    """The recipe's model on the meta device, before converters."""
+    with on_meta_device():
+        model: nn.Module = recipe.model.builder()(recipe.model, seq_len=recipe.training.seq_len)
+    return model
 
 
 def base_weights(recipe: Recipe) -> dict[str, Tensor]:
@@ -188,17 +218,13 @@ def from_peft(source: Place, recipe: Recipe) -> dict[str, Tensor]:
     if lora is None:
         help = "add `- name: lora` with the rank, alpha and target_modules of the adapter"
         raise fail("usage", "the recipe has no adapters to take these", path=("converters",), help=help)
-    with on_meta_device():
-        model = recipe.model.builder()(recipe.model, seq_len=recipe.training.seq_len)
-    taken = lora.builder()(lora, model=model, shards=1).taken
+    taken = lora.builder()(lora, model=bare_model(recipe), shards=1).taken
     return base_weights(recipe) | read_adapters(source, lora, recipe.model, taken)
 
 
 def expected_shapes(recipe: Recipe) -> dict[str, tuple[int, ...]]:
     """Name and shape of every weight of the recipe's model, a tied one under each of its names."""
-    with on_meta_device():
-        model = recipe.model.builder()(recipe.model, seq_len=recipe.training.seq_len)
-    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    return {name: tuple(tensor.shape) for name, tensor in bare_model(recipe).state_dict().items()}
 
 
 def read_named(source: Place, saved: Mapping[str, Layout], expected: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:

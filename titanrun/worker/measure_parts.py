@@ -10,6 +10,7 @@ from torch import nn
 
 from titanrun.config.base import dump
 from titanrun.config.problems import ProblemsFound
+from titanrun.distributed.packed import Packed
 from titanrun.distributed.precision import precision_named
 from titanrun.distributed.shards import is_split, own_part
 from titanrun.recipe.recipe import Recipe
@@ -92,10 +93,17 @@ def sizes(parameters: Iterable[nn.Parameter], seen: set[int]) -> Sizes:
     for parameter in parameters:
         if id(parameter) not in seen:
             seen.add(id(parameter))
-            whole, kept, is_trained = parameter.numel(), own_part(parameter).numel(), int(parameter.requires_grad)
+            whole, kept, is_trained = parameter.numel(), kept_of(parameter), int(parameter.requires_grad)
             for position, count in enumerate((whole, kept, gathered(parameter), whole * is_trained, kept * is_trained)):
                 total[position] += count
     return total
+
+
+def kept_of(parameter: nn.Parameter) -> int:
+    """Elements that this rank keeps; of a packed matrix as many as would take its bytes."""
+    if isinstance(parameter, Packed):
+        return round(parameter.held_bytes / parameter.element_size())
+    return own_part(parameter).numel()
 
 
 def gathered(parameter: nn.Parameter) -> int:

@@ -17,7 +17,7 @@ from torch import Tensor
 from titanrun.components.checkpoints.adapters import A, B, adapted_modules
 from titanrun.components.checkpoints.addresses import Place, local_copy
 from titanrun.components.checkpoints.whole_folder import written_whole
-from titanrun.components.converters.config import LoraConfig
+from titanrun.components.converters.config import AdapterConfig
 from titanrun.config.problems import fail
 from titanrun.models.shared.config import ModelConfig
 from titanrun.models.shared.family import family_module
@@ -67,7 +67,7 @@ def family_of(model: ModelConfig) -> Family:
     return Family(model, module)
 
 
-def write_adapters(folder: Path, adapters: Mapping[str, Tensor], config: LoraConfig, model: ModelConfig) -> None:
+def write_adapters(folder: Path, adapters: Mapping[str, Tensor], config: AdapterConfig, model: ModelConfig) -> None:
     """Write a folder that PeftModel.from_pretrained opens; it is there whole or not at all.
 
     Args:
@@ -89,7 +89,7 @@ def write_adapters(folder: Path, adapters: Mapping[str, Tensor], config: LoraCon
         safetensors.torch.save_file(tensors, temporary / WEIGHTS_FILE, metadata={"format": "pt"})
 
 
-def peft_config(config: LoraConfig, modules: list[str], model: ModelConfig) -> dict[str, Any]:
+def peft_config(config: AdapterConfig, modules: list[str], model: ModelConfig) -> dict[str, Any]:
     """The content of adapter_config.json."""
     return {
         "peft_type": "LORA",
@@ -105,7 +105,7 @@ def peft_config(config: LoraConfig, modules: list[str], model: ModelConfig) -> d
     }
 
 
-def read_adapters(folder: Place, config: LoraConfig, model: ModelConfig, modules: Iterable[str]) -> dict[str, Tensor]:
+def read_adapters(folder: Place, config: AdapterConfig, model: ModelConfig, modules: Iterable[str]) -> dict[str, Tensor]:
     """The adapters of a folder that peft wrote, for exactly these modules of the model. Raises a problem for any others."""
     refuse_others(folder, config)
     try:
@@ -128,7 +128,7 @@ def read_adapters(folder: Place, config: LoraConfig, model: ModelConfig, modules
     return adapters
 
 
-def refuse_others(folder: Place, config: LoraConfig) -> None:
+def refuse_others(folder: Place, config: AdapterConfig) -> None:
     """Raises a problem where the folder's settings are not those of the recipe."""
     try:
         about = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))

@@ -18,12 +18,13 @@ from titanrun.components.checkpoints.manifest import damage
 from titanrun.components.checkpoints.optimizer_state import PREFIX as OPTIMIZER_PREFIX
 from titanrun.components.checkpoints.quantization import agreed_quantization
 from titanrun.components.checkpoints.store import CheckpointStore
-from titanrun.components.converters.config import LoraConfig
+from titanrun.components.converters.config import AdapterConfig
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.components.tokenizers.vocabulary import open_folder, special_token_ids
 from titanrun.config.problems import fail
 from titanrun.distributed.agreement import Ranks
 from titanrun.distributed.dtypes import dtype_named
+from titanrun.distributed.packed import Packed
 from titanrun.distributed.shards import fill
 from titanrun.models.shared.config import ModelConfig
 from titanrun.models.shared.family import family_module
@@ -122,7 +123,12 @@ def load_checkpoint(checkpoint: Checkpoint, engine: Engine, config: CheckpointCo
     if not any(map(is_adapter, saved)):
         # those of a plain model: adapters begin as they were drawn
         wanted, _ = split_adapters(wanted)
-    checkpoint.load_tensors(wanted, tolerance=tolerance, ranks=ranks)
+    # what is read goes into plain memory, and from there into codes
+    plain = {
+        name: torch.empty(tensor.shape, dtype=tensor.dtype) if isinstance(tensor, Packed) else tensor for name, tensor in wanted.items()
+    }
+    checkpoint.load_tensors(plain, tolerance=tolerance, ranks=ranks)
+    copy_into({name: tensor for name, tensor in wanted.items() if isinstance(tensor, Packed)}, plain)
     log.info("took the initial weights from %s", checkpoint.folder)
 
 
@@ -142,7 +148,7 @@ def export_huggingface(
     tokenizer: TokenizerConfig | None,
     dtype_name: str,
     is_writer: bool,
-    lora: LoraConfig | None = None,
+    lora: AdapterConfig | None = None,
 ) -> None:
     """Writes a folder that transformers opens: config.json, the weights as `dtype_name`, and the tokenizer's files where they are known.
 

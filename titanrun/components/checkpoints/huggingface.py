@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import safetensors.torch
@@ -23,6 +24,7 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 # transformers' own limit, decimal gigabytes
 SHARD_BYTES = 5 * 10**9
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def read_folder(folder: Place) -> dict[str, Tensor]:
@@ -49,6 +51,7 @@ def write_folder(
     *,
     stem: str = STEMS[0],
     shard_bytes: int = SHARD_BYTES,
+    metadata: Mapping[str, str] = NOTHING,
 ) -> None:
     """Write a folder that transformers, or diffusers, opens; it is there whole or not at all.
 
@@ -60,11 +63,12 @@ def write_folder(
         extra_texts: further files by name, such as generation_config.json.
         stem: one of STEMS.
         shard_bytes: size above which the weights are split into several files; a larger tensor has a file of its own.
+        metadata: what each file says of its tensors beside their shapes.
 
     Raises a problem `checkpoint` where `folder` exists.
     """
     beside = {CONFIG_FILE: _json(config), **{file.name: file for file in extra_files}, **(extra_texts or {})}
-    write_weights(folder, tensors, beside, stem=stem, shard_bytes=shard_bytes)
+    write_weights(folder, tensors, beside, stem=stem, shard_bytes=shard_bytes, metadata=metadata)
 
 
 def write_weights(
@@ -74,6 +78,7 @@ def write_weights(
     *,
     stem: str = STEMS[0],
     shard_bytes: int = SHARD_BYTES,
+    metadata: Mapping[str, str] = NOTHING,
 ) -> None:
     """Write a folder of safetensors with an index where they are several, and the files of `beside`; there whole or not at all."""
     if folder.parent.is_dir():
@@ -86,7 +91,7 @@ def write_weights(
         files = [f"{stem}{number}.safetensors" for number in numbers]
         for file_name, shard in zip(files, shards, strict=True):
             # from_pretrained refuses a file that does not say which framework wrote it
-            safetensors.torch.save_file(_apart(tensors, shard), temporary / file_name, metadata={"format": "pt"})
+            safetensors.torch.save_file(_apart(tensors, shard), temporary / file_name, metadata={**metadata, "format": "pt"})
         if len(shards) > 1:
             weight_map = {name: file_name for file_name, shard in zip(files, shards, strict=True) for name in shard}
             total = sum(tensor.nbytes for tensor in tensors.values())

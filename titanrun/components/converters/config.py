@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 from annotated_types import Interval
 from pydantic import model_validator
 
+from titanrun.components.converters.schemes import GROUP_SIZE, HEAD, GroupSize, Trained
 from titanrun.config.base import ComponentConfig
 from titanrun.config.conflict import conflict
 from titanrun.config.fields import numerics, performance
@@ -208,14 +209,29 @@ class Fp32LmHeadConfig(ConverterConfig):
     builds: ClassVar = "titanrun.components.converters.fp32_lm_head:convert"
 
 
-class LoraConfig(ConverterConfig):
-    """Low-rank adapters beside linear modules: y = W x + alpha / rank * B A x, where W is frozen (LoRA, https://arxiv.org/abs/2106.09685).
+class QatConfig(ConverterConfig):
+    """Linear modules that round their weights in training as they will be quantised later (torchao; https://arxiv.org/abs/1712.05877).
 
-    A begins uniform within 1 / sqrt(width), B with zeros, so that the first step sees the model as it was.
+    Gradients pass through the rounding. Weights stay as they are; `checkpoint export --quantize` of the same scheme makes them small.
     """
 
-    name: Literal["lora"] = numerics("lora")
-    builds: ClassVar = "titanrun.components.converters.lora:convert"
+    name: Literal["qat"] = numerics("qat")
+    builds: ClassVar = "titanrun.components.converters.quantized_linear:convert"
+    scheme: Trained = numerics("int8_dynamic_activation_int4_weight")
+    """What the model will be quantised to, by torchao's names: weights in 4 bits, and inputs of modules in 8 bits or as they are."""
+    group_size: GroupSize = numerics(GROUP_SIZE)
+    """Numbers of a row that share a scale."""
+    filter_fqns: tuple[Text, ...] = numerics((HEAD,))
+    """Linear modules whose names have one of these texts in them stay as they are."""
+
+    @property
+    def patterns(self) -> dict[str, tuple[str, ...]]:
+        return {"filter_fqns": self.filter_fqns}
+
+
+class AdapterConfig(ConverterConfig):
+    """Low-rank adapters beside linear modules: y = W x + alpha / rank * B A x, where W is frozen."""
+
     rank: PositiveInt = numerics(8)
     """Width between A and B."""
     alpha: PositiveFloat = numerics(16.0)
@@ -240,3 +256,27 @@ class LoraConfig(ConverterConfig):
     def targets(self, name: str) -> bool:
         """Whether target_modules means the module `name`."""
         return self.target_modules is None or any(self.fits(pattern, name) for pattern in self.target_modules)
+
+
+class LoraConfig(AdapterConfig):
+    """Low-rank adapters beside linear modules: y = W x + alpha / rank * B A x, where W is frozen (LoRA, https://arxiv.org/abs/2106.09685).
+
+    A begins uniform within 1 / sqrt(width), B with zeros, so that the first step sees the model as it was.
+    """
+
+    name: Literal["lora"] = numerics("lora")
+    builds: ClassVar = "titanrun.components.converters.lora:convert"
+
+
+class QloraConfig(AdapterConfig):
+    """As lora, beside frozen matrices in 4 or 8 bits (QLoRA, https://arxiv.org/abs/2305.14314).
+
+    All linear modules of the model are packed but its output head, routers, and those whose rows are not in whole blocks.
+    """
+
+    name: Literal["qlora"] = numerics("qlora")
+    builds: ClassVar = "titanrun.components.converters.lora:convert_packed"
+    base: Literal["nf4", "int8"] = numerics("nf4")
+    """How the numbers of frozen matrices are kept: one of 16 values that suit weights, or one of 255 even ones."""
+    block_size: Literal[32, 64, 128, 256] = numerics(64)
+    """Numbers of a row that share a scale in fp32."""

@@ -5,6 +5,7 @@ Shapes: N tokens, I and O width before and after the product, R rank of an adapt
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -12,9 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from titanrun.components.converters.config import LoraConfig
+from titanrun.components.converters.config import AdapterConfig, QloraConfig
 from titanrun.components.converters.conversion import Conversion, replace_module
-from titanrun.components.converters.linear_modules import linear_modules
+from titanrun.components.converters.linear_modules import is_rewritten, linear_modules
+from titanrun.components.converters.schemes import HEAD
+from titanrun.distributed.packed import pack_linear
 from titanrun.distributed.seeds import WeightGenerator
 from titanrun.distributed.shards import fill
 
@@ -46,7 +49,7 @@ class Adapter(nn.Module):
         self.lora_b.zero_()
 
 
-def convert(config: LoraConfig, *, model: nn.Module, shards: int) -> Conversion:
+def convert(config: AdapterConfig, *, model: nn.Module, shards: int) -> Conversion:
     """Freezes the model, and gives linear modules an adapter; the names of its parameters stay."""
     for parameter in model.parameters():
         parameter.requires_grad_(False)
@@ -61,13 +64,37 @@ def convert(config: LoraConfig, *, model: nn.Module, shards: int) -> Conversion:
     return Conversion(taken=tuple(taken), left=left, kind=f"rank {config.rank}, scale {config.scale:g}")
 
 
-def adapted(config: LoraConfig, linear: nn.Linear) -> nn.Linear:
+def convert_packed(config: QloraConfig, *, model: nn.Module, shards: int) -> Conversion:
+    """As `convert`, with frozen matrices that are packed."""
+    names = packable(config, model)
+    for name in names:
+        linear = model.get_submodule(name)
+        assert isinstance(linear, nn.Linear)
+        pack_linear(linear, config.base, config.block_size)
+    found = convert(config, model=model, shards=shards)
+    return replace(found, kind=f"{found.kind}, {len(names)} matrices in {config.base}")
+
+
+def packable(config: QloraConfig, model: nn.Module) -> list[str]:
+    """The linear modules whose matrices are packed."""
+    return [name for name, linear in linear_modules(model) if packs(config, name, linear)]
+
+
+def packs(config: QloraConfig, name: str, linear: nn.Linear) -> bool:
+    """Whether the matrix of a module is packed."""
+    # what the head rounds away is the last that is computed, and it may share its matrix with the embedding
+    stays = name == HEAD or ".router." in name or is_rewritten(name, linear) is not None
+    return not stays and linear.weight.size(1) % config.block_size == 0
+
+
+def adapted(config: AdapterConfig, linear: nn.Linear) -> nn.Linear:
     """The linear module with an adapter, whose memory is still to come."""
     linear.__class__ = adapted_class(type(linear))
     found: Any = linear
     found.scale, found.dropout = config.scale, config.dropout
-    found.lora_a = nn.Parameter(linear.weight.new_empty(config.rank, linear.in_features))
-    found.lora_b = nn.Parameter(linear.weight.new_empty(linear.out_features, config.rank))
+    like = {"dtype": linear.weight.dtype, "device": linear.weight.device}
+    found.lora_a = nn.Parameter(torch.empty(config.rank, linear.in_features, **like))
+    found.lora_b = nn.Parameter(torch.empty(linear.out_features, config.rank, **like))
     return linear
 
 
@@ -77,7 +104,7 @@ def adapted_class(kind: type[nn.Linear]) -> type[nn.Linear]:
     return type(f"Lora{kind.__name__}", (Adapter, kind), {})
 
 
-def reason_to_leave(config: LoraConfig, model: nn.Module, name: str, linear: nn.Linear) -> str | None:
+def reason_to_leave(config: AdapterConfig, model: nn.Module, name: str, linear: nn.Linear) -> str | None:
     """Why a module gets no adapter; None: it gets one."""
     if not config.targets(name):
         return "target_modules does not name it"

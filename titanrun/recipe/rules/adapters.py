@@ -2,22 +2,28 @@
 
 from collections.abc import Iterator
 
-from titanrun.components.converters.config import LoraConfig
+from titanrun.components.converters.config import AdapterConfig, QloraConfig
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rule
+from titanrun.recipe.rules.compiled import ENABLE, compiles_model
 from titanrun.recipe.rules.converters import listed
 from titanrun.recipe.rules.ranks import at
 
 
 @rule("adapters-come-last")
 def adapters_come_last(run: Recipe) -> Iterator[Finding]:
-    """Adapters stand beside modules as other converters left them, and those find no plain modules behind lora. List lora last."""
+    """Adapters stand beside modules as other converters left them, and those find no plain modules behind lora or qlora. List lora or qlora
+    last."""
     adapted = None
     for path, converter in listed(run):
-        if isinstance(converter, LoraConfig):
+        if isinstance(converter, AdapterConfig):
             adapted = path
         elif adapted is not None and not converter.of_experts:
-            yield Finding(f"{converter.name} stands behind lora, and finds no plain modules there", (path, adapted), help="list lora last")
+            yield Finding(
+                f"{converter.name} stands behind adapters, and finds no plain modules there",
+                (path, adapted),
+                help="list lora or qlora last",
+            )
 
 
 @rule("adapter-dropout-is-whole")
@@ -25,7 +31,7 @@ def adapter_dropout_is_whole(run: Recipe) -> Iterator[Finding]:
     """Dropout of adapters together with tensor parallelism is not built: ranks that share a row would have to leave out the same inputs.
     Set dropout to 0, or tensor_parallel_degree to 1."""
     for path, converter in listed(run):
-        if isinstance(converter, LoraConfig) and converter.dropout and run.parallelism.tensor_parallel_degree > 1:
+        if isinstance(converter, AdapterConfig) and converter.dropout and run.parallelism.tensor_parallel_degree > 1:
             message = "dropout of adapters together with tensor parallelism is not built in this version"
             places = ((*path, "dropout"), at("tensor_parallel_degree"))
             yield Finding(message, places, help="set dropout: 0, or tensor_parallel_degree: 1", code="not-built")
@@ -36,7 +42,41 @@ def adapter_dropout_is_recomputed(run: Recipe) -> Iterator[Finding]:
     """A layer that is computed again must leave out the same inputs, or its gradients are those of another one. Set
     activation_checkpoint.preserve_rng_state to true, or dropout to 0."""
     for path, converter in listed(run):
-        if isinstance(converter, LoraConfig) and converter.dropout and not getattr(run.activation_checkpoint, "preserve_rng_state", True):
+        if (
+            isinstance(converter, AdapterConfig)
+            and converter.dropout
+            and not getattr(run.activation_checkpoint, "preserve_rng_state", True)
+        ):
             message = "layers that are computed again would leave out other inputs of their adapters"
             places = ((*path, "dropout"), ("activation_checkpoint", "preserve_rng_state"))
             yield Finding(message, places, help="set activation_checkpoint.preserve_rng_state: true, or dropout: 0")
+
+
+@rule("packed-weights-are-not-saved")
+def packed_weights_are_not_saved(run: Recipe) -> Iterator[Finding]:
+    """qlora keeps frozen matrices in codes of 4 or 8 bits, which no checkpoint holds: it saves adapters alone, and a run that goes on takes
+    the frozen weights again from where it started. Set checkpoint.adapters_only to true."""
+    section = run.checkpoint
+    for path, converter in listed(run):
+        if isinstance(converter, QloraConfig) and section.enable and not section.adapters_only:
+            message, only = "checkpoints would hold frozen weights, which qlora has packed", ("checkpoint", "adapters_only")
+            yield Finding(message, (path, only, ("checkpoint", "enable")), help="set checkpoint.adapters_only: true")
+        if isinstance(converter, QloraConfig) and section.create_seed_checkpoint:
+            message, seed = "a seed checkpoint holds all weights, and qlora has packed some", ("checkpoint", "create_seed_checkpoint")
+            yield Finding(message, (path, seed), help="create it without qlora")
+
+
+@rule("packed-weights-stay-whole")
+def packed_weights_stay_whole(run: Recipe) -> Iterator[Finding]:
+    """The packed matrices of qlora are neither split over tensor-parallel ranks nor compiled in this version: every rank holds all of those
+    of its layers. Use lora, or switch the other off."""
+    for path, converter in listed(run):
+        if not isinstance(converter, QloraConfig):
+            continue
+        if run.parallelism.tensor_parallel_degree > 1:
+            message = "qlora together with tensor parallelism is not built in this version"
+            help = "use lora, or set tensor_parallel_degree: 1"
+            yield Finding(message, (path, at("tensor_parallel_degree")), help=help, code="not-built")
+        if compiles_model(run):
+            message = "qlora in a compiled model is not built in this version"
+            yield Finding(message, (path, ENABLE), help="use lora, or set compile.enable: false", code="not-built")

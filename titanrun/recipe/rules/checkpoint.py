@@ -59,12 +59,12 @@ def export_dtype_needs_export(run: Recipe) -> Iterator[Finding]:
 
 @rule("adapters-only-needs-adapters")
 def adapters_only_needs_adapters(run: Recipe) -> Iterator[Finding]:
-    """checkpoint.adapters_only leaves frozen weights out of checkpoints, and only the converter lora freezes some. Add lora, or leave it
-    out."""
+    """checkpoint.adapters_only leaves frozen weights out of checkpoints, and only the converters lora and qlora freeze some. Add one, or
+    leave it out."""
     if run.checkpoint.adapters_only and lora_of(run) is None:
         paths = (("checkpoint", "adapters_only"), ("converters",))
         message = "adapters_only leaves frozen weights out of checkpoints, and nothing is frozen"
-        yield Finding(message, paths, help="add the converter lora, or leave adapters_only out")
+        yield Finding(message, paths, help="add the converter lora or qlora, or leave adapters_only out")
 
 
 @rule("best-needs-validation")
