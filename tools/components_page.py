@@ -33,8 +33,26 @@ BASE: dict[str, Any] = {
     "model": {"name": "llama3", "flavor": "debugmodel"},
     "training": {"dataset": "tiny", "seq_len": 64, "steps": 10},
 }
-LISTS = ("converters", "trackers")
+LISTS = ("converters", "trackers", "rewards")
 MIXTURE = {"name": "qwen3", "flavor": "debugmodel_moe"}
+
+
+QUESTIONS = {
+    "kind": "rl",
+    "model": {"name": "llama3", "flavor": "debugmodel", "attention": {"mask": "block_causal"}, "rope": {"scaling": None}},
+    "tokenizer": "characters",
+    "rl": {"rewards": ["exact_match"], "sampling": {"max_new_tokens": 16}},
+}
+
+
+def asked(dataset: dict[str, Any]) -> dict[str, Any]:
+    """A recipe about questions."""
+    return {**QUESTIONS, "training": {"dataset": dataset}}
+
+
+def learning(slot: str, written: Any) -> dict[str, Any]:
+    """A recipe about rewards, with `written` at one of the slots of the section rl."""
+    return {**asked({"name": "string_task"}), "rl": {**QUESTIONS["rl"], slot: [written] if slot in LISTS else written}}
 
 
 def streamed(dataset: dict[str, Any]) -> dict[str, Any]:
@@ -67,6 +85,16 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "tokenizer": {"name": "huggingface", "path": "folder"},
     },
     **{f"dataset:{name}": streamed({"name": name, "max_documents": 1000}) for name in ("c4", "c4_validation")},
+    **{f"dataset:{name}": asked({"name": name}) for name in ("arithmetic", "guess_task", "string_task")},
+    "reward:environment": {
+        **asked({"name": "guess_task"}),
+        "rl": {**QUESTIONS["rl"], "environment": "guess_number", "rewards": ["environment"]},
+    },
+    "algorithm:ref_kl": {
+        **asked({"name": "string_task"}),
+        "rl": {**QUESTIONS["rl"], "algorithm": "ref_kl", "reference": "frozen_copy"},
+    },
+    "dataset:questions": asked({"name": "questions", "path": "questions.jsonl"}),
     "dataset:hub": streamed({"name": "hub", "repo": "owner/name", "revision": "0" * 40}),
     "dataset:text": {"training": {"dataset": {"name": "text", "path": "data/*.jsonl"}}, "tokenizer": "tiny"},
     "activation_checkpoint:memory_budget": {
@@ -78,6 +106,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 TRIED: dict[str, str] = {
     "converters:fp32_lm_head": "worker/test_converters.py",
     "loss:flow_matching": "models/flux/test_batches.py",
+    "tokenizer:characters": "rl/test_runs.py",
+    "environment:single_turn": "rl/test_rollouts.py",
     "tokenizer:tiny": "components/tokenizers/test_huggingface.py",
     "activation_checkpoint:none": "cli/test_plugin.py",
     "trackers:trackio": "components/metrics/test_trackers.py::test_trackio_gets_the_recipe_and_every_step",
@@ -156,6 +186,8 @@ def around(topic: Topic, written: Any) -> dict[str, Any]:
     """What is written at a topic's place, with the sections and lists on the way."""
     if topic.keys == ("replace", "with"):
         return {"replace": [{"match": "layers.*.feed_forward", "with": written}]}
+    if topic.keys[:1] == ("rl",):
+        return learning(topic.keys[-1], written)
     for key in reversed(topic.keys):
         written = {key: [written] if key in LISTS else written}
     found: dict[str, Any] = written

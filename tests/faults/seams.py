@@ -243,6 +243,20 @@ def rows_stall(step: int, seconds: float) -> None:
     RowLoader.next_rows = rows_stall  # type: ignore[method-assign]
 
 
+def loading_process_is_killed(step: int) -> None:
+    """One of the processes that read ahead is killed before a step."""
+    next_rows, batches = RowLoader.next_rows, {"read": 0}
+
+    def killing(self: RowLoader) -> Any:
+        batches["read"] += 1
+        if batches["read"] == step:
+            assert self._processes is not None
+            os.kill(self._processes._helpers[0].process.pid or 0, signal.SIGKILL)
+        return next_rows(self)
+
+    RowLoader.next_rows = killing  # type: ignore[method-assign]
+
+
 def nothing_counts(step: int) -> None:
     """No label of one step counts."""
     forward_backward = Engine.forward_backward

@@ -28,6 +28,10 @@ KEYWORDS = {
     "launch": {"resolved", "processes"},
     "converters": {"model", "shards"},
     "rope_scaling": {"frequencies", "theta"},
+    "algorithm": {"sampling_temperature"},
+    "environment": {"logs"},
+    "generator": {"supplies"},
+    "reward": {"logs"},
     "module": {"replaced"},
 }
 

@@ -25,12 +25,15 @@ def test_a_shipped_recipe_resolves_to_the_committed_form(entry: catalogue.Entry)
     text = resolve(str(entry.path), environment={}).text
     committed = RESOLVED / f"{entry.name}.resolved.yaml"
     if WRITE:
+        committed.parent.mkdir(exist_ok=True)
         committed.write_text(text, encoding="utf-8")
     assert committed.read_text(encoding="utf-8") == text
 
 
 def test_no_resolved_form_outlives_its_recipe() -> None:
-    assert {path.name for path in RESOLVED.iterdir()} == {f"{entry.name}.resolved.yaml" for entry in RECIPES}
+    assert {path.relative_to(RESOLVED).as_posix() for path in RESOLVED.rglob("*.yaml")} == {
+        f"{entry.name}.resolved.yaml" for entry in RECIPES
+    }
 
 
 @pytest.mark.parametrize("entry", RECIPES, ids=lambda entry: entry.name)
@@ -39,7 +42,7 @@ def test_a_shipped_recipe_repeats_nothing_that_its_fragments_say(entry: catalogu
     extends = find(own, ("extends",))
     assert extends is not None, "fragments say what several recipes share"
     bases = tmp_path / "bases.yaml"
-    bases.write_text(f"extends: {[str(catalogue.folder() / part) for part in plain(extends)]}")
+    bases.write_text(f"extends: {[str(entry.path.parent / part) for part in plain(extends)]}")
     below = compose(str(bases))
     for path, value in leaves(own):
         found = find(below, path)

@@ -228,3 +228,31 @@ def test_weights_are_streamed_by_name() -> None:
     assert list(streamed) == list(trained.model.state_dict())
     assert {tensor.dtype for tensor in streamed.values()} == {torch.bfloat16}
     assert all(tensor is not None and not tensor.requires_grad for _, tensor in trained.state_dict_stream())
+
+
+def test_another_loss_takes_the_place_of_the_engines_own() -> None:
+    trained = engine()
+
+    def twice(logits: Tensor, given: TokenBatch) -> Tensor:
+        return 2 * CrossEntropy(CrossEntropyConfig())(logits, given)
+
+    usual = trained.forward_backward(batch())
+    expected = [2 * gradient for gradient in gradients(trained)]
+    trained.zero_grad()
+    doubled = trained.forward_backward(batch(), loss=twice)
+    assert doubled.loss_sum.item() == pytest.approx(2 * usual.loss_sum.item(), rel=1e-6)
+    for one, other in zip(gradients(trained), expected, strict=True):
+        torch.testing.assert_close(one, other)
+    assert trained.eval_forward(batch(), loss=twice).loss_sum.item() == pytest.approx(doubled.loss_sum.item(), rel=1e-6)
+
+
+def test_the_version_counts_updates_that_were_made_and_groups_may_have_rates_of_their_own() -> None:
+    trained = engine()
+    trained.forward_backward(batch())
+    trained.optim_step(lr=[0.25] * len(trained.optimizer.param_groups))
+    assert {group["lr"] for group in trained.optimizer.param_groups} == {0.25}
+    trained.forward_backward(batch())
+    before = [parameter.detach().clone() for parameter in trained.model.parameters()]
+    assert trained.optim_step(accepts=lambda norm: False).is_skipped
+    assert (trained.policy_version, trained.steps_done) == (1, 2)
+    assert all(torch.equal(one, other) for one, other in zip(before, trained.model.parameters(), strict=True))

@@ -28,6 +28,7 @@ training:
   seq_len: 16
   steps: 10
   mixed_precision_param: float32
+  data_cache: null
 metrics: {log_freq: 1}
 checkpoint: {enable: true, interval: 100}
 """

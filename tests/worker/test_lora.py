@@ -163,3 +163,21 @@ def test_a_plan_counts_gradients_and_optimizer_states_of_adapters_alone(run: Run
     assert whole == kept
     # wq and wo are 32 x 32, wk is 16 x 32, w2 is 32 x 64
     assert whole_trained == trained == 4 * (2 * (32 + 32) + (16 + 32) + (32 + 64))
+
+
+def test_a_fork_of_adapters_alone_is_that_of_the_whole_checkpoint(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parents = [run(name, LORA, *more, "training.steps=4") for name, more in (("whole", ()), ("alone", (ALONE,)))]
+    for parent in parents:
+        train(parent)
+    start = [f"checkpoint.initial_load_path={parent.parent}" for parent in parents]
+    forks = [run(f"fork-{number}", LORA, ALONE, path, "training.steps=4") for number, path in enumerate(start)]
+    for fork in forks:
+        train(fork)
+    whole, alone = ([line["loss"] for line in read_metrics(fork.parent / "metrics.jsonl")] for fork in forks)
+    assert whole == alone
+    # merging looks where the first run began, which drew its weights
+    for fork, code in zip(forks, (0, 4), strict=True):
+        step = str(fork.parent / "checkpoint" / "step-4")
+        assert job(monkeypatch, do="export", checkpoint=step, out=str(tmp_path / f"merged-{code}"), format="torch", merge=True) == code
+    with pytest.raises(ProblemsFound, match=r"beside weights that its run drew from debug.seed 0"):
+        train(run("other", LORA, ALONE, start[1], "training.steps=4", "debug.seed=9"))

@@ -145,6 +145,15 @@ def test_validation_happens_where_it_is_due(held_out: list[str], metrics: Metric
     assert not any("validation/loss" in line for line in metrics("training.steps=2"))
 
 
+def test_a_further_held_out_set_has_a_loss_of_its_own(held_out: list[str], metrics: Metrics, tmp_path: Path) -> None:
+    np.save(tmp_path / "other.npy", np.arange(400, dtype=np.uint16) % 64)
+    other = f"{{name: tokens, path: {tmp_path / 'other.npy'}}}"
+    both = metrics(*held_out, f"validation.further=[{{id: counting, dataset: {other}}}]")
+    alone = metrics(*(f"validation.dataset={other}" if "dataset" in override else override for override in held_out))
+    assert both[-1]["validation/loss"] == metrics(*held_out)[-1]["validation/loss"]
+    assert both[-1]["validation/counting/loss"] == alone[-1]["validation/loss"] != both[-1]["validation/loss"]
+
+
 @pytest.mark.parametrize("rows", [1, 2, 4])
 def test_a_forward_pass_takes_the_local_batch(rows: int, run: Run) -> None:
     resolved = run("run", f"training.local_batch_size={rows}", "training.steps=2", "checkpoint.enable=false")

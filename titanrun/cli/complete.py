@@ -54,6 +54,7 @@ def flags(*names: str) -> dict[str, Values]:
 TRUST = flags("--trust-remote-code")
 COMMAND_LINES: dict[str, Takes] = {
     "train": Takes((("files",), ("overrides",)), {"--nproc": None, **TRUST}),
+    "launch": Takes((("files",), ("overrides",)), flags("--dry-run", "--no-follow")),
     "resume": Takes((("files",), ("overrides",)), TRUST),
     "fork": Takes((("files",), ("overrides",)), TRUST),
     "generate": Takes(
@@ -79,7 +80,9 @@ COMMAND_LINES: dict[str, Takes] = {
     "data": Takes((("data_commands",), ("files",), ("overrides",))),
     "runs": Takes((("runs_commands",), ("files",))),
     "bundle": Takes((("files",), ()), {"--output": "files"}),
-    "sweep": Takes((("files",), ("overrides",)), {**flags("--list", "--table"), "--format": ("text", "csv", "json")}),
+    "sweep": Takes(
+        (("files",), ("overrides",)), {**flags("--list", "--launch", "--dry-run", "--table"), "--format": ("text", "csv", "json")}
+    ),
     "plot": Takes(
         (("files",),),
         {

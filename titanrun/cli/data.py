@@ -68,7 +68,7 @@ def show(arguments: list[str]) -> int:
     found = asked_of_recipe("show", options, resolved, count=options.count, row=options.row, section=options.section)
     if options.section and options.section not in {entry["section"] for entry in found}:
         raise fail("usage", f"the recipe has no data for {options.section}", help="set validation.enable: true and validation.dataset")
-    shown = [entry for entry in found if options.section in (None, entry["section"])]
+    shown = [entry for entry in found if options.section in (None, entry["section"].partition(".")[0])]
     if options.row is not None and not any(entry["samples"] for entry in shown):
         ranges = " and ".join(f"{entry['section']} has rows 0 to {entry['rows'] - 1}" for entry in shown)
         raise fail("usage", f"there is no row {options.row}", help=ranges)

@@ -11,6 +11,7 @@ from titanrun.launch.environment import leave_out_pydantic_plugins, trust_remote
 
 COMMANDS = {
     "train": "train a recipe",
+    "launch": "start a run where its launch section says: here, or as a job of Slurm",
     "resume": "go on with a run, from its directory or a checkpoint",
     "fork": "start a new run from the weights of a checkpoint",
     "reproduce": "train a run once more, and compare it step by step",

@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 from titanrun.cli.arguments import Parser, split_overrides
@@ -17,6 +18,7 @@ from titanrun.config.counted import counted
 from titanrun.config.problems import ProblemsFound
 from titanrun.launch.environment import environment
 from titanrun.launch.try_build import try_build
+from titanrun.sweep.array import array_script, runs_left, submit_array
 from titanrun.sweep.config import SweepConfig
 from titanrun.sweep.examined import Planned, built_once, examined
 from titanrun.sweep.points import Sweep, read_sweep
@@ -30,6 +32,7 @@ SUMMARY = (
 EXAMPLES = """  titanrun sweep sweep.yaml --list                    the runs, and what each one changes
   titanrun sweep sweep.yaml
   titanrun sweep sweep.yaml training.steps=50         a change for all runs
+  titanrun sweep sweep.yaml --launch                  as one array of Slurm, where the recipe says launch: slurm
   titanrun sweep sweep.yaml --table                   what came of it so far, the best first
   titanrun sweep sweep.yaml --table --format csv > results.csv"""
 
@@ -41,6 +44,8 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("sweep", metavar="sweep", help="a sweep file (.yaml or .toml): recipe, and grid, zip, list or random")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--list", action="store_true", help="only say what each run would change, as arguments of titanrun train")
+    what.add_argument("--launch", action="store_true", help="submit what is left as one array of Slurm, slots of its tasks at a time")
+    what.add_argument("--dry-run", action="store_true", help="only print the script that --launch would submit")
     what.add_argument("--table", action="store_true", help="only show the results there are")
     parser.add_argument("--format", choices=("text", "csv", "json"), default="text", help="of the table")
     parser.takes_overrides()
@@ -52,6 +57,8 @@ def run(arguments: list[str]) -> int:
     if options.list:
         print_runs(sweep, runs)
         return 0
+    if options.launch or options.dry_run:
+        return launched(sweep, runs, options)
     code = 0
     with nullcontext() if options.table else locked(sweep.folder):
         if not options.table:
@@ -73,6 +80,21 @@ def trained(sweep: Sweep, runs: Sequence[Planned], options: Namespace) -> int:
     note(options, f"{counted(len(runs), 'run')} in {sweep.folder}, {sweep.config.slots} at a time")
     runner = Runner(config=sweep.config, recipe=sweep.recipe, folder=sweep.folder, runs=runs, tell=lambda text: note(options, text))
     return runner.run()
+
+
+def launched(sweep: Sweep, runs: Sequence[Planned], options: Namespace) -> int:
+    """Submits what is left of the sweep, or shows what would be submitted."""
+    left = runs_left(runs)
+    if not left:
+        note(options, f"nothing to do: {counted(len(runs), 'run')} in {sweep.folder} are finished, or training")
+        return 0
+    if options.dry_run:
+        sys.stdout.write(array_script(sweep, left))
+        return 0
+    with locked(sweep.folder):
+        job = submit_array(sweep, left, environment(), datetime.now().astimezone())
+    note(options, f"job {job} trains {counted(len(left), 'run')} in {sweep.folder}; --table shows what came of them so far")
+    return 0
 
 
 def refuse_unbuildable(run: Planned) -> None:

@@ -11,7 +11,7 @@ from titanrun.cli.voice import detail_files, note
 from titanrun.config.counted import counted
 from titanrun.config.problems import ProblemsFound, fail
 from titanrun.launch.config import LocalLaunchConfig
-from titanrun.launch.environment import environment, joined_environment, quieten_workers, ranks_around
+from titanrun.launch.environment import environment, is_in_job, joined_environment, quieten_workers, ranks_around
 from titanrun.launch.local import become_worker
 from titanrun.launch.machine import accelerators
 from titanrun.launch.nodes import start_with_others
@@ -66,6 +66,9 @@ def trained(options: Namespace, changes: list[str], arguments: list[str], around
         machine_ranks=max(1, accelerators(around)),
     )
     launch = resolved.run.launch
+    if launch.is_submitted and not is_in_job(around) and resolved.run.comm.mode == "default":
+        help = "titanrun launch submits it; launch=local trains here"
+        raise fail("usage", f"this run is for {launch.name}, and here is no job of it", path=("launch", "name"), help=help)  # type: ignore[attr-defined]
     if ranks == 1 and launch.nodes > 1 and resolved.run.comm.mode == "default":
         return with_other_nodes(resolved, arguments)
     detail_files(options, resolved.tree)

@@ -9,7 +9,18 @@ from pydantic_core import CoreSchema, PydanticCustomError, ValidationError, core
 
 AUTO: Literal["auto"] = "auto"
 # what a run directory holds already
-OWN_NAMES = {"logs", "data", "hf", "metrics.jsonl", "resolved.yaml", "resolved.sources.json", "run.json", "status.json", "tags.json"}
+OWN_NAMES = {
+    "logs",
+    "data",
+    "hf",
+    "launch",
+    "metrics.jsonl",
+    "resolved.yaml",
+    "resolved.sources.json",
+    "run.json",
+    "status.json",
+    "tags.json",
+}
 OWN_FOLDER = "it lies inside the run directory; set dump_folder to put the whole run elsewhere"
 # bytes of a name on common file systems, and of a path that leaves room for the run directory in front of it
 LONGEST_NAME = 255

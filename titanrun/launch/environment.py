@@ -83,6 +83,11 @@ def joined_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str
     return {**meeting, **environ, **joined}
 
 
+def is_in_job(environ: Mapping[str, str]) -> bool:
+    """Whether srun, or torchrun, started this process."""
+    return "SLURM_STEP_NUM_TASKS" in environ or "WORLD_SIZE" in environ
+
+
 def sees_only_its_own(environ: Mapping[str, str]) -> bool:
     """Whether srun shows this task one of the several accelerators that the job has on this machine: the task's own."""
     shown = {environ[name] for name in ONE_OF_MANY if name in environ}

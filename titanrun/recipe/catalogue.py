@@ -40,9 +40,10 @@ def shelves() -> dict[str, Path]:
 
 
 def shipped() -> list[Entry]:
-    """All shipped recipes by name; the fragments in parts/ are none."""
-    paths = sorted(path for path in folder().iterdir() if path.suffix in (".yaml", ".toml")) if folder().is_dir() else []
-    return [Entry(path.name, path, header(path)) for path in paths]
+    """All shipped recipes by name, those of a folder with its name in front; the fragments in parts/ are none."""
+    names = {path: path.relative_to(folder()).as_posix() for path in folder().rglob("*") if path.suffix in (".yaml", ".toml")}
+    kept = sorted((name.count("/"), name, path) for path, name in names.items() if not name.startswith("parts/"))
+    return [Entry(name, path, header(path)) for _, name, path in kept]
 
 
 def is_told(wanted: str, text: str) -> bool:
@@ -72,7 +73,7 @@ def find(name: str, *, suffix: str = ".yaml") -> Entry:
     """The shipped recipe called `name`; without a suffix the one that ends in `suffix`. Raises ProblemsFound."""
     entries = shipped()
     for entry in entries:
-        if entry.name in (name, name + suffix):
+        if {entry.name, entry.path.name} & {name, name + suffix}:
             return entry
     meant = closest(name, [entry.path.stem for entry in entries])
     known = listing([entry.name for entry in entries], last="and", most=99)

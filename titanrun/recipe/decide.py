@@ -3,7 +3,7 @@
 from pathlib import PurePath
 from typing import Any
 
-from titanrun.components.data.config import TinyChatDatasetConfig, TinyDatasetConfig, TinyImagesConfig
+from titanrun.components.data.config import DatasetConfig, TinyChatDatasetConfig, TinyDatasetConfig, TinyImagesConfig
 from titanrun.config.base import dump
 from titanrun.config.types import AUTO
 from titanrun.distributed.degrees import degrees_of
@@ -11,6 +11,7 @@ from titanrun.models.shared.flavors import spell_out
 from titanrun.recipe.length import decided_length
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.run_files import RUNS
+from titanrun.rl.tasks.config import SyntheticConfig
 
 SHIPPED = (TinyDatasetConfig, TinyChatDatasetConfig, TinyImagesConfig)
 # hidden: it is no run among the runs
@@ -36,6 +37,8 @@ def decide(recipe: Recipe, *, file: str, ranks: int | None = None) -> dict[str, 
         data["training"]["data_cache"] = SHARED_CACHE if recipe.dump_folder is None else None
     data["lr_scheduler"] |= decided_schedule(recipe, steps=data["training"]["steps"])
     data["validation"] |= decided_validation(recipe)
+    if recipe.rl is not None and recipe.rl.validation.dataset == AUTO:
+        data["rl"]["validation"]["dataset"] = held_out_prompts(recipe.training.dataset)
     return data
 
 
@@ -87,6 +90,12 @@ def with_steps(run: Recipe, steps: int) -> Recipe:
     # section by section, not through plain data, which would be refused where the worker has filled in a secret
     training = type(run.training).model_validate({**dict(run.training), "steps": steps})
     return type(run).model_validate({**dict(run), "training": training, "lr_scheduler": type(run.lr_scheduler).model_validate(schedule)})
+
+
+def held_out_prompts(dataset: DatasetConfig) -> dict[str, Any] | None:
+    """The held-out part of a task that titanrun makes up; None of any other."""
+    is_made_up = isinstance(dataset, SyntheticConfig)
+    return dump(dataset) | {"split": "held_out", "shuffle": False, "repeat": False} if is_made_up else None
 
 
 def decided_validation(recipe: Recipe) -> dict[str, Any]:

@@ -24,6 +24,13 @@ class Pretrain(TrainerKind):
     builds = "titanrun.worker.assemble:assembled"
 
 
+class ReinforcementLearning(TrainerKind):
+    """Learning from what the policy's own answers are worth."""
+
+    name = "rl"
+    builds = "titanrun.worker.rl:assembled_rl"
+
+
 def kinds() -> dict[str, type[TrainerKind]]:
     """The kinds by name: those that ship, and those of the plug-ins in use."""
     return {kind.name: kind for kind in TrainerKind.__subclasses__() if not registry.is_hidden(kind)}

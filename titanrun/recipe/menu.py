@@ -8,6 +8,7 @@ MODEL_FAMILIES = {
     family: f"titanrun.models.{family}.config"
     for family in ("llama3", "llama4", "qwen3", "deepseek_v3", "gpt_oss", "flux", "decoder", "transformers")
 }
+TASKS = ("arithmetic", "guess_task", "questions", "string_task")
 RULE_MODULES = (
     "titanrun.recipe.rules.not_built",
     "titanrun.recipe.rules.ranks",
@@ -34,6 +35,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.simulation",
     "titanrun.recipe.rules.guard",
     "titanrun.recipe.rules.profiling",
+    "titanrun.recipe.rules.rl",
     "titanrun.recipe.rules.unread",
     "titanrun.recipe.rules.unread_parallel",
 )
@@ -42,6 +44,7 @@ RULE_MODULES = (
 def open_menu() -> None:
     """Announce every built-in component that is imported only when named."""
     registry.offer("model", MODEL_FAMILIES)
+    registry.offer("dataset", dict.fromkeys(TASKS, "titanrun.rl.tasks.config"))
 
 
 def load_rules() -> None:

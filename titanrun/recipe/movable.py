@@ -1,5 +1,6 @@
 """A shipped recipe as it can stand in any folder."""
 
+import posixpath
 import re
 
 from titanrun.config.source import read_source
@@ -17,6 +18,7 @@ def movable_text(entry: Entry, *, schema: str) -> str:
     items = [] if extends is None else extends.value if isinstance(extends.value, list) else [extends]
     for item in reversed(items):
         row, start, end = item.origin.line - 1, item.origin.column - 1, item.origin.end_column - 1
-        named = lines[row][start:end].replace(str(item.value), f"{SHIPPED}:{item.value}")
+        on_shelf = posixpath.normpath(posixpath.join(posixpath.dirname(entry.name), str(item.value)))
+        named = lines[row][start:end].replace(str(item.value), f"{SHIPPED}:{on_shelf}")
         lines[row] = lines[row][:start] + named + lines[row][end:]
     return SCHEMA_LINE.sub(lambda found: found[1] + schema, "\n".join(lines))

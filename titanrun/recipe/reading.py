@@ -79,7 +79,7 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
 
 def refuse_name_of_shipped(file: str) -> None:
     """Stop at the bare name of a recipe that ships, where a file is needed."""
-    if is_absent(file) and any(file in (entry.name, entry.path.stem) for entry in catalogue.shipped()):
+    if is_absent(file) and any(file in (entry.name, entry.path.name, entry.path.stem) for entry in catalogue.shipped()):
         raise fail("file", f"there is no file {file} here", help=f"it ships with titanrun: titanrun cp {file} mine.yaml")
 
 

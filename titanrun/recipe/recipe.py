@@ -25,6 +25,7 @@ from titanrun.distributed.config import (
 )
 from titanrun.launch.config import LaunchConfig
 from titanrun.models.shared.config import ModelConfig
+from titanrun.rl.config import RlConfig
 from titanrun.training.config import GuardConfig, TrainingConfig
 
 
@@ -41,8 +42,8 @@ class Recipe(Config):
     """The run directory; null: runs/<name>-<time>. A run that was stopped goes on in it."""
     plugins: tuple[Text, ...] = bookkeeping((), examples=[["my_plugin"]])
     """Installed plug-ins whose components this recipe names."""
-    kind: Literal["pretrain"] = numerics("pretrain")
-    """What kind of training this is."""
+    kind: Literal["pretrain", "rl"] = numerics("pretrain")
+    """What kind of training this is: pretrain learns from rows of data, rl from what its own answers are worth."""
     device: Literal["auto", "cpu", "gpu"] = performance("auto")
     """Where to train; `auto` is an accelerator if torch finds one."""
     model: ModelConfig = component()
@@ -66,6 +67,8 @@ class Recipe(Config):
     debug: DebugConfig = section(DebugConfig)
     guard: GuardConfig = section(GuardConfig)
     launch: LaunchConfig = component(LaunchConfig)
+    rl: RlConfig | None = component(None)
+    """What a policy is asked and what it learns from, for kind rl."""
     stages: None = numerics(None, not_built="stages")
     """Further runs that start from this one's result."""
     replace: tuple[ReplaceConfig, ...] | None = component(None)

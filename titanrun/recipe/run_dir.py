@@ -207,6 +207,13 @@ def write_run(
     write_json(directory.path / RUN_JSON, {**record, "starts": [*record["starts"], start]})
 
 
+def write_recipe(directory: RunDirectory, resolved: Resolved, argv: Sequence[str]) -> None:
+    """Create the directory and write resolved.yaml and resolved.sources.json only, for a job that opens the run when its turn comes."""
+    make_folder(directory.path, resolved)
+    write_atomically(directory.path / RESOLVED, resolved.text)
+    write_json(directory.path / SOURCES, source_report(sources(resolved), resolved.tree, list(argv)))
+
+
 def make_folder(path: Path, resolved: Resolved) -> None:
     """Create the run directory where it is not there. Raises ProblemsFound where that cannot be."""
     try:

@@ -96,16 +96,19 @@ class Engine:
         self.passes = WholeModel(model, loss, precision, device) if passes is None else passes
         self.device, self.max_norm, self.early, self.tied = device, max_norm, early, tied
         self.meshes, self.rows, self.marking = meshes, rows, marking
-        self.steps_done, self._holds_gradients = 0, False
+        self.steps_done, self.policy_version, self._holds_gradients = 0, 0, False
         self._listeners: list[Callable[[], None]] = []
         for group in optimizer.param_groups:
             group.setdefault("peak_lr", group["lr"])
 
-    def forward_backward(self, batches: Batch | Sequence[Batch], *, normalizer: Tensor | None = None) -> StepOutput:
+    def forward_backward(
+        self, batches: Batch | Sequence[Batch], *, loss: Loss | None = None, normalizer: Tensor | None = None
+    ) -> StepOutput:
         """Adds the gradients of the mean loss over `batches`, one batch after the other.
 
         Args:
             batches: this rank's batches of one optimizer step, on any device; ranks that share rows are given the same whole ones.
+            loss: in the place of the engine's own.
             normalizer: what the loss sum is divided by; without it the valid tokens of all ranks' `batches`, and then one call makes
                 a step.
         """
@@ -119,14 +122,16 @@ class Engine:
         divisor = (valid_tokens if normalizer is None else normalizer).clamp(min=1)
         sums = []
         for part in parts:
-            sums.append(self.passes.backward(part.to(self.device), divisor))
+            sums.append(self.passes.backward(part.to(self.device), divisor, loss=loss))
         return self._output(torch.stack(sums).sum(), valid_tokens)
 
-    def optim_step(self, *, lr: float | None = None, accepts: Callable[[Tensor], bool] = lambda norm: True) -> OptimOutput:
+    def optim_step(
+        self, *, lr: float | Sequence[float] | None = None, accepts: Callable[[Tensor], bool] = lambda norm: True
+    ) -> OptimOutput:
         """Clips, updates the weights, drops the gradients and moves the schedule on.
 
         Args:
-            lr: this step's learning rate of every group; without it peak x schedule.
+            lr: this step's learning rate of every group, or one of each; without it peak x schedule.
             accepts: whether gradients of that norm may update the weights. While it is asked, they are there to be looked at. Early
                 steps are done by then: a refusal says that the weights are spoiled.
         """
@@ -138,6 +143,7 @@ class Engine:
         self._set_rates(lr)
         if is_accepted:
             self.optimizer.step()
+            self.policy_version += 1
             self.weights_changed()
         self.zero_grad()
         self.steps_done += 1
@@ -159,11 +165,12 @@ class Engine:
         gradients = finished_gradients(parameters) if self.tied is None else self.tied.finished_gradients(parameters)
         return gradient_norm(gradients, device=self.device, pipeline=self._group("pp"))
 
-    def _set_rates(self, lr: float | None) -> None:
+    def _set_rates(self, lr: float | Sequence[float] | None) -> None:
         """Gives each group this step's learning rate; without one peak x schedule."""
-        factor = self.schedule.factor(self.steps_done)
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["peak_lr"] * factor if lr is None else lr
+        factor, groups = self.schedule.factor(self.steps_done), self.optimizer.param_groups
+        rates = [group["peak_lr"] * factor for group in groups] if lr is None else [lr] * len(groups) if isinstance(lr, float | int) else lr
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate
 
     def zero_grad(self) -> None:
         """Drops the gradients, so that their memory is free until the next backward pass."""
@@ -171,10 +178,10 @@ class Engine:
             parameter.grad = None
         self._holds_gradients = False
 
-    def eval_forward(self, batch: Batch) -> StepOutput:
-        """The loss of all ranks' batches, without gradients."""
+    def eval_forward(self, batch: Batch, *, loss: Loss | None = None) -> StepOutput:
+        """The loss of all ranks' batches, without gradients; `loss` in the place of the engine's own."""
         share = self._own_share(batch)
-        own = self.passes.loss_sum(share.to(self.device))
+        own = self.passes.loss_sum(share.to(self.device), loss=loss)
         return self._output(own, self._of_all_ranks(share.valid_count().to(self.device, non_blocking=True)))
 
     def forward(self, batch: Batch, *, outputs: Sequence[str] = ("logprobs",), temperature: float = 1.0) -> dict[str, Tensor]:

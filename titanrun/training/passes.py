@@ -19,12 +19,15 @@ Measure = Callable[[Tensor, Any], dict[str, Tensor]]
 
 
 class Passes(Protocol):
-    """What an engine does with a model and its loss. Batches are on the device, and sums are over this rank's share of the loss."""
+    """What an engine does with a model and its loss. Batches are on the device, and sums are over this rank's share of the loss.
 
-    def backward(self, batch: Batch, divisor: Tensor) -> Tensor:
+    `loss` takes the place of the loss that training has.
+    """
+
+    def backward(self, batch: Batch, divisor: Tensor, *, loss: Loss | None = None) -> Tensor:
         """Adds the gradients of the loss sum, divided. Gives the sum."""
 
-    def loss_sum(self, batch: Batch) -> Tensor:
+    def loss_sum(self, batch: Batch, *, loss: Loss | None = None) -> Tensor:
         """The loss sum, without gradients."""
 
     def measure(self, batch: Batch, measure: Measure) -> dict[str, Tensor]:
@@ -40,14 +43,14 @@ class WholeModel:
     precision: Precision
     device: torch.device
 
-    def backward(self, batch: Batch, divisor: Tensor) -> Tensor:
-        loss_sum = self.loss(self._output(batch), batch)
+    def backward(self, batch: Batch, divisor: Tensor, *, loss: Loss | None = None) -> Tensor:
+        loss_sum = (loss or self.loss)(self._output(batch), batch)
         (loss_sum / divisor).backward()
         return loss_sum.detach()
 
     @torch.no_grad()
-    def loss_sum(self, batch: Batch) -> Tensor:
-        return self.loss(self._output(batch), batch)
+    def loss_sum(self, batch: Batch, *, loss: Loss | None = None) -> Tensor:
+        return (loss or self.loss)(self._output(batch), batch)
 
     @torch.no_grad()
     def measure(self, batch: Batch, measure: Measure) -> dict[str, Tensor]:

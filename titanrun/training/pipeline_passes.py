@@ -23,11 +23,11 @@ class PipelinePasses:
     pipeline: Pipeline
     loss: Loss
 
-    def backward(self, batch: TokenBatch, divisor: Tensor) -> Tensor:
-        parts, sums = self._split(batch), []
+    def backward(self, batch: TokenBatch, divisor: Tensor, *, loss: Loss | None = None) -> Tensor:
+        parts, sums, measured = self._split(batch), [], loss or self.loss
 
         def share_of_loss(logits_MTV: Tensor, number: int) -> Tensor:
-            loss_sum = self.loss(logits_MTV, parts[number])
+            loss_sum = measured(logits_MTV, parts[number])
             sums.append(loss_sum.detach().clone())
             return loss_sum / divisor
 
@@ -35,10 +35,10 @@ class PipelinePasses:
         return self._total(sums)
 
     @torch.no_grad()
-    def loss_sum(self, batch: TokenBatch) -> Tensor:
-        parts = self._split(batch)
+    def loss_sum(self, batch: TokenBatch, *, loss: Loss | None = None) -> Tensor:
+        parts, measured = self._split(batch), loss or self.loss
         inputs = [inputs_of(part) for part in parts]
-        return self._total(self.pipeline.forward(inputs, lambda logits_MTV, number: self.loss(logits_MTV, parts[number])))
+        return self._total(self.pipeline.forward(inputs, lambda logits_MTV, number: measured(logits_MTV, parts[number])))
 
     @torch.no_grad()
     def measure(self, batch: TokenBatch, measure: Measure) -> dict[str, Tensor]:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -30,6 +30,14 @@ QUARANTINE = "non-finite"
 NAMES_SHOWN = 3
 
 
+class Saved(Protocol):
+    """What a checkpoint holds as plain data."""
+
+    def state(self) -> dict[str, Any]: ...
+
+    def load_state(self, state: dict[str, Any]) -> None: ...
+
+
 @dataclass(slots=True, kw_only=True)
 class RunCheckpoints:
     """Saves weights, optimizer, schedule, counters, data position and random states together, and loads them together.
@@ -40,6 +48,7 @@ class RunCheckpoints:
         resolved: the text of resolved.yaml.
         parallelism: how the ranks split the model, for the manifest.
         background: what writes while training goes on; None: training waits.
+        progress: what a run of another kind than pretraining is in the middle of.
     """
 
     config: CheckpointConfig
@@ -50,6 +59,7 @@ class RunCheckpoints:
     resolved: str
     parallelism: Mapping[str, Any] = field(default_factory=dict)
     background: BackgroundSaves | None = None
+    progress: Saved | None = None
     _saved: int | None = field(default=None)
 
     @property
@@ -152,6 +162,8 @@ class RunCheckpoints:
             self.engine.steps_done = saved["engine"]["steps_done"]
         if "dataloader" not in excluded:
             self.rows.load_state(saved["data"], other_data_allowed=self._is_allowed("training.dataset"))
+        if self.progress is not None and "progress" in saved:
+            self.progress.load_state(saved["progress"])
         before = checkpoint.manifest().layout["ranks"]
         if before == self.ranks.count:
             load_random_states(checkpoint.load_rng(self.ranks.rank), self.engine.device)
@@ -220,6 +232,7 @@ class RunCheckpoints:
                 "engine": {"steps_done": self.engine.steps_done},
                 "data": self.rows.state(),
                 "loading": self._loading(),
+                **({} if self.progress is None else {"progress": self.progress.state()}),
             },
             rng=random_states(self.engine.device),
             resolved=self.resolved,

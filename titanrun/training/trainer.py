@@ -13,7 +13,7 @@ from titanrun.components.data.batch import Batch, BatchMaker
 from titanrun.components.metrics.log import MetricLog
 from titanrun.components.metrics.recorder import Recorder
 from titanrun.components.metrics.throughput import Throughput
-from titanrun.components.validation.validator import Validator
+from titanrun.components.validation.validator import Validators
 from titanrun.config.counted import counted
 from titanrun.distributed.device import is_accelerator
 from titanrun.models.shared.moe_balance import moe_layers
@@ -102,7 +102,7 @@ class Trainer:
     garbage: GarbageCollection
     save_times: SaveTimes
     signals: SignalRequests | AgreedSignals = field(default_factory=SignalRequests)
-    validator: Validator | None = None
+    validator: Validators | None = None
     checkpoints: Checkpoints | None = None
     on_step: Callable[[int], None] = lambda step: None
     on_first_step: Callable[[], None] = lambda: None
@@ -235,11 +235,10 @@ class Trainer:
         self._logged_step = self.state.step
 
     def _validation(self) -> dict[str, float]:
-        """The held-out loss; nothing where a signal broke it off."""
+        """The held-out losses; none where a signal broke it off."""
         assert self.validator is not None
         with self.throughput.pause(), self.engine.eval_mode():
-            loss = self.validator.measure(self.engine.eval_forward, stop=self._is_asked_to_stop)
-        return {} if loss is None else {"validation/loss": loss}
+            return self.validator.measure(self.engine.eval_forward, stop=self._is_asked_to_stop)
 
     def _is_asked_to_stop(self) -> bool:
         self.watchdog.beat()

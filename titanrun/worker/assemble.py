@@ -13,7 +13,7 @@ from titanrun.components.data.batch import BatchMaker
 from titanrun.components.data.documents import Marking
 from titanrun.components.data.loader import RowLoader
 from titanrun.components.metrics.recorder import Recorder
-from titanrun.components.validation.validator import Validator
+from titanrun.components.validation.validator import Validators
 from titanrun.distributed.device import device_name, emulates_bfloat16, find_device
 from titanrun.distributed.liveness import heard_by, sign_of_life
 from titanrun.distributed.mesh import Meshes
@@ -130,7 +130,7 @@ class Data:
 
     rows: RowLoader
     batches: BatchMaker
-    validator: Validator | None
+    validator: Validators | None
     marking: Marking
 
     def of_trainer(self) -> dict[str, Any]:

@@ -17,14 +17,16 @@ from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved_text, written
 from titanrun.recipe.saved import folder_in
 from titanrun.training.engine import Engine
-from titanrun.training.run_checkpoints import RunCheckpoints
+from titanrun.training.run_checkpoints import RunCheckpoints, Saved
 from titanrun.training.state import TrainState
 from titanrun.worker.job import Job
 from titanrun.worker.length import steps_of
 from titanrun.worker.weights import load_initial_weights, named_checkpoint
 
 
-def build_checkpoints(recipe: Recipe, job: Job, *, engine: Engine, rows: RowLoader, state: TrainState) -> RunCheckpoints:
+def build_checkpoints(
+    recipe: Recipe, job: Job, *, engine: Engine, rows: RowLoader, state: TrainState, progress: Saved | None = None
+) -> RunCheckpoints:
     """What saves and resumes the run. Close it at the end."""
     config = recipe.checkpoint
     in_background = config.async_mode != "disabled" and writes(config)
@@ -42,6 +44,7 @@ def build_checkpoints(recipe: Recipe, job: Job, *, engine: Engine, rows: RowLoad
         resolved=from_its_beginning(job.text),
         parallelism=dump(recipe.parallelism),
         background=build_background(config, store, job.place) if in_background else None,
+        progress=progress,
     )
 
 
@@ -76,10 +79,10 @@ def begin(recipe: Recipe, checkpoints: RunCheckpoints) -> None:
     config = recipe.checkpoint
     if config.adapters_only:
         # what checkpoints leave out
-        load_initial_weights(config, model_config=recipe.model, engine=checkpoints.engine, ranks=checkpoints.ranks)
+        load_initial_weights(config, model_config=recipe.model, engine=checkpoints.engine, ranks=checkpoints.ranks, seed=recipe.debug.seed)
     if config.enable and checkpoints.resume(steps=steps_of(recipe)):
         return
     if config.initial_load_path is not None and not config.initial_load_model_only:
         checkpoints.restore(named_checkpoint(config, checkpoints.ranks))
     elif not config.adapters_only:
-        load_initial_weights(config, model_config=recipe.model, engine=checkpoints.engine, ranks=checkpoints.ranks)
+        load_initial_weights(config, model_config=recipe.model, engine=checkpoints.engine, ranks=checkpoints.ranks, seed=recipe.debug.seed)

@@ -11,7 +11,7 @@ from titanrun.components.data.documents import Marking, marking
 from titanrun.components.data.loader import RowLoader
 from titanrun.components.data.rows import Rows
 from titanrun.components.tokenizers.tokenizer import Tokenizer
-from titanrun.components.validation.validator import Validator
+from titanrun.components.validation.validator import Validator, Validators
 from titanrun.config.placed import placed
 from titanrun.config.problems import DataPath, fail
 from titanrun.distributed.precision import precision_named
@@ -81,16 +81,22 @@ def build_batches(recipe: Recipe, device: torch.device) -> BatchMaker:
     return maker
 
 
-def build_validator(recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path, share: Share, batches: BatchMaker) -> Validator | None:
+def build_validator(recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path, share: Share, batches: BatchMaker) -> Validators | None:
     """What measures the loss on held-out rows, if the recipe wants that."""
-    config, path = recipe.validation, ("validation", "dataset")
+    config = recipe.validation
     if not config.enable:
         return None
     assert config.dataset is not None and config.dataset != "auto" and config.seq_len != "auto"
-    rows = build_rows(config.dataset, path, recipe, tokenizer=tokenizer, seq_len=config.seq_len, run_dir=run_dir)
-    if len(rows) == 0:
-        raise fail("data", "the held-out data has no rows", path=path, help="use more data or a smaller validation.seq_len")
-    return Validator(config, rows=rows, batches=batches, dp_rank=share.index, dp_size=share.count, place=path)
+    sets: list[tuple[str, DataPath, DatasetConfig]] = [("validation/loss", ("validation", "dataset"), config.dataset)]
+    for number, held_out in enumerate(config.further):
+        sets.append((f"validation/{held_out.id}/loss", ("validation", "further", number, "dataset"), held_out.dataset))
+    found = {}
+    for metric, path, dataset in sets:
+        rows = build_rows(dataset, path, recipe, tokenizer=tokenizer, seq_len=config.seq_len, run_dir=run_dir)
+        if len(rows) == 0:
+            raise fail("data", "the held-out data has no rows", path=path, help="use more data or a smaller validation.seq_len")
+        found[metric] = Validator(config, rows=rows, batches=batches, dp_rank=share.index, dp_size=share.count, place=path)
+    return Validators(found)
 
 
 def build_rows(config: DatasetConfig, path: DataPath, recipe: Recipe, *, tokenizer: Tokenizer | None, seq_len: int, run_dir: Path) -> Rows:

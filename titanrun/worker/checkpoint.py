@@ -31,13 +31,13 @@ from titanrun.recipe.adapters import lora_of
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.replaced import foreign_parts
 from titanrun.recipe.resolve import read_resolved
-from titanrun.recipe.saved import absolute, resolved_file
+from titanrun.recipe.saved import absolute
 from titanrun.training.engine import MODEL_PREFIX
 from titanrun.worker import of_torchtitan
 from titanrun.worker.failures import failure_of
 from titanrun.worker.peft import family_of, read_adapters, write_adapters
 from titanrun.worker.quantize import Quantization, flattened, quantization_for
-from titanrun.worker.weights import find_checkpoint, huggingface_files, huggingface_folder, read_plain, stem_of
+from titanrun.worker.weights import find_checkpoint, huggingface_files, huggingface_folder, read_plain, recipe_of, stem_of
 
 EXIT_DIFFERS = 1
 Job = Mapping[str, Any]
@@ -109,11 +109,6 @@ def export_huggingface(out: Path, weights: dict[str, Tensor], recipe: Recipe, *,
     write_folder(out, theirs, config, files, texts, stem=stem_of(family), shard_bytes=shard_bytes, metadata=metadata)
 
 
-def recipe_of(checkpoint: Checkpoint) -> Recipe:
-    """The recipe of the run that saved it."""
-    return read_resolved(Path(resolved_file(checkpoint.folder)))
-
-
 def merged_weights(weights: dict[str, Tensor], recipe: Recipe, checkpoint: Checkpoint) -> dict[str, Tensor]:
     """The weights with the adapters in them. Those that the checkpoint leaves out are read from where its run took them."""
     lora = lora_of(recipe)
@@ -149,7 +144,11 @@ def base_weights(recipe: Recipe) -> dict[str, Tensor]:
     if section.initial_load_path is None:
         message = "the frozen weights are not in the checkpoint: its run drew them from debug.seed"
         raise fail("checkpoint", message, help="train with checkpoint.adapters_only: false, or export the adapters without --merge")
-    base, _ = split_adapters(good_weights(find_checkpoint(place(section.initial_load_path), section.folder)))
+    checkpoint = find_checkpoint(place(section.initial_load_path), section.folder)
+    base, _ = split_adapters(good_weights(checkpoint))
+    if not base:
+        # it holds adapters alone, of a run before
+        return base_weights(recipe_of(checkpoint))
     return {name: tensor.to(dtype) for name, tensor in base.items()}
 
 

@@ -12,10 +12,11 @@ from titanrun.components.data.loader import row_order
 from titanrun.components.data.looked_at import Look, look, pieces
 from titanrun.components.data.rows import Rows
 from titanrun.components.tokenizers.tokenizer import Tokenizer
-from titanrun.config.problems import ProblemsFound, fail
+from titanrun.config.problems import DataPath, ProblemsFound, fail
+from titanrun.config.tree import path_text
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved_text
-from titanrun.recipe.rules.data import datasets
+from titanrun.recipe.rules.data import placed_datasets
 from titanrun.worker.build_data import build_rows, build_tokenizer, cache_folder
 from titanrun.worker.try_build import as_data
 
@@ -51,7 +52,9 @@ def show(request: Request) -> list[Request]:
     return [
         {
             "section": section,
-            "samples": samples(recipe, section, rows, tokenizer, request) if request["section"] in (None, section) else [],
+            "samples": samples(recipe, section, rows, tokenizer, request)
+            if request["section"] in (None, section.partition(".")[0])
+            else [],
             **summary(rows, looks[section], looks.get("training")),
         }
         for section, rows in opened.items()
@@ -80,11 +83,21 @@ def open_all(recipe: Recipe) -> tuple[Tokenizer | None, dict[str, Rows]]:
         help = "look at the files themselves: their names and captions are all that a run reads"
         raise fail("usage", f"{recipe.model.name} trains on {recipe.model.takes}, and only tokens can be shown", help=help)
     tokenizer = build_tokenizer(recipe)
-    lengths: dict[str, Any] = {"training": recipe.training.seq_len, "validation": recipe.validation.seq_len}
+    lengths: dict[Any, Any] = {"training": recipe.training.seq_len, "validation": recipe.validation.seq_len}
     return tokenizer, {
-        section: build_rows(config, (section, "dataset"), recipe, tokenizer=tokenizer, seq_len=lengths[section], run_dir=Path())
-        for section, config in datasets(recipe)
+        name_of(place): build_rows(config, place, recipe, tokenizer=tokenizer, seq_len=lengths[place[0]], run_dir=Path())
+        for place, config in placed_datasets(recipe)
     }
+
+
+def name_of(place: DataPath) -> str:
+    """What a dataset is called in answers: training, validation, or of the further ones validation.further[0]."""
+    return path_text(place[:-1])
+
+
+def top(section: str) -> str:
+    """The section of the recipe that a dataset stands in."""
+    return section.partition(".")[0]
 
 
 def samples(recipe: Recipe, section: str, rows: Rows, tokenizer: Tokenizer | None, request: Request) -> list[Request]:

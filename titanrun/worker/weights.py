@@ -28,6 +28,9 @@ from titanrun.distributed.packed import Packed
 from titanrun.distributed.shards import fill
 from titanrun.models.shared.config import ModelConfig
 from titanrun.models.shared.family import family_module
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolve import read_resolved
+from titanrun.recipe.saved import resolved_file
 from titanrun.training.engine import MODEL_PREFIX, Engine
 
 log = logging.getLogger(__name__)
@@ -36,7 +39,7 @@ GENERATION_FILE = "generation_config.json"
 INITIAL_LOAD_PATH = ("checkpoint", "initial_load_path")
 
 
-def load_initial_weights(config: CheckpointConfig, *, model_config: ModelConfig, engine: Engine, ranks: Ranks) -> None:
+def load_initial_weights(config: CheckpointConfig, *, model_config: ModelConfig, engine: Engine, ranks: Ranks, seed: int) -> None:
     """Fills the model from `initial_load_path`, or from the model's Hugging Face folder; leaves it alone where neither is asked for.
 
     Args:
@@ -44,6 +47,7 @@ def load_initial_weights(config: CheckpointConfig, *, model_config: ModelConfig,
         model_config: the model section.
         engine: whose model is filled.
         ranks: who loads together, in a group that waits as long as a large load takes.
+        seed: what the model's weights were drawn from.
     """
     if config.initial_load_in_hf:
         folder = huggingface_folder(config, model_config)
@@ -51,7 +55,25 @@ def load_initial_weights(config: CheckpointConfig, *, model_config: ModelConfig,
         # each rank reads for itself, and none goes on before the slowest: the waits of a step are too short for that
         ranks.together(lambda: load_huggingface(folder, model_config=model_config, engine=engine, is_quantized=quantized))
     elif config.initial_load_path is not None:
-        load_checkpoint(named_checkpoint(config, ranks), engine, config, ranks)
+        checkpoint = named_checkpoint(config, ranks)
+        if all(is_adapter(name) for name in checkpoint.layouts() if name.startswith(MODEL_PREFIX)):
+            load_what_adapters_stand_beside(checkpoint, engine=engine, ranks=ranks, seed=seed)
+        load_checkpoint(checkpoint, engine, config, ranks)
+
+
+def load_what_adapters_stand_beside(checkpoint: Checkpoint, *, engine: Engine, ranks: Ranks, seed: int) -> None:
+    """Fills the model with the frozen weights that a checkpoint of adapters leaves out, from where its run took them."""
+    parent = recipe_of(checkpoint)
+    drawn = not parent.checkpoint.initial_load_in_hf and parent.checkpoint.initial_load_path is None
+    if drawn and parent.debug.seed != seed:
+        message = f"{checkpoint.folder} holds adapters alone, beside weights that its run drew from debug.seed {parent.debug.seed}"
+        raise fail("checkpoint", message, path=INITIAL_LOAD_PATH, help=f"set debug.seed: {parent.debug.seed}")
+    load_initial_weights(parent.checkpoint, model_config=parent.model, engine=engine, ranks=ranks, seed=seed)
+
+
+def recipe_of(checkpoint: Checkpoint) -> Recipe:
+    """The recipe of the run that saved it."""
+    return read_resolved(Path(resolved_file(checkpoint.folder)))
 
 
 def huggingface_folder(config: CheckpointConfig, model_config: ModelConfig) -> Place:
@@ -120,9 +142,12 @@ def load_checkpoint(checkpoint: Checkpoint, engine: Engine, config: CheckpointCo
     """Fills the model with the weights of a checkpoint, in the model's dtype; its optimizer state is left alone."""
     tolerance = Tolerance(extra=config.allow_extra, cast=True, ignore_prefix=OPTIMIZER_PREFIX, elsewhere=engine.names_elsewhere())
     wanted, saved = engine.tensors(with_optimizer=False), checkpoint.layouts()
+    base, adapters = split_adapters(wanted)
     if not any(map(is_adapter, saved)):
         # those of a plain model: adapters begin as they were drawn
-        wanted, _ = split_adapters(wanted)
+        wanted = base
+    elif all(is_adapter(name) for name in saved if name.startswith(MODEL_PREFIX)):
+        wanted = adapters
     # what is read goes into plain memory, and from there into codes
     plain = {
         name: torch.empty(tensor.shape, dtype=tensor.dtype) if isinstance(tensor, Packed) else tensor for name, tensor in wanted.items()

@@ -57,3 +57,29 @@ def test_a_moved_batch_takes_everything_along() -> None:
     assert moved.positions is not None
     devices = {tensor.device.type for tensor in (moved.tokens, moved.labels, moved.positions, moved.loss_mask, moved.extra["weight"])}
     assert devices == {"meta"}
+
+
+def test_padded_sequences_count_by_their_lengths_and_not_by_an_id() -> None:
+    # id 7 is in a sequence and in its filling
+    right = torch.tensor([[7, 1, 7, 7, 7], [2, 3, 4, 5, 7]])
+    left = torch.tensor([[7, 7, 7, 1, 7], [7, 2, 3, 4, 5]])
+    lengths, mask = torch.tensor([3, 4]), torch.ones(2, 5)
+    value = torch.arange(10.0).view(2, 5)
+    for tokens, side in ((right, "right"), (left, "left")):
+        if side == "left":
+            tokens[0, 2:] = torch.tensor([7, 1, 7])
+        batch = TokenBatch.from_padded(tokens, lengths, side=side, loss_mask_NT=mask, value=value)
+        assert batch.tokens[0, :3].tolist() == [7, 1, 7] and batch.tokens[1, :4].tolist() == [2, 3, 4, 5]
+        assert batch.labels.masked_fill(~batch.valid_mask(), -1).tolist() == [[1, 7, -1, -1, -1], [3, 4, 5, -1, -1]]
+        assert batch.positions is not None and batch.positions.tolist() == [[0, 1, 2, 0, 1], [0, 1, 2, 3, 0]]
+    # what belongs to a token stands beside the one before it
+    assert TokenBatch.from_padded(right, lengths, value=value).extra["value"].tolist() == [[1, 2, 0, 0, 0], [6, 7, 8, 0, 0]]
+    assert TokenBatch.from_padded(left, lengths, side="left", value=value).extra["value"].tolist() == [[3, 4, 0, 0, 0], [7, 8, 9, 0, 0]]
+
+
+def test_jagged_sequences_are_one_row_in_which_none_leads_to_the_next() -> None:
+    values, offsets = torch.tensor([7, 1, 7, 2, 3, 4, 5]), torch.tensor([0, 3, 7])
+    batch = TokenBatch.from_jagged(values, offsets, loss_mask_X=torch.tensor([0, 0, 1, 0, 1, 1, 1]), value=torch.arange(7.0))
+    assert batch.labels.masked_fill(~batch.valid_mask(), -1).tolist() == [[-1, 7, -1, 3, 4, 5, -1]]
+    assert batch.positions is not None and batch.positions.tolist() == [[0, 1, 2, 0, 1, 2, 3]]
+    assert batch.extra["value"].tolist() == [[1, 2, 0, 4, 5, 6, 0]]

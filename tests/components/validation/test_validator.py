@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from titanrun.components.data.batch import IGNORE, TokenBatch
 from titanrun.components.data.config import DataLoaderConfig
 from titanrun.components.validation.config import ValidationConfig
-from titanrun.components.validation.validator import Validator
+from titanrun.components.validation.validator import Validator, Validators
 
 
 @dataclass
@@ -108,3 +108,11 @@ def test_processes_read_the_same_rows_as_asked(stay: bool, ahead: int | None, pr
     measured.close()
     readers = set((tmp_path / "readers").read_text().split())
     assert len(readers) == processes and str(os.getpid()) not in readers
+
+
+def test_several_sets_have_a_loss_each() -> None:
+    both = Validators({"validation/loss": validator(), "validation/code/loss": validator(rows=2)})
+    assert both.measure(mean_label) == {"validation/loss": validator().measure(mean_label), "validation/code/loss": 52.0}
+    assert both.is_due(5, is_last=False) and not both.is_due(4, is_last=False)
+    assert both.measure(mean_label, stop=lambda: True) == {}
+    both.close()

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
 
 from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.precision import precision_named
@@ -92,6 +94,18 @@ def test_flavor_auto_reads_the_ingredients_from_config_json(family, tmp_path):
         assert getattr(read, section) == getattr(composed, section), section
     for field in ("qk_norm", "bias", "sinks", "window", "window_pattern", "soft_cap"):
         assert getattr(read.attention, field) == getattr(composed.attention, field), field
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformers_opens_what_is_exported(family, tmp_path):
+    composed = recipe_named(f"decoder_{family}_debug", *TINY)
+    model, module = model_of(composed), family_module(type(composed.model), "huggingface")
+    save_file(module.to_huggingface(composed.model, model.state_dict()), tmp_path / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "config.json").write_text(json.dumps(module.huggingface_config(composed.model, "float32")))
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path)
+    ids = torch.randint(2048, (1, 40), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        assert (model(ids) - theirs(ids).logits).abs().max() < 1e-5
 
 
 def test_halves_of_a_llama_are_not_reordered():

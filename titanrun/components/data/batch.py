@@ -5,7 +5,7 @@ Shapes: N rows, T tokens of a row.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 import torch
@@ -79,6 +79,56 @@ class TokenBatch:
         if rows.ndim == 2:
             return cls(inputs_NT, labels_NT, None, torch.ones_like(labels_NT, dtype=torch.bool))
         return cls(inputs_NT, labels_NT, rows[:, 2, :-1].contiguous(), rows[:, 1, 1:] == 1)
+
+    @classmethod
+    def from_padded(
+        cls,
+        tokens_NT: Tensor,
+        lengths_N: Tensor,
+        *,
+        side: Literal["left", "right"] = "right",
+        loss_mask_NT: Tensor | None = None,
+        **extra: Tensor,
+    ) -> "TokenBatch":
+        """Sequences that were filled up to one length, of which each has `lengths_N` tokens of its own: no id means filling.
+
+        What is filled up on the left is moved to the beginning of its row. `loss_mask_NT` and `extra` belong to the tokens; the batch
+        holds them beside the token before, whose label each is. A token without a next one has no label.
+        """
+        width = tokens_NT.size(1)
+        column_T = torch.arange(width, device=tokens_NT.device)
+        start_N = width - lengths_N if side == "left" else torch.zeros_like(lengths_N)
+        order_NT = (column_T + start_N.unsqueeze(1)) % width
+
+        def of_next(value_NT: Tensor) -> Tensor:
+            return value_NT.gather(1, order_NT).roll(-1, dims=1)
+
+        inside_NT = column_T + 1 < lengths_N.unsqueeze(1)
+        mask_NT = inside_NT if loss_mask_NT is None else inside_NT & of_next(loss_mask_NT.bool())
+        labels_NT = of_next(tokens_NT).masked_fill(~inside_NT, IGNORE)
+        # filling restarts at 0: it is a document of its own
+        own_NT = column_T < lengths_N.unsqueeze(1)
+        positions_NT = torch.where(own_NT, column_T, column_T - lengths_N.unsqueeze(1))
+        following = {name: of_next(value_NT).masked_fill(~inside_NT, 0) for name, value_NT in extra.items()}
+        return cls(tokens_NT.gather(1, order_NT), labels_NT, positions_NT, mask_NT, following)
+
+    @classmethod
+    def from_jagged(
+        cls, values_X: Tensor, offsets: Tensor, *, positions_X: Tensor | None = None, loss_mask_X: Tensor | None = None, **extra: Tensor
+    ) -> "TokenBatch":
+        """Sequences one after the other, in one row: sequence i is `values_X[offsets[i] : offsets[i + 1]]`.
+
+        `loss_mask_X` and `extra` as in `from_padded`. Positions count each sequence from 0 unless they are given.
+        """
+        lengths = offsets.diff()
+        counted_X = torch.arange(values_X.numel(), device=values_X.device) - offsets[:-1].repeat_interleave(lengths)
+        has_next_X = torch.ones_like(values_X, dtype=torch.bool)
+        has_next_X[offsets[1:] - 1] = False
+        mask_X = has_next_X if loss_mask_X is None else has_next_X & loss_mask_X.bool().roll(-1)
+        labels_X = values_X.roll(-1).masked_fill(~has_next_X, IGNORE)
+        following = {name: value_X.roll(-1).masked_fill(~has_next_X, 0).unsqueeze(0) for name, value_X in extra.items()}
+        positions_X = counted_X if positions_X is None else positions_X
+        return cls(values_X.unsqueeze(0), labels_X.unsqueeze(0), positions_X.unsqueeze(0), mask_X.unsqueeze(0), following)
 
     def through(self, model: nn.Module) -> Tensor:
         """Logits [N, T, V]."""

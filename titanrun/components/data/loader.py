@@ -74,6 +74,13 @@ class RowLoader:
             self.close()
         return rows
 
+    def next_numbers(self) -> list[int]:
+        """The numbers of this rank's rows of the next global batch, which is passed over: for data that is not read as rows."""
+        if not self.has_next():
+            raise DataExhausted
+        self._position += self.global_batch_size
+        return self.last_numbers()
+
     @property
     def row_count(self) -> int:
         """Rows of one epoch."""

@@ -29,17 +29,21 @@ SHOWN: dict[str, tuple[str, str, str]] = {
     "mfu": ("", "{:5.1f}%", "MFU"),
     "memory_gib": ("", "{:6.2f}", "GiB"),
     "validation/loss": ("validation loss", "{:8.5f}", ""),
+    "rollout/reward_mean": ("reward", "{:7.4f}", ""),
+    "rollout/age_max": ("age", "{:2.0f}", ""),
+    "validation/reward_mean": ("validation reward", "{:7.4f}", ""),
 }
 
 # written to files but no news to a person
 SILENT = {"step", "tokens_seen", "time/step_seconds", "time/data_seconds"}
+SILENT_GROUPS = ("rl/", "rollout/", "validation/")
 
 
 def readings(values: Mapping[str, float]) -> list[Reading]:
     """The metrics to show: the known ones in their order, then whatever else was recorded."""
     known = [Reading(name, number.format(values[name]), label, unit) for name, (label, number, unit) in SHOWN.items() if name in values]
-    others = [Reading(name, f"{value:.4g}", name) for name, value in values.items() if name not in SHOWN and name not in SILENT]
-    return known + others
+    others = [name for name in values if name not in SHOWN and name not in SILENT and not name.startswith(SILENT_GROUPS)]
+    return known + [Reading(name, f"{values[name]:.4g}", name) for name in others]
 
 
 def duration(seconds: float) -> str:

@@ -32,6 +32,19 @@ class TinyTokenizerConfig(TokenizerConfig):
         return Path(__file__).parents[2] / "assets" / "tiny"
 
 
+class CharactersTokenizerConfig(TokenizerConfig):
+    """A token for each character: digits, small letters, space, line end and + - * / = < > ? ! . , : ; ( ) _, 56 entries in all. For small
+    tasks."""
+
+    name: Literal["characters"] = numerics("characters")
+    builds: ClassVar = "titanrun.components.tokenizers.huggingface:characters_tokenizer"
+
+    @property
+    def folder(self) -> Path:
+        """The folder that ships with titanrun."""
+        return Path(__file__).parents[2] / "assets" / "characters"
+
+
 class HuggingFaceTokenizerConfig(TokenizerConfig):
     """A tokenizer from a folder in Hugging Face layout."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from titanrun.components.tokenizers.config import HuggingFaceTokenizerConfig, TinyTokenizerConfig
+from titanrun.components.tokenizers.config import CharactersTokenizerConfig, HuggingFaceTokenizerConfig, TinyTokenizerConfig
 from titanrun.components.tokenizers.tokenizer import PlacedIds
 from titanrun.components.tokenizers.vocabulary import (
     TOKENIZER_JSON,
@@ -77,6 +77,11 @@ class FolderTokenizer:
 
 def tiny_tokenizer(config: TinyTokenizerConfig) -> FolderTokenizer:
     """The tokenizer that ships with titanrun."""
+    return FolderTokenizer(open_folder(config.folder))
+
+
+def characters_tokenizer(config: CharactersTokenizerConfig) -> FolderTokenizer:
+    """The tokenizer that ships with titanrun, with a token for each character."""
     return FolderTokenizer(open_folder(config.folder))
 
 

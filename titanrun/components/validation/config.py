@@ -3,7 +3,16 @@
 from titanrun.components.data.config import DataLoaderConfig, DatasetConfig
 from titanrun.config.base import Config
 from titanrun.config.fields import bookkeeping, component, section
-from titanrun.config.types import OrAuto, PositiveInt
+from titanrun.config.types import OrAuto, PositiveInt, Text
+
+
+class HeldOutConfig(Config):
+    """One more set of held-out data."""
+
+    id: Text = bookkeeping(examples=["code"])
+    """What its loss is called: validation/<id>/loss."""
+    dataset: DatasetConfig = component()
+    """Held-out data."""
 
 
 class ValidationConfig(Config):
@@ -13,6 +22,8 @@ class ValidationConfig(Config):
     """Whether validation runs."""
     dataset: OrAuto[DatasetConfig] | None = component("auto")
     """Held-out data; `auto` is the held-out part of tiny or tiny_chat where that trains, else none."""
+    further: tuple[HeldOutConfig, ...] = bookkeeping((), examples=[[{"id": "code", "dataset": {"name": "text", "path": "code.jsonl"}}]])
+    """More held-out sets, each with a loss of its own; the best checkpoint is that of `dataset`."""
     # torchtitan 0.2.2 validates 8 rows of 2048 tokens whatever it trains on
     local_batch_size: OrAuto[PositiveInt] = bookkeeping("auto", unit="rows", examples=[8])
     """Rows a forward pass takes on each data-parallel rank; `auto` is training.local_batch_size."""

@@ -1,7 +1,7 @@
 """Loss on held-out data: the same batches every time, every token weighing the same."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -96,3 +96,25 @@ class Validator:
     def _numbers(self, number: int) -> list[int]:
         first = self._share_start + number * self.rows_per_batch
         return [min(index, self.row_count - 1) for index in range(first, first + self.rows_per_batch)]
+
+
+class Validators:
+    """Several held-out sets, each with the name of the metric that its loss is logged as; the first one says when they are measured."""
+
+    def __init__(self, sets: Mapping[str, Validator]) -> None:
+        self._sets = dict(sets)
+        self._first = next(iter(self._sets.values()))
+
+    def is_due(self, step: int, *, is_last: bool) -> bool:
+        """Whether the model is validated after `step`."""
+        return self._first.is_due(step, is_last=is_last)
+
+    def measure(self, evaluate: Callable[[Any], Evaluation], *, stop: Callable[[], bool] = lambda: False) -> dict[str, float]:
+        """The loss of each set; those that `stop` broke off are left out."""
+        losses = {name: validator.measure(evaluate, stop=stop) for name, validator in self._sets.items()}
+        return {name: loss for name, loss in losses.items() if loss is not None}
+
+    def close(self) -> None:
+        """End the processes that read ahead."""
+        for validator in self._sets.values():
+            validator.close()

@@ -49,11 +49,8 @@ def huggingface_configuration(config: TransformersConfig) -> Any:
     return made
 
 
-def causal_class(config: TransformersConfig, configuration: Any) -> Any:
+def causal_class(configuration: Any) -> Any:
     """The class that models tokens with this config object. Raises ProblemsFound where there is none."""
-    own = remote_class(config, mapping_in(config.config_json), "AutoModelForCausalLM")
-    if own is not None:
-        return own
     classes = library().models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
     try:
         return classes[type(configuration)]
@@ -68,7 +65,8 @@ def skeleton(config: TransformersConfig) -> Any:
     Raises ProblemsFound where transformers refuses the config, and for a class that sees tokens to come.
     """
     configuration = huggingface_configuration(config)
-    found = causal_class(config, configuration)
+    own = remote_class(config, mapping_in(config.config_json), "AutoModelForCausalLM")
+    found = causal_class(configuration) if own is None else own
     hook = register_module_parameter_registration_hook(without_memory)
     try:
         with torch.device("cpu"), WithoutDraws():

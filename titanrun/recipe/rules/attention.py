@@ -8,7 +8,7 @@ from titanrun.config.problems import DataPath, ProblemsFound
 from titanrun.models.shared.config import AttentionConfig
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rule
-from titanrun.recipe.rules.data import datasets
+from titanrun.recipe.rules.data import placed_datasets
 
 BACKEND: DataPath = ("model", "attention", "backend")
 MASK: DataPath = ("model", "attention", "mask")
@@ -25,8 +25,7 @@ def one_source_of_documents(run: Recipe) -> Iterator[Finding]:
         return
     if attention.documents is None:
         yield Finding("block_causal needs to know where documents begin", (DOCUMENTS, MASK, FLAVOR), help="use documents: auto")
-    for section, dataset in datasets(run) if attention.documents is not None else ():
-        place = (section, "dataset")
+    for place, dataset in placed_datasets(run) if attention.documents is not None else ():
         if dataset.restarts_positions and attention.documents == "eos":
             message = f"dataset '{dataset.name}' tells documents by positions, and the recipe by end-of-text tokens"
             yield Finding(message, (DOCUMENTS, place), help="use documents: positions")

@@ -19,11 +19,11 @@ from titanrun.recipe.rules.book import Finding, rule
 @rule("text-needs-tokenizer")
 def text_needs_tokenizer(run: Recipe) -> Iterator[Finding]:
     """A dataset of text needs a tokenizer: name one, or set model.hf_assets_path to a folder that has one."""
-    for section, dataset in datasets(run):
+    for place, dataset in placed_datasets(run):
         if run.tokenizer is None and dataset.needs_tokenizer:
             yield Finding(
                 f"dataset '{dataset.name}' is text and there is no tokenizer",
-                ((section, "dataset"), ("tokenizer",), ("model", "hf_assets_path")),
+                (place, ("tokenizer",), ("model", "hf_assets_path")),
                 help="set tokenizer: {name: huggingface, path: ...}, or model.hf_assets_path",
             )
 
@@ -34,6 +34,17 @@ def validation_needs_dataset(run: Recipe) -> Iterator[Finding]:
     if run.validation.enable and run.validation.dataset is None:
         paths = (("validation", "enable"), ("validation", "dataset"))
         yield Finding("validation is on and has no dataset", paths, help="set validation.dataset")
+
+
+@rule("held-out-sets-have-names-of-their-own")
+def held_out_sets_have_names_of_their_own(run: Recipe) -> Iterator[Finding]:
+    """The loss of a held-out set is logged under its id: two sets cannot have the same."""
+    seen: dict[str, int] = {}
+    for number, held_out in enumerate(run.validation.further if run.validation.enable else ()):
+        if held_out.id in seen:
+            places = tuple(("validation", "further", index, "id") for index in (number, seen[held_out.id]))
+            yield Finding(f"two held-out sets are called '{held_out.id}'", places, help="give each an id of its own")
+        seen.setdefault(held_out.id, number)
 
 
 @rule("paths-exist", level="environment")
@@ -94,12 +105,21 @@ def datasets(run: Recipe) -> list[tuple[str, DatasetConfig]]:
     return found
 
 
+def placed_datasets(run: Recipe) -> list[tuple[DataPath, DatasetConfig]]:
+    """Every dataset that gives rows, with its place: those of the sections, and further held-out ones."""
+    further = run.validation.further if run.validation.enable else ()
+    return [
+        *(((section, "dataset"), dataset) for section, dataset in datasets(run)),
+        *((("validation", "further", number, "dataset"), held_out.dataset) for number, held_out in enumerate(further)),
+    ]
+
+
 def sources(run: Recipe) -> list[tuple[DataPath, DatasetConfig]]:
-    """Every dataset that is read, with its place: those of the sections, and what mixtures are made of."""
+    """Every dataset that is read, with its place: what mixtures are made of as well."""
     return [
         (path, config)
-        for section, dataset in datasets(run)
-        for path, config in nested(dataset, (section, "dataset"))
+        for place, dataset in placed_datasets(run)
+        for path, config in nested(dataset, place)
         if isinstance(config, DatasetConfig)
     ]
 

@@ -1,0 +1,140 @@
+"""What answers prompts: the same tokens whatever is answered beside them, as a whole pass would say them."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.rl.parts import TEXT, tokenizer
+from titanrun.config import registry
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolve import read_resolved_text, resolve
+from titanrun.rl.generators.config import GeneratorConfig, SamplingConfig
+from titanrun.rl.generators.draws import draw, uniforms
+from titanrun.rl.generators.generator import Supplies
+from titanrun.rl.samples import Request
+from titanrun.worker.rl import own_copy
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    file = tmp_path_factory.mktemp("recipe") / "recipe.yaml"
+    file.write_text(TEXT)
+    return read_resolved_text(resolve(str(file), ["training.seq_len=64", "model.n_layers=2"], environment={}).text)
+
+
+@pytest.fixture(scope="module")
+def build(recipe: Recipe) -> Callable[..., Any]:
+    def make(name: str = "native", *, recomputes: bool = False, sampling: dict[str, Any] | None = None, **options: Any) -> Any:
+        config = registry.choice(GeneratorConfig, name).model_validate({"name": name, **options})
+        supplies = Supplies(
+            model=lambda: own_copy(recipe, CPU, torch.float32),
+            sampling=SamplingConfig(**(sampling or {})),
+            end_ids=frozenset({0}),
+            encode=lambda text: tokenizer().encode(text, bos=False, eos=True),
+            autocast=nullcontext,
+            recomputes=recomputes,
+        )
+        return config.builder()(config, supplies=supplies)
+
+    return make
+
+
+def requests(count: int = 8, *, new: int = 12) -> list[Request]:
+    random = torch.Generator().manual_seed(5)
+    lengths = [1 + index * 3 % 11 for index in range(count)]
+    return [Request(torch.randint(1, 56, (length,), generator=random).tolist(), index, new - index) for index, length in enumerate(lengths)]
+
+
+def test_remembered_keys_say_what_whole_passes_say(build: Callable[..., Any]) -> None:
+    cached, whole = build().generate(requests()), build(recomputes=True).generate(requests())
+    for one, other in zip(cached, whole, strict=True):
+        assert one.tokens == other.tokens and one.finish == other.finish
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+
+
+def test_log_probabilities_are_those_of_one_pass_over_the_answer(build: Callable[..., Any], recipe: Recipe) -> None:
+    model = own_copy(recipe, CPU, torch.float32)
+    for request, said in zip(requests(), build(sampling={"temperature": 0.7}).generate(requests()), strict=True):
+        row = torch.tensor([request.tokens + said.tokens])
+        logprobs = (model(row[:, :-1])[0].float() / 0.7).log_softmax(-1).gather(-1, row[0, 1:].unsqueeze(-1)).squeeze(-1)
+        assert said.logprobs == pytest.approx(logprobs[len(request.tokens) - 1 :].tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("recomputes", [False, True], ids=["cached", "recomputed"])
+def test_an_answer_does_not_depend_on_those_beside_it(build: Callable[..., Any], recomputes: bool) -> None:
+    together = build(recomputes=recomputes, batch_size=32).generate(requests(32, new=36))
+    alone = build(recomputes=recomputes, batch_size=1).generate(requests(32, new=36))
+    assert [said.tokens for said in together] == [said.tokens for said in alone]
+    for one, other in zip(together, alone, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+
+
+def test_so_many_prompts_are_answered_at_once(build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    generator, sizes = build(batch_size=3), []
+    answer = generator._answer
+    monkeypatch.setattr(generator, "_answer", lambda given, **options: sizes.append(len(given)) or answer(given, **options))
+    generator.generate(requests())
+    assert sizes == [3, 3, 2]
+
+
+def test_answers_end_where_they_must(build: Callable[..., Any]) -> None:
+    for request, said in zip(requests(), build().generate(requests()), strict=True):
+        assert said.finish == ("stop" if said.tokens[-1] == 0 else "length")
+        assert 0 not in said.tokens[:-1] and (said.finish == "stop" or len(said.tokens) == request.max_new_tokens)
+
+
+def test_static_answers_are_given_in_turn(build: Callable[..., Any]) -> None:
+    generator = build("static", replies=["ab", "c"])
+    said = generator.generate([Request([5], seed, 2) for seed in range(3)])
+    assert [tokenizer().decode(each.tokens) for each in said] == ["ab", "c", "ab"]
+    assert [each.finish for each in said] == ["length", "stop", "length"]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "kept"),
+    [({}, 4), ({"top_k": 2}, 2), ({"top_p": 0.7}, 2), ({"top_p": 0.86}, 3), ({"top_k": 3, "top_p": 0.5}, 1)],
+)
+def test_tokens_are_drawn_by_their_probability(sampling: dict[str, Any], kept: int) -> None:
+    probabilities = torch.tensor([0.1, 0.5, 0.05, 0.35])
+    count = 4000
+    uniform = uniforms([7], count)[0]
+    drawn = draw(probabilities.log().repeat(count, 1), uniform, SamplingConfig(**sampling), temperature=1.0)
+    order = probabilities.argsort(descending=True)[:kept]
+    shares = torch.bincount(drawn.tokens_B, minlength=4) / count
+    expected = torch.zeros(4).index_put((order,), probabilities[order] / probabilities[order].sum())
+    assert (shares - expected).abs().max() < 0.03
+    # the trainer knows nothing of what was left out
+    torch.testing.assert_close(drawn.logprobs_B, probabilities.log()[drawn.tokens_B])
+
+
+def test_temperature_sharpens_and_zero_takes_the_likeliest() -> None:
+    logits = torch.tensor([[0.0, 1.0, 0.5]]).repeat(2000, 1)
+    uniform = uniforms([1], 2000)[0]
+    shares = [(draw(logits, uniform, SamplingConfig(), temperature=value).tokens_B == 1).float().mean() for value in (2.0, 1.0, 0.25)]
+    assert shares[0] < shares[1] < shares[2]
+    assert (draw(logits, uniform, SamplingConfig(), temperature=0.0).tokens_B == 1).all()
+
+
+def test_weights_are_taken_in_whole(build: Callable[..., Any], recipe: Recipe) -> None:
+    generator, other = build(), own_copy(recipe, CPU, torch.float32)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(0.1)
+    before = generator.generate(requests())
+    generator.load(other.state_dict().items(), version=7)
+    assert all(torch.equal(tensor, other.state_dict()[name]) for name, tensor in generator.model.state_dict().items())
+    after = generator.generate(requests())
+    assert [said.version for said in before + after] == [-1] * 8 + [7] * 8
+    with pytest.raises(AssertionError, match="weights without"):
+        generator.load([], version=8)
+
+
+def test_the_folder_of_the_characters_is_open_to_others(tmp_path: Path) -> None:
+    coder = tokenizer()
+    assert coder.vocab_size == 56 and coder.eos_id == 0

@@ -1,0 +1,212 @@
+"""RL runs from their recipes, as small as they can be."""
+
+import json
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.rl.parts import TEXT
+from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.recipe.resolve import resolve
+from titanrun.worker.main import main
+
+Numbers = list[dict[str, float]]
+TIMES = ("tps", "tflops", "memory_gib", "time/")
+
+
+def write_run(folder: Path, *overrides: str) -> Path:
+    """resolved.yaml of the tiny RL recipe with overrides."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder.parent / f"{folder.name}.yaml").write_text(TEXT)
+    resolved = folder / "resolved.yaml"
+    resolved.write_text(resolve(str(folder.parent / f"{folder.name}.yaml"), overrides, environment={}).text)
+    return resolved
+
+
+def numbers(folder: Path) -> Numbers:
+    """What a run logged, without what the machine's speed decides."""
+    lines = read_metrics(folder / "metrics.jsonl")
+    return [{name: value for name, value in line.items() if not name.startswith(TIMES)} for line in lines]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Trains the tiny recipe with overrides, once for the same ones, and gives its folder."""
+    parent = tmp_path_factory.mktemp("rl")
+
+    @cache
+    def train(*overrides: str, exit_code: int = 0) -> Path:
+        folder = parent / f"run-{len(list(parent.iterdir()))}"
+        assert main([str(write_run(folder, *overrides))]) == exit_code
+        return folder
+
+    return train
+
+
+def kept(folder: Path) -> list[dict]:
+    """The lines of rollouts.jsonl."""
+    return [json.loads(line) for line in (folder / "rollouts.jsonl").read_text().splitlines()]
+
+
+def test_a_run_asks_scores_learns_and_leaves_its_files(runs: Callable[..., Path]) -> None:
+    lines = numbers(runs())
+    assert [line["step"] for line in lines] == [0, 1, 2]
+    assert lines[1]["rl/logprob_diff_max"] < 1e-5 and lines[1]["rl/ratio_mean"] == pytest.approx(1, abs=1e-5)
+    assert "validation/reward_mean" in lines[0] and "validation/reward_mean" in lines[2]
+    assert lines[1]["rollout/age_max"] == 0
+    answers = kept(runs())
+    assert {line["step"] for line in answers} == {1, 2} and len(answers) == 8
+    assert set(answers[0]) == {
+        *("step", "group", "rollout", "status", "reward", "rewards", "advantage", "version", "prompt", "expected", "answers", "heard")
+    }
+
+
+def test_the_same_seed_is_the_same_run(runs: Callable[..., Path]) -> None:
+    assert numbers(runs()) == numbers(runs("name=again"))
+
+
+# in numbers of the log
+CHANGES = {
+    "rl.algorithm": "rl.algorithm=rloo",
+    "rl.environment": "rl.environment={name: calculator, max_turns: 2}",
+    "rl.rewards": "rl.rewards=[{name: char_share, characters: xyz0123456789}]",
+    "rl.rollout.prompts_per_step": "rl.rollout.prompts_per_step=1",
+    "rl.rollout.samples_per_prompt": "rl.rollout.samples_per_prompt=3",
+    "rl.rollout.max_tokens": "rl.rollout.max_tokens=6",
+    "rl.rollout.truncation_reward": "rl.rollout.truncation_reward=-1.0",
+    "rl.schedule.target_offpolicy": "rl.schedule.target_offpolicy=1",
+    "rl.generator": "rl.generator={name: static, replies: [ab, xyz, c0, bd]}",
+    "rl.sampling.temperature": "rl.sampling.temperature=0.5",
+    "rl.sampling.top_p": "rl.sampling.top_p=0.5",
+    "rl.sampling.top_k": "rl.sampling.top_k=3",
+    "rl.sampling.max_new_tokens": "rl.sampling.max_new_tokens=3",
+    "rl.validation.samples": "rl.validation.samples=7",
+    "rl.validation.temperature": "rl.validation.temperature=3.0",
+    "rl.validation.dataset": "rl.validation.dataset={name: string_task, split: held_out, length: 5}",
+    "training.dataset.length": "training.dataset.length=5",
+    "training.dataset.shuffle": "training.dataset.shuffle=false",
+}
+
+
+@pytest.mark.parametrize("change", [pytest.param(text, id=name) for name, text in CHANGES.items()])
+def test_another_value_gives_other_numbers(runs: Callable[..., Path], change: str) -> None:
+    changed = numbers(runs(change, "training.steps=1"))
+    assert changed[:2] != numbers(runs())[:2]
+
+
+def test_groups_of_one_reward_are_left_out_unless_they_are_wanted(runs: Callable[..., Path]) -> None:
+    flat = "rl.rewards=[{name: regex, pattern: 'z'}]"
+    kept_all = numbers(runs(flat, "rl.rollout.drop_zero_variance=false"))
+    assert [line["loss"] for line in kept_all[1:]] == [0.0, 0.0] and kept_all[1]["rollout/flat_groups"] == 2
+    stopped = runs(flat, "rl.rollout.stop_after_dropped=2", exit_code=3)
+    log = (stopped / "logs" / "rank-0.log").read_text()
+    assert "in 2 steps in a row all answers to a prompt had the same reward" in log
+    assert len(numbers(stopped)) == 1
+
+
+def test_validation_comes_as_often_as_it_should(runs: Callable[..., Path]) -> None:
+    often = numbers(runs("training.steps=3", "rl.validation.freq=1"))
+    assert ["validation/reward_mean" in line for line in often] == [True] * 4
+    assert ["validation/reward_mean" in line for line in numbers(runs("training.steps=3"))] == [True, False, False, True]
+    assert not any("validation/reward_mean" in line for line in numbers(runs("rl.validation.dataset=null")))
+
+
+def test_the_recorder_keeps_what_it_should(runs: Callable[..., Path]) -> None:
+    more = kept(runs("rl.recorder={keep_extremes: 2, tokens: true, logprobs: true}"))
+    assert len(more) == 16 and len(more[0]["tokens"][0]) == len(more[0]["logprobs"][0]) > 0
+    assert not (runs("rl.recorder.keep_extremes=0") / "rollouts.jsonl").exists()
+    for group in {(line["step"], line["group"]) for line in more}:
+        rewards = [line["reward"] for line in more if (line["step"], line["group"]) == group]
+        assert rewards == sorted(rewards, reverse=True)
+
+
+@pytest.mark.parametrize("transport", ["shared_memory", "file", "dcp"])
+def test_every_way_of_the_weights_gives_the_same_run(runs: Callable[..., Path], transport: str) -> None:
+    folder = runs(f"rl.sync.transport={transport}", "rl.sync.keep_versions=1")
+    assert numbers(folder) == numbers(runs())
+    left = sorted(path.name for path in (folder / "weights").iterdir())
+    assert left == ([] if transport == "shared_memory" else ["version-2"])
+
+
+def test_log_probabilities_are_verified_at_each_step(runs: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert numbers(runs("rl.sync.max_logprob_diff=1.0e-4")) == numbers(runs())
+    from titanrun.rl.weight_sync.delivery import Delivery
+
+    deliver = Delivery.deliver
+    monkeypatch.setattr(Delivery, "deliver", lambda self, engine: deliver(self, engine) if engine.policy_version == 0 else None)
+    stopped = runs("rl.sync.max_logprob_diff=1.0e-4", "name=one-sync-skipped", exit_code=3)
+    assert "at step 2 the generator's log-probabilities are up to" in (stopped / "logs" / "rank-0.log").read_text()
+    assert [line["step"] for line in numbers(stopped)] == [0, 1]
+
+
+def test_answers_run_ahead_as_far_as_they_may(runs: Callable[..., Path]) -> None:
+    ahead = numbers(runs("training.steps=5", "rl.schedule={target_offpolicy: 2, window: 0.5}"))
+    ages = [line["rollout/age_max"] for line in ahead[1:]]
+    assert ages[:3] == [0, 1, 2] and max(ages) <= 3
+
+
+def test_a_wide_window_lets_the_quick_overtake(runs: Callable[..., Path]) -> None:
+    # conversations of one to three turns, in pairs
+    world = (
+        "rl.environment={name: calculator, max_turns: 3}",
+        "rl.generator={name: static, replies: ['1=', '2']}",
+        "rl.rewards=[{name: length_penalty, span: 4}]",
+        "rl.rollout={prompts_per_step: 2, samples_per_prompt: 1, drop_zero_variance: false}",
+        "rl.algorithm=reinforce",
+        "rl.validation.dataset=null",
+        "training.steps=4",
+    )
+    narrow, wide = (
+        [line["group"] for line in kept(runs(*world, f"rl.schedule={{target_offpolicy: 3, window: {share}}}"))] for share in (0.0, 1.0)
+    )
+    assert narrow == sorted(narrow) and wide != sorted(wide)
+
+
+def test_the_penalty_needs_the_weights_that_training_began_with(runs: Callable[..., Path]) -> None:
+    held = numbers(runs("rl.reference=frozen_copy", "rl.algorithm={name: grpo, kl: {coef: 0.1}}"))
+    assert held[1]["rl/kl"] == pytest.approx(0, abs=1e-6) and held[2]["rl/kl"] > 1e-6
+
+
+def test_nothing_differs_by_a_bit_where_that_is_asked_for(runs: Callable[..., Path]) -> None:
+    exact = numbers(runs("rl.batch_invariant=true", "debug.deterministic=true", "training.steps=3"))
+    assert [line["rl/logprob_diff_max"] for line in exact[1:]] == [0.0] * 3
+
+
+def test_a_run_that_is_stopped_goes_on_as_if_nothing_had_been(runs: Callable[..., Path], tmp_path: Path) -> None:
+    options = ("training.steps=6", "checkpoint={enable: true, interval: 3}", "rl.schedule={target_offpolicy: 1, window: 0.5}")
+    world = ("rl.environment={name: calculator, max_turns: 2}", "rl.algorithm=reinforce", "rl.rollout.drop_zero_variance=false")
+    whole = numbers(runs(*options, *world))
+    resolved = write_run(tmp_path / "run", *options, *world)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TITANRUN_STOP_AFTER", "3")
+        assert main([str(resolved)]) in (0, 75)
+    assert main([str(resolved)]) == 0
+    assert numbers(tmp_path / "run") == whole
+
+
+def test_a_reward_program_that_fails_costs_answers_and_in_the_end_the_run(runs: Callable[..., Path]) -> None:
+    odd = (
+        "import sys, json\nfor i, line in enumerate(sys.stdin): print('oops' if i % 3 == 0 else json.dumps({'reward': i % 5}), flush=True)"
+    )
+    reward = json.dumps([{"name": "command", "command": [sys.executable, "-c", odd]}])
+    counted = numbers(runs(f"rl.rewards={reward}", "rl.validation.dataset=null"))
+    assert counted[1]["rollout/dropped_without_reward"] == 3
+    dead = json.dumps([{"name": "command", "command": [sys.executable, "-c", "exit(1)"], "max_restarts": 0}])
+    assert "failed too often" in (runs(f"rl.rewards={dead}", exit_code=3) / "logs" / "rank-0.log").read_text()
+
+
+def test_a_program_as_environment_that_fails_drops_conversations_or_gives_them_a_reward(runs: Callable[..., Path]) -> None:
+    world = f"rl.environment={json.dumps({'name': 'program', 'command': [sys.executable, '-c', 'exit(1)'], 'max_restarts': 40})}"
+    given = numbers(
+        runs(
+            world,
+            "rl.generator={name: static, replies: [ab]}",
+            "rl.rollout={error_reward: -0.5, prompts_per_step: 2, samples_per_prompt: 4, drop_zero_variance: false}",
+            "training.steps=1",
+            "rl.validation.dataset=null",
+        )
+    )
+    assert given[0]["rollout/reward_mean"] == -0.5

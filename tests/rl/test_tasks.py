@@ -1,0 +1,107 @@
+"""Prompts with their answers: made up, or from files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.rl.parts import tokenizer
+from titanrun.components.data.config import DatasetConfig
+from titanrun.components.data.loader import DataExhausted, RowLoader
+from titanrun.config import registry
+from titanrun.config.problems import ProblemsFound
+from titanrun.recipe import menu
+from titanrun.rl.tasks.rows import TaskRows
+
+BASE: dict[str, dict[str, Any]] = {
+    "string_task": {"count": 20},
+    "arithmetic": {"count": 20},
+    "guess_task": {"count": 20},
+}
+OTHERS: dict[str, dict[str, Any]] = {
+    "string_task": {"count": 21, "split": "held_out", "operation": "sort", "length": 4, "alphabet": "xyz"},
+    "arithmetic": {"count": 21, "split": "held_out", "operation": "digit_sum", "digits": 3},
+    "guess_task": {"count": 3, "split": "held_out", "highest": 3},
+}
+
+
+def task(name: str, **options: Any) -> TaskRows:
+    menu.open_menu()
+    config: Any = registry.choice(DatasetConfig, name).model_validate({"name": name, **options})
+    return config.builder()(config, tokenizer=tokenizer(), row_length=33, cache_folder=Path("none"))
+
+
+def asked(name: str, **options: Any) -> list[tuple[str, str]]:
+    return list(task(name, **options).questions)
+
+
+def test_every_option_of_a_task_makes_other_questions(tmp_path: Path) -> None:
+    for name, others in OTHERS.items():
+        for field, value in others.items():
+            assert asked(name, **BASE[name]) != asked(name, **{**BASE[name], field: value}), f"{name}.{field}"
+    first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    first.write_text(json.dumps({"prompt": "1", "answer": "2", "q": "3", "a": "4"}))
+    second.write_text(json.dumps({"prompt": "5", "answer": "6"}))
+    read = {"path": str(first)}
+    assert asked("questions", **read) == [("1", "2")]
+    assert asked("questions", path=str(second)) == [("5", "6")]
+    assert asked("questions", **read, prompt_column="q", answer_column="a") == [("3", "4")]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "prompt", "answer"),
+    [
+        ("string_task", {"operation": "reverse"}, r"[a-j]{3}>", lambda prompt: prompt[-2::-1]),
+        ("string_task", {"operation": "copy"}, r"[a-j]{3}>", lambda prompt: prompt[:-1]),
+        ("string_task", {"operation": "sort"}, r"[a-j]{3}>", lambda prompt: "".join(sorted(prompt[:-1]))),
+        ("arithmetic", {"operation": "addition"}, r"\d+\+\d+=", lambda prompt: str(sum(map(int, prompt[:-1].split("+"))))),
+        ("arithmetic", {"operation": "digit_sum"}, r"\d\d:", lambda prompt: str(sum(map(int, prompt[:-1])))),
+    ],
+)
+def test_answers_are_right(name: str, options: dict[str, Any], prompt: str, answer: Any) -> None:
+    found = asked(name, **options, count=50)
+    assert len(found) == 50 and all(right == answer(question) for question, right in found)
+
+
+def test_held_out_prompts_are_no_others() -> None:
+    train, held_out = set(asked("string_task", count=500)), set(asked("string_task", count=100, split="held_out"))
+    assert len(train) == 500 and len(held_out) == 100 and not train & held_out
+
+
+def test_as_a_row_only_the_answer_counts() -> None:
+    rows = task("string_task", count=4)
+    prompt, answer = rows.questions[0]
+    ids, counts, positions = rows[0]
+    end = len(prompt) + len(answer) + 1
+    assert tokenizer().decode(ids[:end].tolist()) == prompt + answer and ids[end - 1] == 0
+    assert np.flatnonzero(counts).tolist() == list(range(len(prompt), end))
+    assert positions[:end].tolist() == list(range(end)) and positions[end] == 0
+    with pytest.raises(ProblemsFound, match="a row has 3"):
+        TaskRows(rows.questions, tokenizer(), row_length=4)[0]
+
+
+def test_questions_come_in_the_order_that_the_recipe_says() -> None:
+    rows = task("string_task", count=7)
+
+    def order(**options: Any) -> list[int]:
+        loader = RowLoader(rows, seed=0, global_batch_size=1, **options)
+        found = []
+        try:
+            for _ in range(9):
+                found += loader.next_numbers()
+        except DataExhausted:
+            pass
+        return found
+
+    assert order(shuffle=False, repeat=True) == [0, 1, 2, 3, 4, 5, 6, 0, 1]
+    assert order(shuffle=False, repeat=False) == [0, 1, 2, 3, 4, 5, 6]
+    assert sorted(order(shuffle=True, repeat=False)) == [0, 1, 2, 3, 4, 5, 6] != order(shuffle=True, repeat=False)
+
+
+@pytest.mark.parametrize("line", ["no json", "[]", '{"prompt": 1, "answer": "b"}', '{"prompt": "a"}', '{"prompt": "", "answer": "b"}'])
+def test_a_file_that_is_none_names_its_line(tmp_path: Path, line: str) -> None:
+    (tmp_path / "questions.jsonl").write_text(f'{{"prompt": "a", "answer": "b"}}\n\n{line}\n')
+    with pytest.raises(ProblemsFound, match=r"line 3 of .*questions\.jsonl"):
+        task("questions", path=str(tmp_path / "questions.jsonl"))

@@ -1,0 +1,47 @@
+"""What the rest of titanrun asks of a generator."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from titanrun.rl.generators.config import SamplingConfig
+from titanrun.rl.samples import Completion, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Supplies:
+    """What a generator is built from.
+
+    Args:
+        model: makes a model of the policy's kind, the generator's own, in its dtype.
+        sampling: how tokens are chosen.
+        end_ids: tokens after which nothing follows.
+        encode: text to ids, the end of an answer included.
+        autocast: what passes run in.
+        recomputes: whether each token is computed from the whole row, as a trainer does, instead of from remembered keys.
+    """
+
+    model: Callable[[], Any]
+    sampling: SamplingConfig
+    end_ids: frozenset[int]
+    encode: Callable[[str], list[int]]
+    autocast: Callable[[], AbstractContextManager[object]]
+    recomputes: bool = False
+
+
+class Generator(Protocol):
+    """Answers prompts with the weights of one version of the policy."""
+
+    version: int
+
+    def generate(self, requests: Sequence[Request], *, temperature: float | None = None) -> list[Completion]:
+        """What follows each prompt; `temperature` in the place of the recipe's."""
+
+    def load(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
+        """Takes new weights, all of them by name, one at a time."""
+
+    def close(self) -> None:
+        """Lets go of what it holds."""

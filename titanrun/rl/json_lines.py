@@ -1,0 +1,105 @@
+"""A program that answers: one JSON object a line on its stdin, one on its stdout."""
+
+import json
+import logging
+import queue
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from titanrun.config.problems import DataPath, fail
+
+log = logging.getLogger(__name__)
+
+# of a line that is no answer, in messages
+SHOWN = 80
+
+
+class NoAnswer(Exception):
+    """A program died, took too long, or wrote what is no JSON object."""
+
+
+class JsonLines:
+    """Starts a program when it is first asked, and again when it fails.
+
+    Args:
+        command: the program and its arguments.
+        timeout_seconds: how long one answer may take.
+        max_restarts: how often it is started again.
+        log: the file that its stderr goes to.
+        place: of the command in the recipe, for problems.
+    """
+
+    def __init__(self, command: Sequence[str], *, timeout_seconds: float, max_restarts: int, log: Path, place: DataPath) -> None:
+        self.command, self.timeout, self.log, self.place = list(command), timeout_seconds, log, place
+        self.starts_left = max_restarts + 1
+        self._process: subprocess.Popen[str] | None = None
+        self._lines: queue.Queue[str | None] = queue.Queue()
+
+    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """The program's answer. Raises NoAnswer where it gives none; ProblemsFound where it cannot be started, or failed too often."""
+        process = self._running()
+        assert process.stdin is not None
+        try:
+            process.stdin.write(json.dumps(question) + "\n")
+            process.stdin.flush()
+            line = self._lines.get(timeout=self.timeout)
+        except queue.Empty:
+            self._end(f"{self.command[0]} gave no answer within {self.timeout:g} seconds")
+        except OSError:
+            self._end(f"{self.command[0]} ended")
+        if line is None:
+            self._end(f"{self.command[0]} ended with exit code {process.wait()}")
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise NoAnswer(f"{self.command[0]} wrote what is no JSON object: {line.strip()[:SHOWN]!r}")
+        return answer
+
+    def close(self) -> None:
+        """Ends the program."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for stream in (self._process.stdin, self._process.stdout):
+                if stream is not None:
+                    stream.close()
+            self._process = None
+
+    def _running(self) -> "subprocess.Popen[str]":
+        if self._process is None:
+            if self.starts_left == 0:
+                message = f"{self.command[0]} failed too often; what it wrote to stderr is in {self.log}"
+                raise fail("data", message, path=self.place, help="try it by hand with a line of JSON on its stdin")
+            self.starts_left -= 1
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with self.log.open("a", encoding="utf-8") as errors:
+                    self._process = subprocess.Popen(
+                        self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8"
+                    )
+            except OSError as error:
+                raise fail("data", f"'{self.command[0]}' cannot be started: {error.strerror}", path=self.place) from None
+            self._lines = queue.Queue()
+            threading.Thread(target=pass_on, args=(self._process, self._lines), daemon=True).start()
+        return self._process
+
+    def _end(self, reason: str) -> None:
+        self.close()
+        log.warning("%s; %d starts are left", reason, self.starts_left)
+        raise NoAnswer(reason)
+
+
+def pass_on(process: "subprocess.Popen[str]", lines: "queue.Queue[str | None]") -> None:
+    """Puts every line that a program writes into a queue, and None after the last."""
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            lines.put(line)
+    except ValueError:
+        pass  # closed while it was read
+    lines.put(None)

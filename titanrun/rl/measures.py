@@ -1,0 +1,33 @@
+"""What a step's answers were like, as numbers to log."""
+
+from collections.abc import Sequence
+from statistics import fmean, pstdev
+
+from titanrun.rl.packing import Packed
+from titanrun.rl.samples import TRUNCATED, Group
+
+
+def measured(groups: Sequence[Group], packed: Packed, *, version: int) -> dict[str, float]:
+    """Metrics of a step's groups by name; `version`: of the weights that learned from them."""
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    scored = [rollout for rollout in rollouts if rollout.reward is not None]
+    rewards = [float(rollout.reward or 0.0) for rollout in scored]
+    ages = [version - rollout.oldest_version for rollout in rollouts if rollout.turns]
+    flat = [group for group in groups if len({rollout.reward for rollout in group.rollouts}) <= 1]
+    values: dict[str, float] = {
+        "rollout/reward_mean": fmean(rewards) if rewards else 0.0,
+        "rollout/reward_std": pstdev(rewards) if rewards else 0.0,
+        "rollout/reward_max": max(rewards, default=0.0),
+        "rollout/tokens_mean": fmean(rollout.answer_tokens for rollout in rollouts),
+        "rollout/turns_mean": fmean(len(rollout.turns) for rollout in rollouts),
+        "rollout/truncated_share": fmean(rollout.status in TRUNCATED for rollout in rollouts),
+        "rollout/flat_groups": float(len(flat)),
+        "rollout/dropped_without_reward": float(len(rollouts) - len(scored)),
+        "rollout/dropped_too_long": float(packed.dropped),
+        "rollout/age_mean": fmean(ages) if ages else 0.0,
+        "rollout/age_max": float(max(ages, default=0)),
+        "rollout/row_fill": packed.fill,
+    }
+    for name in sorted({name for rollout in scored for name in rollout.parts}):
+        values[f"rollout/reward_{name}"] = fmean(rollout.parts[name] for rollout in scored if name in rollout.parts)
+    return values
