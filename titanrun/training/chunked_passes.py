@@ -11,7 +11,7 @@ from torch import Tensor
 
 from titanrun.components.data.batch import Batch, TokenBatch
 from titanrun.distributed.chunked_head import ChunkedHead
-from titanrun.training.passes import WholeModel
+from titanrun.training.passes import Loss, WholeModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +20,21 @@ class ChunkedModel(WholeModel):
 
     head: ChunkedHead
 
-    def backward(self, batch: Batch, divisor: Tensor) -> Tensor:
-        loss_sum = self._loss_sum(batch)
+    def backward(self, batch: Batch, divisor: Tensor, *, loss: Loss | None = None) -> Tensor:
+        loss_sum = self._loss_sum(batch, loss)
         (loss_sum / divisor).backward()
         return loss_sum.detach()
 
     @torch.no_grad()
-    def loss_sum(self, batch: Batch) -> Tensor:
-        return self._loss_sum(batch)
+    def loss_sum(self, batch: Batch, *, loss: Loss | None = None) -> Tensor:
+        return self._loss_sum(batch, loss)
 
-    def _loss_sum(self, batch: Batch) -> Tensor:
-        with self._reading(batch), self.precision.autocast(self.device):
-            return batch.through(self.model)
+    def _loss_sum(self, batch: Batch, loss: Loss | None) -> Tensor:
+        """A loss that somebody else brings gets the logits of whole rows."""
+        if loss is not None:
+            return loss(self._output(batch), batch)
+        with self._reading(batch):
+            return self._output(batch)
 
     def _reading(self, batch: Batch) -> AbstractContextManager[None]:
         assert isinstance(batch, TokenBatch), "a rule holds that the loss is about what the model takes"
