@@ -1,11 +1,13 @@
-"""Writes what is made from the code: docs/reference.md, docs/migration.md, docs/commands.md and docs/commands/, and what settings like
-torchtitan's shipped ones become today, so that a change shows in review; with --check says whether all of it is fresh."""
+"""Writes what is made from the code: docs/reference.md, docs/components.md, docs/migration.md, docs/commands.md and docs/commands/, and
+what settings like torchtitan's shipped ones become today, so that a change shows in review; with --check says whether all is fresh."""
 
 import io
 import sys
 from contextlib import redirect_stdout, suppress
 from importlib import import_module
 from pathlib import Path
+
+from components_page import components_page
 
 from titanrun.cli.command_docs import index
 from titanrun.cli.main import COMMANDS
@@ -24,6 +26,7 @@ def pages() -> dict[Path, str]:
     commands = {DOCS / "commands" / f"{name}.md": page(name) for name in COMMANDS}
     settings = {file.with_suffix(".txt"): migrated(file) for file in sorted(SETTINGS.glob("*.toml"))}
     tables = {DOCS / "reference.md": reference(), DOCS / "migration.md": document(), DOCS / "commands.md": index(COMMANDS)}
+    tables[DOCS / "components.md"] = components_page()
     return {**tables, **commands, **settings}
 
 

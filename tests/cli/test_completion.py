@@ -48,7 +48,10 @@ def test_the_options_are_those_that_help_shows(command: str) -> None:
         ("train x.yaml --training.st", ["--training.steps="]),
         ("train --nproc 1 x.yaml training.gc_debug=", ["training.gc_debug=true", "training.gc_debug=false"]),
         ("train x.yaml optimizer.implementation=fo", ["optimizer.implementation=foreach", "optimizer.implementation=for-loop"]),
-        ("train x.yaml loss=", ["loss=cross_entropy", "loss=dpo", "loss=flow_matching"]),
+        (
+            "train x.yaml loss=",
+            ["loss=chunked_cross_entropy", "loss=cross_entropy", "loss=dpo", "loss=flow_matching", "loss=mse"],
+        ),
         (
             "train x.yaml tokenizer=",
             ["tokenizer=characters", "tokenizer=huggingface", "tokenizer=tiny", "tokenizer=auto", "tokenizer=null"],

@@ -32,6 +32,8 @@ UNTIED = "model.tie_word_embeddings=false"
 ODD = "model.vocab_size=2049"
 COMPILED = ["compile={enable: true, backend: aot_eager}"]
 OPERATIONS = "activation_checkpoint={name: selective, selective_ac_option: op}"
+# the rows have another number of tokens than so many chunks hold
+CHUNKED = "loss={name: chunked_cross_entropy, num_chunks: 5}"
 REPLACED = 'replace=[{match: "layers.*.feed_forward", with: {name: gated_feed_forward, activation: squared_relu}}]'
 SMOOTHED = "loss={name: cross_entropy, label_smoothing: 0.1, z_loss: 1.0e-3}"
 OPTIMIZERS = {
@@ -151,6 +153,16 @@ LAYOUTS = [
         "fsdp2_ep2_compiled_recomputed_decoder", nproc=2, overrides=[*COMPILED, EP2, "activation_checkpoint=full"], base=DECODER, slow=True
     ),
     case("fsdp2_tp2_ep2_etp2_decoder", nproc=4, overrides=[TP2, EP2, ETP2], base=DECODER, slow=True),
+    case("fsdp2_chunked_loss", nproc=2, overrides=[CHUNKED], slow=True),
+    case("fsdp2_always_chunked_loss", nproc=2, overrides=[CHUNKED, "parallelism.fsdp_reshard_after_forward=always"], slow=True),
+    case("ddp2_chunked_loss_compiled", nproc=2, overrides=[CHUNKED, DDP2, *COMPILED], slow=True),
+    case("tp2_chunked_loss", nproc=2, overrides=[CHUNKED, TP2], slow=True),
+    case("fsdp2_tp2_chunked_loss_whole_stream", nproc=4, overrides=[CHUNKED, TP2, WHOLE_STREAM], slow=True),
+    case("tp2_chunked_loss_whole_logits", nproc=2, overrides=[CHUNKED, TP2, "parallelism.disable_loss_parallel=true"], slow=True),
+    case("fsdp2_cp2_tp2_chunked_loss", nproc=8, overrides=[CHUNKED, CP2, TP2], slow=True),
+    case("fsdp2_ep2_chunked_loss", nproc=2, overrides=[CHUNKED, EP2], base=EXPERTS, slow=True),
+    case("fsdp2_chunked_loss_tied", nproc=2, overrides=[CHUNKED], base=["model.tie_word_embeddings=true"], slow=True),
+    case("tp2_mse", nproc=2, overrides=[TP2], base=["loss={name: mse, height: 5.0}"], slow=True),
     case("fsdp2_flux", nproc=2, base=FLUX, slow=True),
     case("ddp2_flux", nproc=2, overrides=[DDP2], base=FLUX, slow=True),
     case("fsdp2_flux_compiled_recomputed", nproc=2, overrides=[*COMPILED, "activation_checkpoint=full"], base=FLUX, slow=True),

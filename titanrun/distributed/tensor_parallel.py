@@ -151,7 +151,7 @@ def styles_of(how: TensorParallel) -> dict[Role, ParallelStyle]:
         Role.COLUMNS: ColwiseParallel(),
         Role.ROWS: RowwiseParallel(output_layouts=stream),
         Role.HEAD_NORM: SequenceParallel(sequence_dim=2, use_local_output=True),
-        Role.OUTPUT: ColwiseParallel(
+        Role.OUTPUT: Vocabulary(
             input_layouts=stream, output_layouts=Shard(-1) if how.vocabulary else Replicate(), use_local_output=not how.vocabulary
         ),
         Role.EXPERTS_LAYER: SumsUp(stream),
@@ -172,6 +172,19 @@ class AwaitedRows(RowwiseParallel):
     ) -> Tensor:
         outputs = outputs.redistribute(placements=output_layouts)
         return outputs.to_local() if use_local_output else outputs
+
+
+class Vocabulary(ColwiseParallel):
+    """As torch's, but a loss that the head gives in place of logits is left alone."""
+
+    @staticmethod
+    def _prepare_output_fn(
+        output_layouts: tuple[Placement, ...], use_local_output: bool, mod: nn.Module, outputs: Tensor, device_mesh: DeviceMesh
+    ) -> Tensor:
+        if not is_split(outputs):
+            return outputs
+        prepared: Tensor = ColwiseParallel._prepare_output_fn(output_layouts, use_local_output, mod, outputs, device_mesh)
+        return prepared
 
 
 class ReadsStream(ParallelStyle):

@@ -25,6 +25,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.recomputing",
     "titanrun.recipe.rules.attention",
     "titanrun.recipe.rules.model",
+    "titanrun.recipe.rules.loss",
     "titanrun.recipe.rules.data",
     "titanrun.recipe.rules.chat",
     "titanrun.recipe.rules.images",

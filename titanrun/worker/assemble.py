@@ -75,7 +75,7 @@ def assembled(
             torch.autograd.set_detect_anomaly(recipe.debug.detect_anomaly),
             closing(data),
             closing(checkpoints),
-            closing(build_metric_log(recipe, job, first_step=state.step)) as metrics,
+            build_metric_log(recipe, job, first_step=state.step) as metrics,
             # ranks that are done wait for the first one's files
             closing(watchdog),
             profiled(recipe, job, device, first_step=state.step) as after_step,

@@ -13,6 +13,7 @@ from titanrun.components.converters.lora import init_adapters
 from titanrun.components.data.documents import Marking
 from titanrun.components.metrics.recorder import record
 from titanrun.config.problems import ProblemsFound, fail
+from titanrun.distributed.chunked_head import ChunkedHead
 from titanrun.distributed.degrees import pieces_per_rank
 from titanrun.distributed.device import CPU, is_accelerator, means_cpu
 from titanrun.distributed.dtypes import default_dtype, dtype_named
@@ -29,6 +30,7 @@ from titanrun.models.shared.family import family_module
 from titanrun.models.shared.moe_balance import ExpertBalance, moe_layers
 from titanrun.recipe.adapters import lora_of
 from titanrun.recipe.recipe import Recipe
+from titanrun.training.chunked_passes import ChunkedModel
 from titanrun.training.early_steps import EarlySteps
 from titanrun.training.engine import Engine
 from titanrun.training.passes import Loss, Passes
@@ -146,7 +148,7 @@ def split_over_tensor_ranks(recipe: Recipe, model: nn.Module, meshes: Meshes | N
     tensor_parallel = import_module("titanrun.distributed.tensor_parallel")
     how = tensor_parallel.TensorParallel(
         sequence=recipe.parallelism.enable_sequence_parallel,
-        vocabulary=recipe.loss.takes_split_logits and not recipe.parallelism.disable_loss_parallel,
+        vocabulary=splits_vocabulary(recipe),
     )
     plan = family_module(type(recipe.model), "parallelize").TENSOR_PLAN
     tensor_parallel.split_matrices(model, plan, how, meshes)
@@ -248,8 +250,25 @@ def build_engine(
         early=EarlySteps(optimizer, device=device) if steps_early else None,
         tied=tied,
         marking=marking,
-        passes=None if layout.stages is None else pipeline_passes(recipe, layout, loss, device=device, meshes=meshes),
+        passes=build_passes(recipe, model, layout, loss, device=device, meshes=meshes),
     )
+
+
+def build_passes(
+    recipe: Recipe, model: nn.Module, layout: Layout, loss: Loss, *, device: torch.device, meshes: Meshes | None
+) -> Passes | None:
+    """How batches go through the model, where it is not simply called for its logits."""
+    if layout.stages is not None:
+        return pipeline_passes(recipe, layout, loss, device=device, meshes=meshes)
+    if recipe.loss.pieces is None:
+        return None
+    head = ChunkedHead(model.get_submodule("output"), recipe.loss.pieces, whole_vocabulary=not splits_vocabulary(recipe))
+    return ChunkedModel(model, loss, layout.precision, device, head)
+
+
+def splits_vocabulary(recipe: Recipe) -> bool:
+    """Whether the loss gets the part of the logits that a tensor-parallel rank has."""
+    return recipe.loss.takes_split_logits and not recipe.parallelism.disable_loss_parallel
 
 
 def tied_ends(recipe: Recipe, model: nn.Module, layout: Layout, meshes: Meshes | None) -> TiedEnds | None:

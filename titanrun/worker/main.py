@@ -123,6 +123,7 @@ def train(job: Job, signals: SignalRequests, status: StatusFile, hidden: Hidden)
         if recipe.checkpoint.create_seed_checkpoint:
             return seed(trainer)
         outcome = trainer.fit()
+        trainer.metrics.ends_as(outcome.state)
         if outcome.state == "finished" and recipe.checkpoint.last_save_in_hf:
             with trainer.watchdog.saving():
                 export(recipe, trainer, job.resolved.parent / EXPORT_FOLDER, job.place)

@@ -3,20 +3,23 @@
 import csv
 import json
 import os
+import sqlite3
 import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from titanrun.components.metrics.config import CsvConfig, MlflowConfig, TensorBoardConfig, WandbConfig
+from titanrun.components.metrics.config import CsvConfig, MlflowConfig, TensorBoardConfig, TrackioConfig, WandbConfig
 from titanrun.components.metrics.csv_file import CsvTracker
 from titanrun.components.metrics.mlflow import MlflowTracker
 from titanrun.components.metrics.tensorboard import TensorBoardTracker
+from titanrun.components.metrics.trackio import TrackioTracker
 from titanrun.components.metrics.wandb import WandbTracker
 from titanrun.config.problems import ProblemsFound
 
@@ -46,6 +49,7 @@ PACKAGES = [
     (TensorBoardTracker, TensorBoardConfig(), "tensorboard", "torch.utils.tensorboard"),
     (WandbTracker, WandbConfig(), "wandb", "wandb"),
     (MlflowTracker, MlflowConfig(), "mlflow", "mlflow"),
+    (TrackioTracker, TrackioConfig(), "trackio", "trackio"),
 ]
 
 
@@ -84,9 +88,9 @@ def test_a_table_grows_columns_and_loses_the_steps_that_come_again(tmp_path: Pat
 CANARY = "a-cAnArY-0123456789"
 
 
-def in_a_process(cwd: Path, tracker: str, **config: Any) -> subprocess.CompletedProcess[str]:
-    """Logs twice where the network is out of reach and a key is in the environment."""
-    command = [sys.executable, str(Path(__file__).with_name("log_twice.py")), tracker, json.dumps(config), CANARY]
+def in_a_process(cwd: Path, tracker: str, state: str = "finished", **config: Any) -> subprocess.CompletedProcess[str]:
+    """Logs twice where the network is out of reach and a key is in the environment; both ends of the run are in that state."""
+    command = [sys.executable, str(Path(__file__).with_name("log_twice.py")), tracker, json.dumps(config), state, CANARY]
     path = os.pathsep.join((str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")))
     environment = {
         **os.environ,
@@ -181,3 +185,54 @@ def test_mlflow_gets_the_recipe_and_every_step(where: str, tmp_path: Path) -> No
     if where == "own":
         (artifact,) = (tmp_path / "ml" / "artifacts").rglob("resolved.yaml")
         assert artifact.read_text() == RESOLVED
+
+
+@pytest.mark.slow
+def test_trackio_gets_the_recipe_and_every_step(tmp_path: Path) -> None:
+    done = in_a_process(tmp_path, "trackio", project="p", group="g", folder="tio")
+    assert done.stdout == ""
+    id = (tmp_path / "tio" / "run_id").read_text().strip()
+    (database,) = (tmp_path / ".cache" / "huggingface" / "trackio").glob("p*.db")
+    with closing(sqlite3.connect(database)) as connection:
+        logged = connection.execute("select run_name, step, metrics from metrics order by id").fetchall()
+        ((config,),) = connection.execute("select config from configs").fetchall()
+    assert {name for name, _, _ in logged} == {f"first-{id}"}
+    points = [(step, json.loads(metrics)["loss"]) for _, step, metrics in logged]
+    assert points == [(1, 1), (2, 1), (3, 1), (4, 1), (3, 2), (4, 2), (5, 2)]
+    told = json.loads(config)
+    assert ({key: told[key] for key in ("model", "converters")}, told["_Group"]) == (TOLD.settings, "g")
+    assert told["recipe_hash"] == TOLD.recipe_hash
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("state", "status"), [("finished", "FINISHED"), ("preempted", "KILLED"), ("failed", "FAILED")])
+def test_mlflow_is_told_how_the_run_ended(state: str, status: str, tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    in_a_process(tmp_path, "mlflow", state=state)
+    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow' / 'mlflow.db'}")
+    (found,) = client.search_runs([client.get_experiment_by_name("titanrun").experiment_id])
+    assert found.info.status == status
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("state", "code"), [("finished", 0), ("preempted", 75), ("failed", 1)])
+def test_wandb_is_told_how_the_run_ended(state: str, code: int, tmp_path: Path) -> None:
+    in_a_process(tmp_path, "wandb", state=state, mode="offline")
+    for file in (tmp_path / "wandb" / "wandb").glob("offline-run-*/*.wandb"):
+        (ended,) = [record.exit.exit_code for record in records(file) if record.WhichOneof("record_type") == "exit"]
+        assert ended == code
+
+
+def test_trackio_is_asked_for_the_space_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    def init(**options: Any) -> SimpleNamespace:
+        asked.update(options)
+        return SimpleNamespace(log=lambda values, step: None)
+
+    monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace(init=init, finish=lambda: None))
+    tracker = TrackioTracker(TrackioConfig(space_id="team/runs"), run_dir=tmp_path, tracked=TOLD)
+    tracker.log(1, {"loss": 1.0})
+    tracker.close()
+    assert (asked["space_id"], asked["resume"], asked["auto_log_gpu"]) == ("team/runs", "allow", False)

@@ -161,6 +161,10 @@ class TokenBatch:
         """How many labels count in the loss, one int64 on the batch's device."""
         return self.valid_mask().sum()
 
+    def columns(self, start: int, end: int) -> "TokenBatch":
+        """The tokens of each row from number `start` up to `end`, with their labels."""
+        return replace(self, documents=None)._with_each(lambda tensor: tensor[:, start:end])
+
     def _rows(self, start: int, end: int) -> "TokenBatch":
         return self._with_each(lambda tensor: tensor[start:end])
 

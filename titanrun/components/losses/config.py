@@ -3,8 +3,8 @@
 from typing import ClassVar, Literal
 
 from titanrun.config.base import ComponentConfig
-from titanrun.config.fields import numerics
-from titanrun.config.types import Fraction, NonNegativeFloat, PositiveFloat
+from titanrun.config.fields import numerics, performance
+from titanrun.config.types import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
 
 
 class LossConfig(ComponentConfig):
@@ -21,6 +21,11 @@ class LossConfig(ComponentConfig):
 
     needs_reference: ClassVar = False
     """Whether it compares the model with what it was before the run."""
+
+    @property
+    def pieces(self) -> int | None:
+        """Pieces that the head cuts each row into, computing the loss of one after the other; None: the loss takes logits of whole rows."""
+        return None
 
 
 class CrossEntropyConfig(LossConfig):
@@ -46,6 +51,29 @@ class DpoConfig(LossConfig):
     """How much a step away from the reference costs (https://arxiv.org/abs/2305.18290)."""
     label_smoothing: Fraction = numerics(0.0, examples=[0.1])
     """Share of the pairs that are taken to be the wrong way round (conservative DPO)."""
+
+
+class ChunkedCrossEntropyConfig(CrossEntropyConfig):
+    """Cross entropy whose logits are never all there: those of a chunk of each row are made, used, and made again for the gradients."""
+
+    name: Literal["chunked_cross_entropy"] = numerics("chunked_cross_entropy")  # type: ignore[assignment]
+    builds: ClassVar = "titanrun.components.losses.cross_entropy:CrossEntropy"
+    num_chunks: PositiveInt = performance(8, resume=True)
+    """Chunks that each row is cut into: the memory of logits falls by this, and the head's product is made once more."""
+
+    @property
+    def pieces(self) -> int:
+        """As the recipe says."""
+        return self.num_chunks
+
+
+class MseConfig(LossConfig):
+    """Mean squared error of the logits, of which the label's is to be `height` and all others 0 (https://arxiv.org/abs/2006.07322)."""
+
+    name: Literal["mse"] = numerics("mse")
+    builds: ClassVar = "titanrun.components.losses.mse:Mse"
+    height: PositiveFloat = numerics(1.0)
+    """What the label's logit is to be; the larger the vocabulary, the higher."""
 
 
 class FlowMatchingConfig(LossConfig):

@@ -5,6 +5,8 @@ import threading
 from collections.abc import Mapping
 from typing import Protocol
 
+from titanrun.components.metrics.log import EndState
+
 # lines that may wait; at one a second a back end may be away for a quarter of an hour
 LONGEST_QUEUE = 1000
 PATIENCE_SECONDS = 30.0
@@ -44,6 +46,11 @@ class BackgroundTracker:
             self._lines.put_nowait((step, dict(values)))
         except queue.Full:
             raise TimeoutError(f"it is {self._lines.maxsize} lines behind") from None
+
+    def ends_as(self, state: EndState) -> None:
+        """Tell the tracker how the run has ended, if it wants to know."""
+        if hasattr(self._tracker, "ends_as"):
+            self._tracker.ends_as(state)
 
     def close(self) -> None:
         """Wait for what is under way, and close the tracker."""

@@ -83,6 +83,22 @@ class MlflowConfig(TrackerConfig):
     """Folder inside the run directory for the database, its artifacts, and the id of the run."""
 
 
+class TrackioConfig(TrackerConfig):
+    """A run of Trackio, where the library keeps its projects on this machine, or in a Space. Needs the extra `trackio`."""
+
+    name: Literal["trackio"] = bookkeeping("trackio", resume=True)
+    builds: ClassVar = "titanrun.components.metrics.trackio:TrackioTracker"
+    extra: ClassVar = "trackio"
+    project: Text = bookkeeping("titanrun", resume=True)
+    """Project that the run is shown in."""
+    group: Text | None = bookkeeping(None, resume=True, examples=["ablations"])
+    """Runs that are shown together; null: none."""
+    space_id: Text | None = bookkeeping(None, resume=True, examples=["my-team/runs"])
+    """Space of the Hugging Face Hub that gets the metrics; null: this machine, or where TRACKIO_SPACE_ID and TRACKIO_SERVER_URL say."""
+    folder: RunPath = bookkeeping("trackio", resume=True)
+    """Folder inside the run directory for the id of the run."""
+
+
 class SamplesConfig(Config):
     """Texts that the model writes while it is trained: the likeliest tokens after each prompt, in the log and in samples.jsonl."""
 

@@ -4,7 +4,8 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
+from types import TracebackType
+from typing import Literal, Protocol, Self
 
 from titanrun.components.metrics.console import ConsoleLog
 from titanrun.components.metrics.jsonl import MetricsFile
@@ -12,8 +13,12 @@ from titanrun.components.metrics.jsonl import MetricsFile
 log = logging.getLogger(__name__)
 
 
+EndState = Literal["finished", "preempted", "failed"]
+
+
 class Tracker(Protocol):
-    """A further receiver of metrics: what the slot `trackers` builds."""
+    """A further receiver of metrics: what the slot `trackers` builds. One that has `ends_as(state)` is told, before it is closed, how the
+    run ended: finished, preempted or failed."""
 
     def log(self, step: int, values: dict[str, float]) -> None:
         """Take the metrics of one step."""
@@ -37,6 +42,21 @@ class MetricLog:
         self._file = file
         self._console = console
         self._trackers = dict(trackers or {})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close everything; what was raised within the block has ended the run."""
+        if error is not None and not isinstance(error, GeneratorExit):
+            self.ends_as("failed")
+        self.close()
+
+    def ends_as(self, state: EndState) -> None:
+        """Tell the trackers how the run has ended, for when they are closed."""
+        for name, tracker in list(self._trackers.items()):
+            if hasattr(tracker, "ends_as"):
+                self._guarded(name, partial(tracker.ends_as, state))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Pass on the metrics of one step."""

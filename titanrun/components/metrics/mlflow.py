@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from titanrun.components.metrics.config import MlflowConfig
+from titanrun.components.metrics.log import EndState
 from titanrun.components.metrics.services import kept_id, package
 from titanrun.components.metrics.tracked import TrackedRun
 
 # what MLflow takes in one call, and as the value of a parameter
 MOST_PARAMETERS = 100
 LONGEST_VALUE = 6000
+STATES: dict[EndState, str] = {"finished": "FINISHED", "preempted": "KILLED", "failed": "FAILED"}
 
 
 class MlflowTracker:
@@ -34,6 +36,7 @@ class MlflowTracker:
         package("sqlalchemy", extra="mlflow")
         self._client: Any = None
         self._run_id = ""
+        self._state: EndState = "finished"
 
     def log(self, step: int, values: dict[str, float]) -> None:
         """Add one point to each curve."""
@@ -43,10 +46,14 @@ class MlflowTracker:
         metrics = [self._entities.Metric(name, float(value), now_ms, step) for name, value in values.items()]
         self._client.log_batch(self._run_id, metrics=metrics)
 
+    def ends_as(self, state: EndState) -> None:
+        """The status that the run has there."""
+        self._state = state
+
     def close(self) -> None:
         """Mark the run as ended."""
         if self._client is not None:
-            self._client.set_terminated(self._run_id)
+            self._client.set_terminated(self._run_id, status=STATES[self._state])
 
     def _begin(self) -> None:
         """Open the run, and tell what is run."""

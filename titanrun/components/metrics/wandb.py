@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from titanrun.components.metrics.config import WandbConfig
+from titanrun.components.metrics.log import EndState
 from titanrun.components.metrics.services import kept_id, package
 from titanrun.components.metrics.tracked import TrackedRun
 
 log = logging.getLogger(__name__)
 
 STEP = "step"
+# any but 0 is a failure there; 75 says to those who look that the run is to be started again
+EXIT_CODES: dict[EndState, int] = {"finished": 0, "preempted": 75, "failed": 1}
 
 
 class WandbTracker:
@@ -29,6 +32,7 @@ class WandbTracker:
         self.tracked = tracked
         self._wandb = package("wandb", extra="wandb")
         self._run: Any = None
+        self._state: EndState = "finished"
 
     def log(self, step: int, values: dict[str, float]) -> None:
         """Add one point to each curve."""
@@ -37,10 +41,14 @@ class WandbTracker:
         # as a metric: W&B's own counter refuses to go back, which a resumed run does
         self._run.log({STEP: step, **values})
 
+    def ends_as(self, state: EndState) -> None:
+        """The state that the run has there: finished with exit code 0, else failed."""
+        self._state = state
+
     def close(self) -> None:
         """Send, or write, what is still queued."""
         if self._run is not None:
-            self._run.finish()
+            self._run.finish(exit_code=EXIT_CODES[self._state])
 
     def _begin(self) -> Any:
         config = self.config

@@ -26,6 +26,7 @@ Feature: TypeAlias = Literal[
     "gradient accumulation",
     "validation",
     "text generation",
+    "a loss in chunks",
 ]
 
 

@@ -32,12 +32,13 @@ class TransformersConfig(ModelConfig):
     builds: ClassVar = "titanrun.models.transformers.model:TransformersModel"
     extra: ClassVar = "transformers"
     lacks: ClassVar[frozenset[Feature]] = frozenset(
-        {"tensor parallelism", "pipeline parallelism", "context parallelism", "expert parallelism", "text generation"}
+        {"tensor parallelism", "pipeline parallelism", "context parallelism", "expert parallelism", "text generation", "a loss in chunks"}
     )
     instead: ClassVar[dict[Feature, str]] = {
         "tensor parallelism": f"titanrun has no plan for how a class of transformers is split: {SHARDS}",
         "pipeline parallelism": f"the forward pass of a class of transformers cannot be cut into stages: {SHARDS}",
         "context parallelism": "attention of a class of transformers sees whole rows only: use activation_checkpoint: full for longer ones",
+        "a loss in chunks": "what a class of transformers does to logits behind its head is not known: use loss: cross_entropy",
         "expert parallelism": f"experts of a class of transformers stay whole: {SHARDS}",
     }
     path: Text | None = bookkeeping(None, examples=["assets/Mistral-7B"])

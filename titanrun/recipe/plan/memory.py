@@ -102,7 +102,8 @@ def logits(layout: Layout) -> Item:
     width = layout.run.model.output_width()
     if not layout.run.parallelism.disable_loss_parallel:
         width //= layout.degrees.tensor
-    tokens = layout.tokens_per_pass // layout.microbatches
+    # of a loss in chunks those of one chunk
+    tokens = -(-layout.tokens_per_pass // layout.microbatches // (layout.run.loss.pieces or 1))
     each = layout.compute_bytes + LOGIT_COPIES_FP32 * 4
     return Item("logits", tokens * width * each, f"{tokens:,} tokens x {width:,} x {each} bytes")
 

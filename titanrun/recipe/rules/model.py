@@ -46,6 +46,8 @@ def features_asked_for(run: Recipe, ranks: int | None) -> dict[Feature, DataPath
     laid_out = degrees_of(run.parallelism, ranks)
     if laid_out is not None and int(run.training.global_batch_size) > run.training.local_batch_size * laid_out.batch:
         asked["gradient accumulation"] = ("training", "global_batch_size")
+    if run.loss.pieces is not None:
+        asked["a loss in chunks"] = ("loss", "name")
     if run.validation.enable:
         asked["validation"] = ("validation", "enable")
     return asked

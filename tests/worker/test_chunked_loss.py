@@ -1,0 +1,117 @@
+"""A loss whose logits are made chunk by chunk is the loss, and holds a chunk's logits only."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from titanrun.components.data.batch import TokenBatch
+from titanrun.distributed.environment import Place
+from titanrun.recipe.resolve import read_resolved
+from titanrun.training.signals import SignalRequests
+from titanrun.training.trainer import Trainer
+from titanrun.worker.assemble import assembled
+from titanrun.worker.job import meet_others
+
+Run = Callable[..., Path]
+Metrics = Callable[..., list[dict[str, float]]]
+ROWS = ["training.steps=3"]
+
+
+def trainer_of(resolved: Path) -> AbstractContextManager[Trainer]:
+    """The trainer of a run."""
+    return assembled(read_resolved(resolved), meet_others(resolved, Place()), signals=SignalRequests())
+
+
+def chunked(number: int, settings: str = "") -> str:
+    return f"loss={{name: chunked_cross_entropy, num_chunks: {number}{settings}}}"
+
+
+# rows have 16 tokens: even chunks, uneven ones, and more chunks than tokens
+@pytest.mark.parametrize("number", [1, 4, 5, 40])
+@pytest.mark.parametrize("settings", ["", ", label_smoothing: 0.1", ", z_loss: 0.01"], ids=["plain", "smoothed", "with_z_loss"])
+def test_it_is_the_plain_loss_to_1e_6(number: int, settings: str, metrics: Metrics) -> None:
+    plain = metrics(*ROWS, f"loss={{name: cross_entropy{settings}}}")
+    found = metrics(*ROWS, chunked(number, settings))
+    for name in ("loss", "grad_norm"):
+        assert [line[name] for line in found] == pytest.approx([line[name] for line in plain], rel=1e-6)
+
+
+@pytest.mark.parametrize("number", [2, 4, 8])
+def test_the_head_sees_a_chunk_at_a_time(number: int, run: Run) -> None:
+    seen: list[int] = []
+    with trainer_of(run("run", *ROWS, chunked(number))) as trainer:
+        loss = trainer.engine.passes.loss  # type: ignore[attr-defined]
+
+        def watched(logits_BCV: Tensor, batch: object) -> Tensor:
+            seen.append(logits_BCV.size(1))
+            return loss(logits_BCV, batch)
+
+        object.__setattr__(trainer.engine.passes, "loss", watched)
+        trainer.fit()
+    assert set(seen) == {16 // number}
+
+
+def test_what_is_measured_are_the_logits(run: Run) -> None:
+    found = {}
+    for folder, loss in (("plain", "loss=cross_entropy"), ("chunked", chunked(4))):
+        with trainer_of(run(folder, *ROWS, loss)) as trainer:
+            batch = TokenBatch.from_rows(torch.arange(34).view(2, 17))
+            found[folder] = trainer.engine.forward(batch, outputs=("logits",))["logits"]
+    torch.testing.assert_close(found["plain"], found["chunked"], rtol=0, atol=0)
+
+
+PEAK = """
+import json, resource, sys, torch
+from torch import nn
+from titanrun.components.data.batch import TokenBatch
+from titanrun.components.losses.config import ChunkedCrossEntropyConfig
+from titanrun.distributed.chunked_head import ChunkedHead
+from titanrun.distributed.precision import precision_named
+from titanrun.training.chunked_passes import ChunkedModel
+from titanrun.training.passes import WholeModel
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.output = nn.Embedding(16000, 16), nn.Linear(16, 16000, bias=False)
+    def forward(self, tokens, positions=None):
+        return self.output(self.embedding(tokens))
+
+chunks = int(sys.argv[1])
+config = ChunkedCrossEntropyConfig(num_chunks=max(chunks, 1))
+model, precision, device = Model(), precision_named("float32", "float32"), torch.device("cpu")
+if chunks:
+    passes = ChunkedModel(model, config.builder()(config), precision, device, ChunkedHead(model.output, chunks, whole_vocabulary=False))
+else:
+    passes = WholeModel(model, config.builder()(config), precision, device)
+batch = TokenBatch.from_rows(torch.randint(16000, (1, 4097)))
+first = TokenBatch.from_rows(torch.randint(16000, (1, 65)))
+passes.backward(first, torch.tensor(64))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+passes.backward(batch, torch.tensor(4096))
+print(json.dumps((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024))
+"""
+
+
+@pytest.mark.slow
+def test_peak_memory_falls_with_the_number_of_chunks() -> None:
+    def peak_mib(chunks: int) -> float:
+        # what is freed goes back to the system at once, as on a device
+        environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+        command = [sys.executable, "-c", PEAK, str(chunks)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        return float(json.loads(done.stdout))
+
+    plain, four, sixteen = peak_mib(0), peak_mib(4), peak_mib(16)
+    # 4096 tokens x 16000 words x 4 bytes are 250 MiB, of which the plain loss holds two at the least
+    assert plain > 450
+    assert four < 0.3 * plain
+    assert sixteen < 0.1 * plain

@@ -1,0 +1,220 @@
+"""docs/components.md: every slot, every name, its options, an example that validates, and the test that tries it."""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from recipe_leaves import NOT_BUILT, table
+
+from titanrun.config.base import ComponentConfig
+from titanrun.config.describe import default_of, described, example_of, is_section, short
+from titanrun.config.docs import class_summary
+from titanrun.config.emit import flow
+from titanrun.config.tree import path_text
+from titanrun.recipe.topics import Topic, topics
+
+HEAD = """\
+# Components
+
+What can be named in each slot of a recipe, written by `python tools/write_reference.py`. Every example is the rest of a recipe that begins
+so, and a test resolves each of them:
+
+```yaml
+version: 1
+model: {name: llama3, flavor: debugmodel}
+training: {dataset: tiny, seq_len: 64, steps: 10}
+```
+
+An option with its default stands as `name: default`; one without a default has to be written. [The reference](reference.md) says what each
+takes and means. *Tried by* names a test that fails when the component does not do its work.
+"""
+BASE: dict[str, Any] = {
+    "version": 1,
+    "model": {"name": "llama3", "flavor": "debugmodel"},
+    "training": {"dataset": "tiny", "seq_len": 64, "steps": 10},
+}
+LISTS = ("converters", "trackers", "rewards")
+MIXTURE = {"name": "qwen3", "flavor": "debugmodel_moe"}
+
+
+QUESTIONS = {
+    "kind": "rl",
+    "model": {"name": "llama3", "flavor": "debugmodel", "attention": {"mask": "block_causal"}, "rope": {"scaling": None}},
+    "tokenizer": "characters",
+    "rl": {"rewards": ["exact_match"], "sampling": {"max_new_tokens": 16}},
+}
+
+
+def asked(dataset: dict[str, Any]) -> dict[str, Any]:
+    """A recipe about questions."""
+    return {**QUESTIONS, "training": {"dataset": dataset}}
+
+
+def learning(slot: str, written: Any) -> dict[str, Any]:
+    """A recipe about rewards, with `written` at one of the slots of the section rl."""
+    return {**asked({"name": "string_task"}), "rl": {**QUESTIONS["rl"], slot: [written] if slot in LISTS else written}}
+
+
+def streamed(dataset: dict[str, Any]) -> dict[str, Any]:
+    """A recipe about text of the Hub."""
+    return {"training": {"dataset": dataset}, "tokenizer": {"name": "huggingface", "path": "folder"}}
+
+
+PICTURES = {
+    "model": {"name": "flux", "flavor": "tiny"},
+    "loss": "flow_matching",
+    "training": {"dataset": {"name": "tiny_images", "image_size": 128}, "seq_len": 128},
+    "activation_checkpoint": "full",
+}
+YARN = {"name": "yarn", "original_max_position_embeddings": 32, "factor": 4.0}
+# what the first option of a component does not show, or what it needs around it
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "model:transformers": {"model": {"name": "transformers", "flavor": "debugmodel"}},
+    **dict.fromkeys(("model:flux", "loss:flow_matching", "dataset:tiny_images"), PICTURES),
+    "dataset:images": {**PICTURES, "training": {"dataset": {"name": "images", "path": "pictures", "image_size": 128}, "seq_len": 128}},
+    "dataset:webdataset": {
+        **PICTURES,
+        "training": {"dataset": {"name": "webdataset", "path": "pictures/*.tar", "image_size": 128}, "seq_len": 128},
+    },
+    "rope_scaling:llama3": {"model": {"name": "llama3", "flavor": "1B"}},
+    "rope_scaling:yarn": {"model": {"name": "deepseek_v3", "flavor": "debugmodel", "rope": {"scaling": YARN}}},
+    "converters:float8_grouped_mm": {"model": MIXTURE, "converters": ["float8_grouped_mm"]},
+    "converters:mxfp8_grouped_mm": {"model": MIXTURE, "converters": [{"name": "mxfp8_grouped_mm", "emulate": True}]},
+    "dataset:chat": {
+        "training": {"dataset": {"name": "chat", "path": "chats.jsonl"}},
+        "tokenizer": {"name": "huggingface", "path": "folder"},
+    },
+    **{f"dataset:{name}": streamed({"name": name, "max_documents": 1000}) for name in ("c4", "c4_validation")},
+    **{f"dataset:{name}": asked({"name": name}) for name in ("arithmetic", "guess_task", "string_task")},
+    "reward:environment": {
+        **asked({"name": "guess_task"}),
+        "rl": {**QUESTIONS["rl"], "environment": "guess_number", "rewards": ["environment"]},
+    },
+    "algorithm:ref_kl": {
+        **asked({"name": "string_task"}),
+        "rl": {**QUESTIONS["rl"], "algorithm": "ref_kl", "reference": "frozen_copy"},
+    },
+    "dataset:questions": asked({"name": "questions", "path": "questions.jsonl"}),
+    "dataset:hub": streamed({"name": "hub", "repo": "owner/name", "revision": "0" * 40}),
+    "dataset:text": {"training": {"dataset": {"name": "text", "path": "data/*.jsonl"}}, "tokenizer": "tiny"},
+    "activation_checkpoint:memory_budget": {
+        "activation_checkpoint": {"name": "memory_budget", "memory_budget": 0.5},
+        "compile": {"enable": True},
+    },
+}
+# components without an option that a test of its own tries
+TRIED: dict[str, str] = {
+    "converters:fp32_lm_head": "worker/test_converters.py",
+    "loss:flow_matching": "models/flux/test_batches.py",
+    "tokenizer:characters": "rl/test_runs.py",
+    "environment:single_turn": "rl/test_rollouts.py",
+    "tokenizer:tiny": "components/tokenizers/test_huggingface.py",
+    "activation_checkpoint:none": "cli/test_plugin.py",
+    "trackers:trackio": "components/metrics/test_trackers.py::test_trackio_gets_the_recipe_and_every_step",
+}
+
+
+def components_page() -> str:
+    """The whole page."""
+    return "\n".join([HEAD, *(line for topic in topics() if topic.is_slot for line in slot_lines(topic))]) + "\n"
+
+
+def slot_lines(slot: Topic) -> Iterator[str]:
+    """A slot and its components."""
+    config = slot.config
+    assert issubclass(config, ComponentConfig)
+    default = f"; `{config.default_name}` where nothing is written" if config.default_name else ""
+    yield f"## {slot.title}"
+    yield ""
+    yield f"{class_summary(config)} Written at `{path_text(slot.keys)}`{default}."
+    yield ""
+    for topic in components(slot):
+        yield from component_lines(topic)
+
+
+def components(slot: Topic) -> list[Topic]:
+    """The components of a slot."""
+    return [topic for topic in topics() if is_component(topic) and issubclass(topic.config, slot.config)]
+
+
+def is_component(topic: Topic) -> bool:
+    """Whether a topic is a component, and no section of one."""
+    return bool(topic.component) and topic.component == topic.title
+
+
+def component_lines(topic: Topic) -> Iterator[str]:
+    """One component."""
+    config = topic.config
+    assert issubclass(config, ComponentConfig)
+    yield f"### {topic.title}"
+    yield ""
+    yield class_summary(config)
+    yield ""
+    if config.extra:
+        yield f'- needs: `pip install "titanrun[{config.extra}]"`'
+    yield f"- options: {', '.join(f'`{option}`' for option in options(config)) or 'none'}"
+    yield f"- tried by: `tests/{tried_by(topic.title)}`"
+    yield ""
+    yield "```yaml"
+    yield flow_lines(example(topic))
+    yield "```"
+    yield ""
+
+
+def options(config: type[ComponentConfig]) -> Iterator[str]:
+    """`lr: 0.0008`, or the bare name of an option that has to be written, or that is a section."""
+    for field in described(config):
+        bare = field.required or is_section(config.model_fields[field.name].annotation)
+        yield field.name if bare else f"{field.name}: {field.default}"
+
+
+def example(topic: Topic) -> dict[str, Any]:
+    """The part of a recipe that names the component, with what it requires and its first option that says something."""
+    if topic.title in EXAMPLES:
+        return EXAMPLES[topic.title]
+    config, name = topic.config, topic.title.partition(":")[2]
+    written: dict[str, Any] = {"name": name}
+    if topic.keys == ("model",):
+        return {"model": {"name": name, "flavor": "debugmodel"}}
+    for key, field in config.model_fields.items():
+        if key != "name" and (field.is_required() or not is_section(field.annotation)) and len(written) < 2 + field.is_required():
+            written[key] = example_of(field) if field.is_required() else short(default_of(field))
+    return around(topic, written if len(written) > 1 else name)
+
+
+def around(topic: Topic, written: Any) -> dict[str, Any]:
+    """What is written at a topic's place, with the sections and lists on the way."""
+    if topic.keys == ("replace", "with"):
+        return {"replace": [{"match": "layers.*.feed_forward", "with": written}]}
+    if topic.keys[:1] == ("rl",):
+        return learning(topic.keys[-1], written)
+    for key in reversed(topic.keys):
+        written = {key: [written] if key in LISTS else written}
+    found: dict[str, Any] = written
+    return found
+
+
+def flow_lines(data: dict[str, Any]) -> str:
+    """One line a section."""
+    return "\n".join(f"{key}: {flow(value)}" for key, value in data.items())
+
+
+def tried_by(title: str) -> str:
+    """The test in leaves.yaml of the component's first option that is tried by more than a message, or what `TRIED` says; else nothing."""
+    own = [test for leaf, test in leaf_tests().items() if leaf.startswith(f"{title}.") and test != NOT_BUILT]
+    telling = [test for test in own if not test.startswith("problems/")]
+    return TRIED.get(title) or next(iter(telling or own), "")
+
+
+@cache
+def leaf_tests() -> dict[str, str]:
+    """What leaves.yaml holds, read once."""
+    return table()
+
+
+def whole_recipe(part: dict[str, Any]) -> dict[str, Any]:
+    """The recipe that an example is the rest of."""
+    return {
+        key: {**BASE.get(key, {}), **value} if isinstance(value, dict) and key == "training" else value
+        for key, value in {**BASE, **part}.items()
+    }
