@@ -33,7 +33,7 @@ BASE: dict[str, Any] = {
     "model": {"name": "llama3", "flavor": "debugmodel"},
     "training": {"dataset": "tiny", "seq_len": 64, "steps": 10},
 }
-LISTS = ("converters", "trackers", "rewards")
+LISTS = ("converters", "trackers", "rewards", "tasks")
 MIXTURE = {"name": "qwen3", "flavor": "debugmodel_moe"}
 
 
@@ -66,11 +66,19 @@ PICTURES = {
     "training": {"dataset": {"name": "tiny_images", "image_size": 128}, "seq_len": 128},
     "activation_checkpoint": "full",
 }
+PAIRS = {
+    "model": {"name": "llama3", "flavor": "debugmodel", "attention": {"mask": "block_causal"}},
+    "tokenizer": {"name": "huggingface", "path": "folder"},
+    "loss": "dpo",
+    "training": {"dataset": {"name": "preference", "path": "pairs.jsonl"}},
+}
 YARN = {"name": "yarn", "original_max_position_embeddings": 32, "factor": 4.0}
 # what the first option of a component does not show, or what it needs around it
 EXAMPLES: dict[str, dict[str, Any]] = {
     "model:transformers": {"model": {"name": "transformers", "flavor": "debugmodel"}},
     **dict.fromkeys(("model:flux", "loss:flow_matching", "dataset:tiny_images"), PICTURES),
+    "task:exact_match": {"evaluation": {"tasks": ["exact_match"]}, "training": {"dataset": "tiny_chat"}},
+    **dict.fromkeys(("loss:dpo", "dataset:preference"), PAIRS),
     "dataset:images": {**PICTURES, "training": {"dataset": {"name": "images", "path": "pictures", "image_size": 128}, "seq_len": 128}},
     "dataset:webdataset": {
         **PICTURES,

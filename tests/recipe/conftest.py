@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
+from titanrun.components.data.config import MixtureSource
+from titanrun.components.validation.config import HeldOutConfig
 from titanrun.config import registry
 from titanrun.config.base import ComponentConfig, Config, dump_value
 from titanrun.config.emit import emit
@@ -74,6 +76,8 @@ OFTEN_TAKEN = [
 BOUNDS = (Gt, Ge, Lt, Le, MultipleOf, MinLen, Len)
 MOST_REPAIRS = 12
 DATASET = ("training", "dataset")
+# a whole dataset for each item of a list would leave no room for the other sections
+HOLD_ONE_DATASET = (MixtureSource, HeldOutConfig)
 REQUIRED = {"version": 1, "model": {"name": "llama3", "flavor": "debugmodel"}, "training": {"dataset": "tiny"}}
 
 
@@ -177,6 +181,8 @@ def sections(config: type[Config], **own: st.SearchStrategy[Any]) -> st.SearchSt
     """A mapping with some or all fields of a config, of which those without an implementation are left out."""
     fields = {name: field for name, field in config.model_fields.items() if name != "name" or not issubclass(config, ComponentConfig)}
     built = {name: field for name, field in fields.items() if (setting := setting_of(field)) is None or setting.not_built is None}
+    if config in HOLD_ONE_DATASET:
+        own = {"dataset": st.just("tiny"), **own}
     drawn = {name: own[name] if name in own else field_values(field) for name, field in built.items()}
     return mappings(drawn, frozenset(name for name, field in built.items() if field.is_required()))
 
@@ -218,7 +224,9 @@ def valid_recipes(draw: st.DrawFn, folder: Path) -> Data:
 def drafts() -> st.SearchStrategy[Data]:
     """Recipes in which every field is valid by itself."""
     menu.open_menu()
-    return sections(Recipe, plugins=st.just([]))
+    # what the other kinds need, hardly any random recipe has
+    kinds = st.sampled_from(["pretrain"] * 9 + ["sft", "rl", "eval"])
+    return sections(Recipe, plugins=st.just([]), kind=kinds)
 
 
 def repaired(data: Data, folder: Path) -> Data | None:
@@ -283,7 +291,7 @@ def some_recipes(recipes: st.SearchStrategy[Data]) -> list[Data]:
     """A few of them, the same ones in every run."""
     drawn: list[Data] = []
 
-    @settings(max_examples=80, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=220, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     @given(recipes)
     def keep(data: Data) -> None:
         drawn.append(data)
