@@ -19,7 +19,7 @@ from titanrun.components.tokenizers.vocabulary import open_folder
 from titanrun.config.placed import placed
 from titanrun.config.problems import fail
 
-SUFFIXES = (".jsonl", ".parquet", ".csv")
+SUFFIXES = (".jsonl", ".json", ".parquet", ".csv")
 READER = "titanrun.components.data.conversations"
 """Imported only when an index is built, since it takes more than a second to import."""
 TINY = Path(__file__).parents[2] / "assets" / "tiny_chat"
