@@ -97,7 +97,10 @@ CHANGES: dict[str, str] = {
 LENGTHS = {"max_t5_encoding_len": 8, "image_size": 15}
 
 
-@pytest.mark.parametrize("change", CHANGES)
+DEFAULT = ("classifier_free_guidance_prob", "seed")
+
+
+@pytest.mark.parametrize("change", [name if name in DEFAULT else pytest.param(name, marks=pytest.mark.slow) for name in CHANGES])
 def test_another_value_gives_other_losses(change: str, trained: Path, tmp_path: Path) -> None:
     length = LENGTHS.get(change, 10)
     changed = train(tmp_path, "run", CHANGES[change], f"training.seq_len={length}", "validation.enable=false")
@@ -111,6 +114,7 @@ def test_an_encoder_from_outside_gives_other_losses(encoder: str, outside: Path,
     assert figures(train(tmp_path, "run", f"model.encoder.{encoder}={file}"))[1:] != figures(trained)[1:]
 
 
+@pytest.mark.slow
 def test_all_times_give_another_held_out_loss_and_the_same_training(trained: Path, tmp_path: Path) -> None:
     changed = train(tmp_path, "run", "model.all_timesteps=true")
     assert figures(changed) == figures(trained)
