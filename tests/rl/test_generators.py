@@ -16,7 +16,7 @@ from titanrun.rl.generators.config import GeneratorConfig, SamplingConfig
 from titanrun.rl.generators.draws import draw, uniforms
 from titanrun.rl.generators.generator import Supplies
 from titanrun.rl.samples import Request
-from titanrun.worker.rl import own_copy
+from titanrun.worker.rl import build_supplies, dtype_of, own_copy
 
 CPU = torch.device("cpu")
 
@@ -135,6 +135,10 @@ def test_weights_are_taken_in_whole(build: Callable[..., Any], recipe: Recipe) -
         generator.load([], version=8)
 
 
-def test_the_folder_of_the_characters_is_open_to_others(tmp_path: Path) -> None:
-    coder = tokenizer()
-    assert coder.vocab_size == 56 and coder.eos_id == 0
+def test_a_batch_invariant_generator_computes_whole_rows(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(TEXT)
+    asked = ["rl.batch_invariant=true", "debug.deterministic=true", "training.mixed_precision_param=bfloat16"]
+    run = read_resolved_text(resolve(str(tmp_path / "recipe.yaml"), asked, environment={}).text)
+    assert run.rl is not None
+    assert build_supplies(run, run.rl, CPU, tokenizer()).recomputes
+    assert dtype_of(run, run.rl) == torch.float32

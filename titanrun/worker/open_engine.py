@@ -67,7 +67,7 @@ def open_engine(recipe: str, overrides: Sequence[str] = ()) -> OpenEngine:
     meshes = meshes_for(run, device, opened)
     settle_chance(run)
     engine = build_whole_engine(run, device, meshes, marking_of(run))
-    load_initial_weights(run.checkpoint, model_config=run.model, engine=engine, ranks=current_ranks())
+    load_initial_weights(run.checkpoint, model_config=run.model, engine=engine, ranks=current_ranks(), seed=run.debug.seed)
     return OpenEngine(engine, run, meshes, opened)
 
 

@@ -177,7 +177,7 @@ def build_reference(recipe: Recipe, device: torch.device, meshes: Meshes | None,
     if recipe.rl.reference is None:
         return None
     reference = build_whole_engine(recipe, device, meshes, build_marking(recipe, tokenizer))
-    load_initial_weights(recipe.checkpoint, model_config=recipe.model, engine=reference, ranks=current_ranks())
+    load_initial_weights(recipe.checkpoint, model_config=recipe.model, engine=reference, ranks=current_ranks(), seed=recipe.debug.seed)
     return reference
 
 
