@@ -216,7 +216,7 @@ def test_ranks_that_become_more_and_fewer_over_kills_read_each_row_once_an_epoch
     assert sorted(stream[:30]) == list(range(30)) and len(stream) == 40 and len(set(stream[30:])) == 10
     alone, noted = write_run(tmp_path, numbered, "alone", *overrides), tmp_path / "alone.jsonl"
     assert work(alone, seams.rows_are_noted, str(noted), never) == 0
-    assert {step: ids for step, ids in map(json.loads, noted.read_text().splitlines())} == read
+    assert dict(map(json.loads, noted.read_text().splitlines())) == read
 
 
 @pytest.mark.slow

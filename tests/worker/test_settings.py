@@ -222,7 +222,8 @@ def test_events_of_tensorboard_lie_in_their_folder(run: Run) -> None:
 
 @pytest.mark.parametrize("sections", [(), ("training",), ("validation",), ("training", "validation")])
 def test_batches_are_pinned_where_asked(run: Run, sections: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    held_out = f"validation={{enable: true, dataset: {{name: tokens, path: {run().parent.parent}/tokens.npy}}, local_batch_size: 3, steps: 1}}"
+    rows = f"{{name: tokens, path: {run().parent.parent}/tokens.npy}}"
+    held_out = f"validation={{enable: true, dataset: {rows}, local_batch_size: 3, steps: 1}}"
     asked = [f"{section}.dataloader.pin_memory=true" for section in sections]
     resolved = run("pinned", held_out, "training.steps=2", "checkpoint.enable=false", *asked)
     seen: set[int] = set()
