@@ -50,9 +50,7 @@ class FluxConfig(ModelConfig):
     name: Literal["flux"] = bookkeeping("flux")
     builds: ClassVar = "titanrun.models.flux.model:Flux"
     takes: ClassVar = "images"
-    lacks: ClassVar[frozenset[Feature]] = frozenset(
-        {"tensor parallelism", "pipeline parallelism", "expert parallelism"}
-    )
+    lacks: ClassVar[frozenset[Feature]] = frozenset({"tensor parallelism", "pipeline parallelism", "expert parallelism"})
     instead: ClassVar[dict[Feature, str]] = {
         "tensor parallelism": f"flux has no plan for it: {SHARDS}",
         "pipeline parallelism": f"its layers need text and time beside the stream: {SHARDS}",
