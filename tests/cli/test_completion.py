@@ -48,7 +48,7 @@ def test_the_options_are_those_that_help_shows(command: str) -> None:
         ("train x.yaml --training.st", ["--training.steps="]),
         ("train --nproc 1 x.yaml training.gc_debug=", ["training.gc_debug=true", "training.gc_debug=false"]),
         ("train x.yaml optimizer.implementation=fo", ["optimizer.implementation=foreach", "optimizer.implementation=for-loop"]),
-        ("train x.yaml loss=", ["loss=cross_entropy", "loss=flow_matching"]),
+        ("train x.yaml loss=", ["loss=cross_entropy", "loss=dpo", "loss=flow_matching"]),
         (
             "train x.yaml tokenizer=",
             ["tokenizer=characters", "tokenizer=huggingface", "tokenizer=tiny", "tokenizer=auto", "tokenizer=null"],
@@ -57,8 +57,8 @@ def test_the_options_are_those_that_help_shows(command: str) -> None:
         ("train x.yaml nonsense.", []),
         ("show x.yaml debug.se", ["debug.seed"]),
         ("validate --level e", ["environment"]),
-        ("validate x.yaml --st", ["--strict"]),
         ("explain optimizer:ada", ["optimizer:adam", "optimizer:adamw", "optimizer:adamw_8bit", "optimizer:adamw_fp8"]),
+        ("validate x.yaml --st", ["--stages[0].", "--strict"]),
         ("explain unknown-", ["unknown-key", "unknown-name"]),
         ("ls mod", ["models"]),
         ("cat llama3_debug.y", ["llama3_debug.yaml"]),

@@ -75,7 +75,7 @@ def own_slurm(folder: Path) -> Iterator[dict[str, str]]:
     conf.write_text(CONF.format(**names))
     environment = {**os.environ, "SLURM_CONF": str(conf), "PATH": search_path(), "GLOO_SOCKET_IFNAME": "lo"}
     commands = (["slurmctld", "-D", "-f", str(conf)], ["slurmd", "-D", "-f", str(conf), "-N", host])
-    daemons = []
+    daemons: list[subprocess.Popen[bytes]] = []
     try:
         for command in commands:
             with (folder / f"{command[0]}.out").open("wb") as out:
@@ -84,11 +84,24 @@ def own_slurm(folder: Path) -> Iterator[dict[str, str]]:
         wait_for_node(environment, folder)
         yield environment
     finally:
-        subprocess.run(["scancel", "--user", getpass.getuser()], env=environment, capture_output=True, check=False, timeout=60)
-        for daemon in reversed(daemons):
-            daemon.terminate()
-        for daemon in daemons:
-            daemon.wait(60)
+        end(environment, daemons)
+
+
+def end(environment: dict[str, str], daemons: list["subprocess.Popen[bytes]"]) -> None:
+    """Ends all jobs, and then those who ran them: a daemon waits for its jobs."""
+    subprocess.run(["scancel", "--user", getpass.getuser()], env=environment, capture_output=True, check=False, timeout=60)
+    for _ in range(120):
+        left = subprocess.run(["squeue", "--noheader"], env=environment, capture_output=True, text=True, check=False)
+        if not left.stdout:
+            break
+        time.sleep(0.5)
+    for daemon in reversed(daemons):
+        daemon.terminate()
+        try:
+            daemon.wait(20)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+            daemon.wait()
 
 
 def wait_for_node(environment: dict[str, str], folder: Path) -> None:

@@ -33,6 +33,7 @@ KEYWORDS = {
     "generator": {"supplies"},
     "reward": {"logs"},
     "module": {"replaced"},
+    "task": {"subject"},
 }
 
 

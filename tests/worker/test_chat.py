@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from titanrun.components.data.chat import TINY
+from titanrun.components.data.config import TINY_CHAT
 
 TINY_RUN = ("tokenizer={name: tiny}", "model.vocab_size=2048", "training.steps=3", "training.seq_len=64")
 
 
 def test_packed_conversations_train_as_those_in_rows_of_their_own(tmp_path: Path, metrics) -> None:
-    lines = (TINY / "train.jsonl").read_text().splitlines()[:24]
+    lines = (TINY_CHAT / "train.jsonl").read_text().splitlines()[:24]
     file = tmp_path / "chats.jsonl"
     file.write_text("\n".join(lines))
     # every step takes all conversations, whatever rows they are in

@@ -52,11 +52,12 @@ def flags(*names: str) -> dict[str, Values]:
 
 
 TRUST = flags("--trust-remote-code")
+REPORTING: dict[str, Values] = {"--log-format": ("text", "json"), "--notify": None}
 COMMAND_LINES: dict[str, Takes] = {
-    "train": Takes((("files",), ("overrides",)), {"--nproc": None, **TRUST}),
-    "launch": Takes((("files",), ("overrides",)), flags("--dry-run", "--no-follow")),
-    "resume": Takes((("files",), ("overrides",)), TRUST),
-    "fork": Takes((("files",), ("overrides",)), TRUST),
+    "train": Takes((("files",), ("overrides",)), {"--nproc": None, **TRUST, **REPORTING}),
+    "launch": Takes((("files",), ("overrides",)), {**flags("--dry-run", "--no-follow"), **REPORTING}),
+    "resume": Takes((("files",), ("overrides",)), {**TRUST, **REPORTING}),
+    "fork": Takes((("files",), ("overrides",)), {**TRUST, **REPORTING}),
     "generate": Takes(
         (("files",), ()),
         {
@@ -74,6 +75,7 @@ COMMAND_LINES: dict[str, Takes] = {
             **flags("--ignore-eos", "--add-bos", "--chat", "--json"),
         },
     ),
+    "eval": Takes((("files",), ("overrides",)), flags("--json")),
     "download": Takes(((),), {"--revision": None, "--only": ("tokenizer", "config", "weights"), "--output": "files"}),
     "reproduce": Takes((("files",), ()), {"--steps": None, "--out": "files", "--tolerance": None, **TRUST}),
     "checkpoint": Takes((("checkpoint_commands",), ("files",), ("files",), ("overrides",))),
@@ -94,6 +96,7 @@ COMMAND_LINES: dict[str, Takes] = {
             "--out": "files",
         },
     ),
+    "report": Takes((("files",), ()), {"--output": "files"}),
     "plan": Takes(
         (("files",), ("overrides",)),
         {"--world-size": None, "--device": ("a100", "a100-40", "b200", "h100", "h200", "mi300x"), **TRUST, **flags("--json")},

@@ -38,6 +38,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("recipe", help="a recipe (.yaml or .toml), or the resolved.yaml of a run")
     parser.add_argument("--dry-run", action="store_true", help="only print what would be submitted; nothing is written")
     parser.add_argument("--no-follow", action="store_true", help="return as soon as the job is submitted")
+    parser.takes_reporting()
     parser.takes_overrides()
     options = parser.parse_args(others)
     resolved = resolve(options.recipe, overrides, environment=environment(), check_inputs=True)
@@ -47,6 +48,9 @@ def run(arguments: list[str]) -> int:
     detail_files(options, resolved.tree)
     if resolved.warnings and not options.quiet:
         print_problems(resolved.warnings)
+    folder = resolved.recipe.dump_folder
+    if folder is not None and not options.dry_run:
+        refuse_queued(Path(folder))
     directory = find_run_directory(resolved, datetime.now().astimezone())
     if directory.state == "finished":
         note(options, f"nothing to do: {train.done_text(directory, resolved.run)} in {directory.path}")
@@ -72,7 +76,6 @@ def here(options: Namespace, overrides: Sequence[str]) -> int:
 def submitted(directory: RunDirectory, resolved: Resolved, text: str, options: Namespace) -> int:
     """Submits the job of a run, and follows it."""
     program("sbatch")
-    refuse_queued(directory.path)
     write_recipe(directory, resolved, ["titanrun", "launch", options.recipe])
     began = time.time()
     job = submit(write_script(text, directory.path))

@@ -13,6 +13,7 @@ from titanrun.config.interpolate import escaped
 from titanrun.config.problems import fail
 from titanrun.recipe.resolve import read_resolved
 from titanrun.recipe.saved import RESOLVED, absolute, checkpoint_at, checkpoints_at, resolved_file, run_around
+from titanrun.recipe.stages import STAGES_FILE, is_folder_of_stages
 
 EXAMPLES = """  titanrun resume runs/first                              goes on where it stopped
   titanrun resume runs/first training.steps=500 lr_scheduler.total_steps=500     a finished run goes on, and so does its schedule
@@ -27,6 +28,7 @@ def run(arguments: list[str]) -> int:
     parser = Parser("resume", "Go on with a run, from its directory or from one of its checkpoints.", EXAMPLES)
     parser.add_argument("place", metavar="run|checkpoint", help="a run directory, or a checkpoint")
     parser.takes_trust()
+    parser.takes_reporting()
     parser.takes_overrides()
     options = parser.parse_args(others)
     return train.run([*resumed(place(options.place)), *overrides, *loudness(options)])
@@ -38,6 +40,8 @@ def resumed(named: Place) -> list[str]:
         raise fail("file", f"there is no folder '{named}'", help="name a run directory, or a checkpoint")
     if isinstance(named, Path) and (named / RESOLVED).is_file() and not is_checkpoint(named) and not is_step(named):
         return [str(named / RESOLVED), setting("dump_folder", str(named))]
+    if isinstance(named, Path) and is_folder_of_stages(named):
+        return [str(named / STAGES_FILE), setting("dump_folder", str(named))]
     checkpoint = checkpoint_at(named)
     # one that was set aside has lost its name: its run does not count it among its own any more
     has_name = STEP_FOLDER.fullmatch(checkpoint.name) is not None

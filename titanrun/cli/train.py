@@ -3,10 +3,12 @@
 from argparse import Namespace
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from titanrun.cli.arguments import Parser, split_overrides
 from titanrun.cli.guard import print_problems
+from titanrun.cli.train_stages import refuse_stage_without_start, train_stages
 from titanrun.cli.voice import detail_files, note
 from titanrun.config.counted import counted
 from titanrun.config.problems import ProblemsFound, fail
@@ -19,6 +21,7 @@ from titanrun.recipe.drift import change_text
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import Resolved, resolve
 from titanrun.recipe.run_dir import RESOLVED, RunDirectory, find_run_directory, write_run
+from titanrun.recipe.stages import HasStages
 
 EXAMPLES = """  titanrun train recipes/llama3_debug.yaml
   titanrun train recipes/llama3_debug.yaml training.steps=50 optimizer.lr=1e-3
@@ -34,6 +37,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("recipe", help="a recipe (.yaml or .toml), or the resolved.yaml of a run")
     parser.add_argument("--nproc", type=int, metavar="N", help="worker processes, short for launch.nproc_per_node=N")
     parser.takes_trust()
+    parser.takes_reporting()
     parser.takes_overrides()
     options = parser.parse_args(others)
     changes = [*overrides, *([f"launch.nproc_per_node={options.nproc}"] if options.nproc is not None else [])]
@@ -57,14 +61,11 @@ def run(arguments: list[str]) -> int:
 def trained(options: Namespace, changes: list[str], arguments: list[str], around: Mapping[str, str]) -> int:
     """Starts what trains, or becomes it; `around` is the environment, with the ranks that torchrun or srun started."""
     ranks = ranks_around(around)[1]
-    resolved = resolve(
-        options.recipe,
-        changes,
-        environment=environment(),
-        check_inputs=True,
-        ranks=ranks if ranks > 1 else None,
-        machine_ranks=max(1, accelerators(around)),
-    )
+    try:
+        resolved = resolved_for(options.recipe, changes, around=around)
+    except HasStages as staged:
+        return train_stages(options, staged, changes, arguments, around, resolve=partial(resolved_for, around=around))
+    refuse_stage_without_start(options.recipe, resolved)
     launch = resolved.run.launch
     if launch.is_submitted and not is_in_job(around) and resolved.run.comm.mode == "default":
         help = "titanrun launch submits it; launch=local trains here"
@@ -84,6 +85,19 @@ def trained(options: Namespace, changes: list[str], arguments: list[str], around
     processes = resolved.ranks if resolved.run.comm.mode == "default" else 1
     code: int = launch.builder()(launch, resolved=directory.path / RESOLVED, processes=processes)
     return code
+
+
+def resolved_for(file: str, changes: list[str], check_inputs: bool = True, *, around: Mapping[str, str]) -> Resolved:
+    """The run, as this machine, or the ranks that torchrun or srun started, are to train it."""
+    ranks = ranks_around(around)[1]
+    return resolve(
+        file,
+        changes,
+        environment=environment(),
+        check_inputs=check_inputs,
+        ranks=ranks if ranks > 1 else None,
+        machine_ranks=max(1, accelerators(around)),
+    )
 
 
 def with_other_nodes(resolved: Resolved, arguments: list[str]) -> int:

@@ -10,7 +10,7 @@ from titanrun.cli.voice import detail, detail_files, note
 from titanrun.config.problems import Problem
 from titanrun.config.render import render
 from titanrun.launch.environment import colour_wanted, environment
-from titanrun.recipe.levels import LEVELS, Examined, Level, built, examine_file
+from titanrun.recipe.levels import LEVELS, Examined, Level, built, examine_file, joined
 
 SUMMARY = "Find everything that is wrong with recipes. Needs no GPU, no torch, no network; without --fix it writes nothing."
 EXAMPLES = """  titanrun validate recipes/*.yaml
@@ -53,7 +53,7 @@ def run(arguments: list[str]) -> int:
     found: list[Problem] = []
     for file in options.recipes:
         detail(options, f"{file}: level {options.level}")
-        examined = examine(file, overrides, options.level, options.world_size)
+        examined = examine_whole(file, overrides, options.level, options.world_size)
         detail_files(options, examined.tree)
         found += examined.problems
         code = code or examined.exit_code
@@ -64,6 +64,15 @@ def run(arguments: list[str]) -> int:
     if fixable and not options.fix and options.format == "text":
         note(options, f"\n{fixable} of {len(found)} can be corrected by --fix")
     return code or (1 if options.strict and found else 0)
+
+
+def examine_whole(file: str, overrides: list[str], level: Level, ranks: int | None) -> Examined:
+    """One recipe, every stage of it where it has some."""
+    examined = examine(file, overrides, level, ranks)
+    if not examined.stages:
+        return examined
+    each = [examine(f"{file}#{stage}", overrides, level, ranks) for stage in examined.stages]
+    return joined(examined, each)
 
 
 def examine(file: str, overrides: list[str], level: Level, ranks: int | None) -> Examined:
@@ -81,7 +90,9 @@ def examine(file: str, overrides: list[str], level: Level, ranks: int | None) ->
 
 def examine_quickly(file: str, overrides: list[str], options: Namespace) -> tuple[Problem, ...]:
     """The problems whose corrections --fix may make: nothing is built for them."""
-    return examine_file(file, overrides, level=options.level, environment=environment(), ranks=options.world_size).problems
+    examined = examine_file(file, overrides, level=options.level, environment=environment(), ranks=options.world_size)
+    found = [problem for stage in examined.stages for problem in examine_quickly(f"{file}#{stage}", overrides, options)]
+    return (*examined.problems, *found)
 
 
 def fix(overrides: list[str], options: Namespace) -> None:

@@ -10,7 +10,8 @@ from typing import NoReturn
 from titanrun.components.checkpoints.manifest import is_checkpoint
 from titanrun.config.counted import counted
 from titanrun.launch.config import LaunchConfig, LocalLaunchConfig
-from titanrun.launch.environment import environment
+from titanrun.launch.environment import environment, logs_json
+from titanrun.launch.saying import say
 from titanrun.launch.workers import HELD_BACK, SHELL_SIGNAL_BASE, WORKER, run_workers
 from titanrun.recipe.saved import checkpoints_at
 
@@ -24,6 +25,11 @@ def start(config: LaunchConfig, *, resolved: Path, processes: int) -> int:
     assert isinstance(config, LocalLaunchConfig)
     if processes == 1 and not config.max_restarts:
         become_worker([str(resolved)], environment())
+    return wait_for_workers(config, resolved=resolved, processes=processes)
+
+
+def wait_for_workers(config: LocalLaunchConfig, *, resolved: Path, processes: int) -> int:
+    """The same, with this process still there when the run has ended, also where it has one worker only."""
     sys.stdout.flush()
     sys.stderr.flush()
     return run_again(lambda: run_workers(resolved, processes), resolved.parent, config.max_restarts)
@@ -57,7 +63,7 @@ def newest_checkpoint(run_dir: Path) -> int | None:
 
 def note(text: str) -> None:
     """A line about the launcher's own doing."""
-    print(f"note: {text}", file=sys.stderr, flush=True)
+    say(text if logs_json() else f"note: {text}")
 
 
 def become_worker(arguments: Sequence[str], variables: Mapping[str, str]) -> NoReturn:

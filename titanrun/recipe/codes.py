@@ -157,6 +157,18 @@ RUN_MEANINGS: dict[str, Meaning] = {
         "training.steps is below what the run directory has saved: a run cannot be shortened afterwards",
         "ask for at least the saved steps, or name another dump_folder",
     ),
+    "stages-start-from-checkpoints": Meaning(
+        "a stage starts from the weights of the one before it, and that one saves none",
+        "set checkpoint.enable: true, or name in the stage's checkpoint.initial_load_path what it starts from",
+    ),
+    "stages-share-a-model": Meaning(
+        "a stage has a model of other sizes than the stage from whose weights it starts",
+        "write the model once, at the top level, or name in the stage's checkpoint.initial_load_path what it starts from",
+    ),
+    "stages-train-here": Meaning(
+        "stages are trained one after the other by the command that was started, on its machine, and a stage is launched elsewhere",
+        "train one stage at a time, as RECIPE#ID, with checkpoint.initial_load_path",
+    ),
     "run-in-use": Meaning(
         "another process is training in this run directory, and two would overwrite each other's files",
         "wait for it, stop it, or name another dump_folder",

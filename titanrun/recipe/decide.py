@@ -37,6 +37,7 @@ def decide(recipe: Recipe, *, file: str, ranks: int | None = None) -> dict[str, 
         data["training"]["data_cache"] = SHARED_CACHE if recipe.dump_folder is None else None
     data["lr_scheduler"] |= decided_schedule(recipe, steps=data["training"]["steps"])
     data["validation"] |= decided_validation(recipe)
+    data["evaluation"]["tasks"] = decided_tasks(data["evaluation"]["tasks"], data["validation"])
     if recipe.rl is not None and recipe.rl.validation.dataset == AUTO:
         data["rl"]["validation"]["dataset"] = held_out_prompts(recipe.training.dataset)
     return data
@@ -112,3 +113,8 @@ def decided_validation(recipe: Recipe) -> dict[str, Any]:
             held_out = {"split": "held_out", "shuffle": False, "repeat": False}
             decided["dataset"] = dump(training.dataset) | held_out
     return decided
+
+
+def decided_tasks(tasks: list[dict[str, Any]], validation: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tasks with what they take from validation."""
+    return [task | {key: validation[key] for key in ("dataset", "seq_len") if task.get(key) == AUTO} for task in tasks]

@@ -24,6 +24,20 @@ class Pretrain(TrainerKind):
     builds = "titanrun.worker.assemble:assembled"
 
 
+class Sft(TrainerKind):
+    """Pretraining's loop on conversations, which a rule asks for."""
+
+    name = "sft"
+    builds = Pretrain.builds
+
+
+class Eval(TrainerKind):
+    """Nothing is trained: the worker measures the weights that the run starts from."""
+
+    name = "eval"
+    builds = "titanrun.worker.evaluation_run:evaluate"
+
+
 class ReinforcementLearning(TrainerKind):
     """Learning from what the policy's own answers are worth."""
 

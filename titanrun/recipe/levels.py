@@ -11,6 +11,8 @@ from titanrun.config.render import in_file_order
 from titanrun.config.tree import Node, ReadInPart
 from titanrun.recipe.reading import read_tree
 from titanrun.recipe.resolve import Resolved, check_tree, is_follow_up, placed, resolve
+from titanrun.recipe.staged import problems_between, stages_in_order
+from titanrun.recipe.stages import HasStages, chosen_stage, split_stage
 
 Level = Literal["syntax", "schema", "rules", "environment", "build"]
 LEVELS: tuple[Level, ...] = get_args(Level)
@@ -24,6 +26,8 @@ class Examined:
     exit_code: int = 0
     tree: Node | None = None
     resolved: Resolved | None = None
+    stages: tuple[str, ...] = ()
+    """The stages that a recipe has, of which one must be named; then nothing was examined."""
 
 
 def examine_file(
@@ -33,14 +37,28 @@ def examine_file(
     try:
         if level == "syntax":
             parse_overrides(overrides)
-            return Examined((), tree=compose(file))
+            return Examined((), tree=chosen_stage(compose(split_stage(file)[0]), file))
         if level == "schema":
             return against_schema(file, overrides, environment)
         resolved = resolve(file, overrides, environment=environment, check_inputs=level in ("environment", "build"), ranks=ranks)
+    except HasStages as staged:
+        return Examined((), tree=staged.tree, stages=staged.ids)
     except ProblemsFound as found:
         tree = found.root if isinstance(found, ReadInPart) else None
         return Examined(tuple(in_file_order(found.problems)), found.exit_code, tree)
     return Examined(tuple(in_file_order(resolved.warnings)), tree=resolved.tree, resolved=resolved)
+
+
+def joined(whole: Examined, stages: Sequence[Examined]) -> Examined:
+    """What was found in the stages of a recipe, once where several share it, and between one stage and the next."""
+    runs = [stage.resolved for stage in stages if stage.resolved is not None]
+    between = []
+    if whole.tree is not None and len(runs) == len(stages):
+        between = problems_between(stages_in_order(whole.stages, runs, whole.tree))
+    found = [*(problem for stage in stages for problem in stage.problems), *between]
+    once = {(problem.label, problem.message, str(problem.origin)): problem for problem in found}
+    code = next((problem.exit_code for problem in found if problem.severity == "error"), 0)
+    return Examined(tuple(in_file_order(once.values())), code, whole.tree)
 
 
 def against_schema(file: str, overrides: Sequence[str], environment: Mapping[str, str]) -> Examined:

@@ -15,6 +15,7 @@ from titanrun.recipe import catalogue, menu
 from titanrun.recipe.expected import Expected
 from titanrun.recipe.length import with_one_length
 from titanrun.recipe.plugins import recipe_class, use
+from titanrun.recipe.stages import HasStages, chosen_stage, overrides_of_stage, split_stage, stages_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class Findings:
             self.problems += part.problems
             self.origins |= part.broken
             return part.root
+        except HasStages:
+            raise
         except ProblemsFound as found:
             raise ProblemsFound([*self.problems, *found.problems]) from None
 
@@ -60,10 +63,11 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
     """What was written, composed, overridden and interpolated. Raises ProblemsFound where that cannot be done to the end."""
     menu.open_menu()
     findings = Findings()
-    refuse_name_of_shipped(file)
-    composed = findings.read(lambda: compose(file, catalogue.shelves()))
-    load_listed_plugins(composed)
-    parsed = findings.parsed(overrides)
+    refuse_name_of_shipped(split_stage(file)[0])
+    whole = findings.read(lambda: compose(split_stage(file)[0], catalogue.shelves()))
+    load_listed_plugins(whole)
+    composed = findings.read(lambda: chosen_stage(whole, file))
+    parsed = overrides_of_stage(findings.parsed(overrides), whole, file)
     overridden = with_one_length(findings.read(lambda: overridden_tree(composed, parsed)))
     load_listed_plugins(overridden)
     after = Expected(plain(overridden))
@@ -75,6 +79,11 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
     problems += [problem for problem in today.problems if problem.severity == "error"]
     warnings = tuple(problem for problem in today.problems if problem.severity == "warning")
     return Reading(today.tree, tuple(problems), broken_paths(today.tree, findings.origins) | findings.paths, warnings)
+
+
+def stage_ids(file: str) -> list[str]:
+    """The stages of a recipe, in order. Raises ProblemsFound where it cannot be read."""
+    return list(stages_of(compose(file, catalogue.shelves())))
 
 
 def refuse_name_of_shipped(file: str) -> None:

@@ -5,6 +5,7 @@ from typing import Literal
 from titanrun.components.checkpoints.addresses import LocalPath
 from titanrun.components.checkpoints.config import CheckpointConfig
 from titanrun.components.converters.config import ConverterConfig
+from titanrun.components.evaluation.config import EvaluationConfig
 from titanrun.components.losses.config import LossConfig
 from titanrun.components.metrics.config import MetricsConfig
 from titanrun.components.modules.config import ReplaceConfig
@@ -42,8 +43,9 @@ class Recipe(Config):
     """The run directory; null: runs/<name>-<time>. A run that was stopped goes on in it."""
     plugins: tuple[Text, ...] = bookkeeping((), examples=[["my_plugin"]])
     """Installed plug-ins whose components this recipe names."""
-    kind: Literal["pretrain", "rl"] = numerics("pretrain")
-    """What kind of training this is: pretrain learns from rows of data, rl from what its own answers are worth."""
+    kind: Literal["pretrain", "sft", "rl", "eval"] = numerics("pretrain")
+    """What the run does: pretrain learns from rows of data; sft does, and holds that its data are conversations; rl learns from what its
+    own answers are worth; eval trains nothing and measures the weights that it starts from by the tasks of `evaluation`."""
     device: Literal["auto", "cpu", "gpu"] = performance("auto")
     """Where to train; `auto` is an accelerator if torch finds one."""
     model: ModelConfig = component()
@@ -62,6 +64,7 @@ class Recipe(Config):
     compile: CompileConfig = section(CompileConfig)
     metrics: MetricsConfig = section(MetricsConfig)
     validation: ValidationConfig = section(ValidationConfig)
+    evaluation: EvaluationConfig = section(EvaluationConfig)
     profiling: ProfilingConfig = section(ProfilingConfig)
     comm: CommConfig = section(CommConfig)
     debug: DebugConfig = section(DebugConfig)
@@ -69,7 +72,8 @@ class Recipe(Config):
     launch: LaunchConfig = component(LaunchConfig)
     rl: RlConfig | None = component(None)
     """What a policy is asked and what it learns from, for kind rl."""
-    stages: None = numerics(None, not_built="stages")
-    """Further runs that start from this one's result."""
+    stages: None = numerics(None)
+    """Runs one after the other: a list of {id: NAME, ...}, each of them this recipe with what the stage says laid over it, from the weights
+    of the one before. Null: one run."""
     replace: tuple[ReplaceConfig, ...] | None = component(None)
     """Parts of the model that are exchanged by name, before converters see them."""

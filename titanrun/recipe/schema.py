@@ -1,5 +1,6 @@
 """The JSON Schema of recipes, in the shape that editors serve best: slots as if/then on `name`, no oneOf."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic.fields import FieldInfo
@@ -13,6 +14,7 @@ from titanrun.config.fields import SECRET, former_names, is_secret
 from titanrun.config.shape import accepts_auto, accepts_null, bare, is_slot, item_type
 from titanrun.recipe import menu
 from titanrun.recipe.plugins import recipe_class
+from titanrun.recipe.stages import GOOD_ID, ID, OF_THE_WHOLE, STAGES
 from titanrun.recipe.written_only import WRITTEN_ONLY
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -28,9 +30,19 @@ def recipe_schema() -> Schema:
         "description": WRITTEN_ONLY["extends"],
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
     }
+    root["properties"][STAGES] = stages_schema(root["properties"])
     root["patternProperties"] = {"^x-": {"description": WRITTEN_ONLY["x-*"]}}
-    root |= {"required": ["version"], "if": {"required": ["extends"]}, "else": whole(recipe_class())}
+    root |= {"required": ["version"], "if": {"anyOf": [{"required": ["extends"]}, {"required": [STAGES]}]}, "else": whole(recipe_class())}
     return {"$schema": DIALECT, "title": "titanrun recipe", **root, "$defs": dict(sorted(linker.definitions.items()))}
+
+
+def stages_schema(properties: Mapping[str, Schema]) -> Schema:
+    """A list of stages, each with an id and the keys of a recipe."""
+    own = {key: schema for key, schema in properties.items() if key not in OF_THE_WHOLE}
+    identity: Schema = {"type": "string", "pattern": f"^{GOOD_ID.pattern}$", "description": "Name of the stage, and of its folder."}
+    stage: Schema = {"type": "object", "properties": {ID: identity, **own}, "required": [ID], "additionalProperties": False}
+    several: Schema = {"type": "array", "minItems": 1, "items": stage}
+    return {"description": properties[STAGES]["description"], "anyOf": [several, {"type": "null"}], "default": None}
 
 
 def whole(config: type[Config]) -> Schema:

@@ -94,7 +94,7 @@ class Engine:
     ) -> None:
         self.model, self.optimizer, self.schedule = model, optimizer, schedule
         self.passes = WholeModel(model, loss, precision, device) if passes is None else passes
-        self.device, self.max_norm, self.early, self.tied = device, max_norm, early, tied
+        self.device, self._precision, self.max_norm, self.early, self.tied = device, precision, max_norm, early, tied
         self.meshes, self.rows, self.marking = meshes, rows, marking
         self.steps_done, self.policy_version, self._holds_gradients = 0, 0, False
         self._listeners: list[Callable[[], None]] = []
@@ -203,6 +203,10 @@ class Engine:
     def eval_mode(self) -> AbstractContextManager[None]:
         """The model in evaluation mode within the block, then back in the mode it was in."""
         return self._mode(training=False)
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Passes within the block compute in the type of the run's passes."""
+        return self._precision.autocast(self.device)
 
     def train_mode(self) -> AbstractContextManager[None]:
         """The model in training mode within the block, then back in the mode it was in."""

@@ -104,6 +104,7 @@ class Trainer:
     signals: SignalRequests | AgreedSignals = field(default_factory=SignalRequests)
     validator: Validators | None = None
     checkpoints: Checkpoints | None = None
+    prepare: Callable[[Any], Any] = lambda batch: batch
     on_step: Callable[[int], None] = lambda step: None
     on_first_step: Callable[[], None] = lambda: None
     on_step_end: Callable[[int], None] = lambda step: None
@@ -149,6 +150,7 @@ class Trainer:
         """One optimizer step on this rank's rows of one global batch. Says whether it is done; a bad one may lead back instead."""
         batches = self.batches.training(rows, self.plan.rows_per_pass)
         self.stragglers.begin_passes()
+        batches = [self.prepare(batch) for batch in batches]
         with self.recorder.open():
             output = self.replay.forward_backward(self.engine, self.state.step + 1, batches)
             update = self.engine.optim_step(accepts=partial(self._accepts, batches, output))
@@ -238,7 +240,7 @@ class Trainer:
         """The held-out losses; none where a signal broke it off."""
         assert self.validator is not None
         with self.throughput.pause(), self.engine.eval_mode():
-            return self.validator.measure(self.engine.eval_forward, stop=self._is_asked_to_stop)
+            return self.validator.measure(lambda batch: self.engine.eval_forward(self.prepare(batch)), stop=self._is_asked_to_stop)
 
     def _is_asked_to_stop(self) -> bool:
         self.watchdog.beat()

@@ -13,6 +13,7 @@ from titanrun.components.data.batch import BatchMaker
 from titanrun.components.data.documents import Marking
 from titanrun.components.data.loader import RowLoader
 from titanrun.components.metrics.recorder import Recorder
+from titanrun.components.tokenizers.tokenizer import Tokenizer
 from titanrun.components.validation.validator import Validators
 from titanrun.distributed.device import device_name, emulates_bfloat16, find_device
 from titanrun.distributed.liveness import heard_by, sign_of_life
@@ -36,6 +37,8 @@ from titanrun.worker.build_guard import build_watchdog, guards
 from titanrun.worker.build_metrics import build_metric_log, build_throughput
 from titanrun.worker.build_model import build_engine, build_model, lay_out, lives_on_host, materialise, refuse_attention, refuse_unclaimed
 from titanrun.worker.build_profiling import profiled
+from titanrun.worker.build_reference import build_reference
+from titanrun.worker.build_samples import build_samples
 from titanrun.worker.company import company, decisions
 from titanrun.worker.converters import convert, refuse_idle, refuse_missing_kernels, tell
 from titanrun.worker.job import Job
@@ -62,8 +65,8 @@ def assembled(
         settle_chance(recipe)
         data = build_data(recipe, job, device, Share() if meshes is None else Share(meshes.batch_rank, meshes.degrees.batch))
         recipe = with_length(recipe, rows=data.rows.row_count)
-        engine = build_whole_engine(recipe, device, meshes, data.marking)
-        state = TrainState()
+        build = partial(build_whole_engine, recipe, device, meshes, data.marking)
+        engine, state = build(), TrainState()
         checkpoints = build_checkpoints(recipe, job, engine=engine, rows=data.rows, state=state)
         begin(recipe, checkpoints)
         refuse_fewer_epochs(recipe, done=state.step)
@@ -90,11 +93,25 @@ def assembled(
                 **data.of_trainer(),
                 checkpoints=checkpoints if writes(recipe.checkpoint) else None,
                 on_step=on_step,
+                prepare=build_reference(recipe, engine, checkpoints.ranks, build),
                 watchdog=watchdog,
                 **guards(recipe, job, data.rows, engine),
                 on_first_step=partial(shorten_patience, recipe, meshes),
-                on_step_end=after_step,
+                on_step_end=with_samples(recipe, job, engine, data, after_step),
             )
+
+
+def with_samples(recipe: Recipe, job: Job, engine: Engine, data: "Data", after_step: Callable[[int], None]) -> Callable[[int], None]:
+    """What follows a step, with the texts that the recipe asks for before it."""
+    samples = build_samples(recipe, engine, data.tokenizer, job.resolved.parent, is_first=job.place.is_first)
+    if samples is None:
+        return after_step
+
+    def follow(step: int) -> None:
+        samples.after_step(step)
+        after_step(step)
+
+    return follow
 
 
 def settle_chance(recipe: Recipe) -> None:
@@ -132,6 +149,7 @@ class Data:
     batches: BatchMaker
     validator: Validators | None
     marking: Marking
+    tokenizer: Tokenizer | None = None
 
     def of_trainer(self) -> dict[str, Any]:
         """What the loop takes of it."""
@@ -153,7 +171,7 @@ def build_data(recipe: Recipe, job: Job, device: torch.device, share: Share) -> 
         validator = build_validator(recipe, tokenizer, job.resolved.parent, share, batches)
         marking = build_marking(recipe, tokenizer)
     sign_of_life()
-    return Data(rows, batches, validator, marking)
+    return Data(rows, batches, validator, marking, tokenizer)
 
 
 def build_save_times(recipe: Recipe) -> SaveTimes:

@@ -8,29 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from titanrun.components.checkpoints.addresses import place
-from titanrun.components.checkpoints.checkpoint import Checkpoint
-from titanrun.components.checkpoints.quantization import quantization_of
 from titanrun.components.tokenizers.chat_template import rendered
 from titanrun.components.tokenizers.tokenizer import Tokenizer
 from titanrun.config.problems import ProblemsFound, fail
 from titanrun.config.render import render_text
 from titanrun.config.suggest import listing
-from titanrun.distributed.device import find_device
-from titanrun.distributed.meta_device import allocate, on_meta_device
 from titanrun.models.shared.config import decided
-from titanrun.models.shared.family import family_module
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved
 from titanrun.training.generator import Continuation, generate
 from titanrun.training.sampling import Sampling
-from titanrun.worker.checkpoint import good_weights
 from titanrun.worker.failures import failure_of
 from titanrun.worker.generate_pictures import draw, size_of
-from titanrun.worker.replacements import replace_parts
-from titanrun.worker.weights import GENERATION_FILE, read_plain
+from titanrun.worker.loaded_model import end_ids
+from titanrun.worker.loaded_model import model_with_weights as loaded
 
 Job = Mapping[str, Any]
 
@@ -125,35 +117,7 @@ def model_with_weights(recipe: Recipe, job: Job, *, row_length: int) -> torch.nn
     if "text generation" in recipe.model.lacks:
         help = "export the checkpoint, and let transformers generate: titanrun checkpoint export"
         raise fail("usage", f"titanrun does not generate with a {recipe.model.name} model", help=help)
-    device = find_device(recipe.device)
-    with on_meta_device():
-        model: torch.nn.Module = recipe.model.builder()(recipe.model, seq_len=row_length)
-        replace_parts(recipe, model)
-    model.to(torch.float32 if device.type == "cpu" else torch.bfloat16)
-    allocate(model, device)
-    model.init_weights()  # type: ignore[operator]
-    model.load_state_dict(weights(recipe, job))
-    return model.eval()
-
-
-def weights(recipe: Recipe, job: Job) -> dict[str, Tensor]:
-    """The weights by the model's names, from a checkpoint or a Hugging Face folder."""
-    if "checkpoint" in job:
-        return good_weights(Checkpoint(place(job["checkpoint"])))
-    folder = place(job["huggingface"])
-    plain = read_plain(folder, is_quantized=quantization_of(folder) is not None)
-    own: dict[str, Tensor] = family_module(type(recipe.model), "huggingface").from_huggingface(recipe.model, plain)
-    return own
-
-
-def end_ids(tokenizer: Tokenizer, job: Job) -> frozenset[int]:
-    """The tokens that end a text: the tokenizer's, and those of a Hugging Face folder's generation_config.json."""
-    found = set() if tokenizer.eos_id is None else {tokenizer.eos_id}
-    file = Path(job.get("huggingface", "")) / GENERATION_FILE
-    if "huggingface" in job and file.is_file():
-        named = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
-        found |= set(named if isinstance(named, list) else [] if named is None else [named])
-    return frozenset(found)
+    return loaded(recipe, job, row_length=row_length)
 
 
 def show(prompt: str, continuation: Continuation, tokenizer: Tokenizer, job: Job) -> None:

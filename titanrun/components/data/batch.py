@@ -171,7 +171,7 @@ class TokenBatch:
         positions = None if self.positions is None else change(self.positions)
         extra = {name: change(tensor) for name, tensor in self.extra.items()}
         documents = None if self.documents is None else change(self.documents)
-        return TokenBatch(change(self.tokens), change(self.labels), positions, change(self.loss_mask), extra, documents)
+        return type(self)(change(self.tokens), change(self.labels), positions, change(self.loss_mask), extra, documents)
 
 
 def documents_of(batch: TokenBatch) -> dict[str, Tensor]:
@@ -204,3 +204,12 @@ def check_token_ids(rows: NDArray[np.int64], vocab_size: int) -> None:
         if not 0 <= id < vocab_size:
             message = f"the data holds token id {id}, outside the model's vocabulary of {vocab_size}"
             raise fail("data", message, path=("training", "dataset"), help="use the tokenizer that fits the model, or set model.vocab_size")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairBatch(TokenBatch):
+    """Rows that count as one each: a pair of conversations that a loss compares."""
+
+    def valid_count(self) -> Tensor:
+        """How many rows have a label that counts."""
+        return self.valid_mask().any(dim=1).sum()

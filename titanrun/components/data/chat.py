@@ -1,13 +1,14 @@
 """Rows of conversations, of which only what the assistant says counts in the loss."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
+from titanrun.components.data.chat_layouts import LAYOUTS, Message
 from titanrun.components.data.coded import CODES
-from titanrun.components.data.config import ChatDatasetConfig, TinyChatDatasetConfig
+from titanrun.components.data.config import ChatDatasetConfig, PreferenceDatasetConfig, TinyChatDatasetConfig
 from titanrun.components.data.index import Contents, TokenIndex, Written, open_contents
 from titanrun.components.data.packed_rows import Packing, packed_rows
 from titanrun.components.data.rows import Rows
@@ -21,8 +22,8 @@ from titanrun.config.problems import fail
 
 SUFFIXES = (".jsonl", ".parquet", ".csv")
 READER = "titanrun.components.data.conversations"
-"""Imported only when an index is built, since it takes more than a second to import."""
-TINY = Path(__file__).parents[2] / "assets" / "tiny_chat"
+"""This and RECORDS are imported only when files are read, since they take more than a second to import."""
+RECORDS = "titanrun.components.data.records"
 
 
 def chat_rows(config: ChatDatasetConfig, *, tokenizer: Tokenizer, row_length: int, cache_folder: Path) -> Rows:
@@ -34,8 +35,14 @@ def chat_rows(config: ChatDatasetConfig, *, tokenizer: Tokenizer, row_length: in
 
 def tiny_chat_rows(config: TinyChatDatasetConfig, *, tokenizer: Tokenizer, row_length: int, cache_folder: Path) -> Rows:
     """The conversations that ship with titanrun."""
-    chat = ChatDatasetConfig(path=str(TINY / f"{config.split}.jsonl"), packing=config.packing)
-    return chat_rows(chat, tokenizer=tokenizer, row_length=row_length, cache_folder=cache_folder)
+    return chat_rows(config.as_chat(), tokenizer=tokenizer, row_length=row_length, cache_folder=cache_folder)
+
+
+def conversations_in(config: ChatDatasetConfig, *, scratch: Path) -> Iterator[list[Message]]:
+    """The conversations in the files that `path` names, in their order."""
+    records = import_module(RECORDS).read_records(find_files(config.path, SUFFIXES), scratch=scratch)
+    for place, record in records:
+        yield LAYOUTS[config.layout](record, config.columns(), place)
 
 
 def open_conversations(config: ChatDatasetConfig, files: list[Path], *, tokenizer: Tokenizer, cache_folder: Path) -> TokenIndex:
@@ -56,7 +63,7 @@ def open_conversations(config: ChatDatasetConfig, files: list[Path], *, tokenize
     return open_contents(files, source=config.path, contents=contents, cache_folder=cache_folder)
 
 
-def template_of(config: ChatDatasetConfig, tokenizer: ChatTokenizer) -> ChatTemplate:
+def template_of(config: ChatDatasetConfig | PreferenceDatasetConfig, tokenizer: ChatTokenizer) -> ChatTemplate:
     """The template in the file that the recipe names, or the tokenizer's own."""
     if config.template is None:
         return folder_template(tokenizer.folder)

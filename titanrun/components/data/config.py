@@ -1,6 +1,7 @@
 """The dataset slot and its choices."""
 
 import re
+from pathlib import Path
 from string import Formatter
 from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
@@ -13,6 +14,7 @@ from titanrun.config.conflict import conflict
 from titanrun.config.fields import component, numerics, performance
 from titanrun.config.types import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, Text
 
+TINY_CHAT = Path(__file__).parents[2] / "assets" / "tiny_chat"
 C4_REPO, C4_COMMIT = "allenai/c4", "1588ec454efa1a09f29cd18ddd04fe05fc8653a2"
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -215,6 +217,10 @@ class ConversationsConfig(DatasetConfig):
     packing: Literal["best_fit"] | None = numerics(None)
     """best_fit: as many conversations in a row as fit, none of which sees another; null: each in a row of its own."""
 
+    def as_chat(self) -> "ChatDatasetConfig":
+        """Which files hold the conversations, and how they are read."""
+        raise TypeError(f"{type(self).__name__} does not say where its conversations are")
+
     @property
     def restarts_positions(self) -> bool:
         """Each conversation has positions of its own."""
@@ -244,10 +250,41 @@ class ChatDatasetConfig(ConversationsConfig):
     too_long: Literal["drop", "cut", "refuse"] = numerics("drop")
     """What becomes of conversations longer than a row: left out, cut at its end, or the run does not start. How many is logged."""
 
+    def as_chat(self) -> "ChatDatasetConfig":
+        """This very config."""
+        return self
+
     def columns(self) -> Columns:
         """The columns that records are read from."""
         listed = "conversations" if self.layout == "sharegpt" else "messages"
         return Columns(self.column or listed, self.prompt_column or "prompt", self.completion_column or "completion")
+
+
+class PreferenceDatasetConfig(DatasetConfig):
+    """Pairs of replies to the same question, of which one is preferred, for the loss dpo: jsonl, parquet or csv files.
+
+    The last reply of each conversation is compared.
+    """
+
+    name: Literal["preference"] = numerics("preference")
+    builds: ClassVar = "titanrun.components.data.preference:preference_rows"
+    path: Text = numerics(examples=["data/pairs.jsonl"])
+    """A file, a folder or a glob; files are read in sorted order."""
+    prompt_column: Text = numerics("prompt", examples=["question"])
+    """Column of what was said before both replies, a text or a list of messages; records without it hold whole conversations."""
+    chosen_column: Text = numerics("chosen", examples=["better"])
+    """Column of the reply that is preferred: a text, or a list of messages."""
+    rejected_column: Text = numerics("rejected", examples=["worse"])
+    """Column of the other reply."""
+    template: Text | None = numerics(None, examples=["chat_template.jinja"])
+    """File with a Jinja chat template; null: the one in the tokenizer's folder."""
+    too_long: Literal["drop", "refuse"] = numerics("drop")
+    """What becomes of pairs longer than a row: left out, or the run does not start. How many is logged."""
+
+    @property
+    def restarts_positions(self) -> bool:
+        """Each conversation has positions of its own."""
+        return True
 
 
 class TinyChatDatasetConfig(ConversationsConfig):
@@ -257,6 +294,10 @@ class TinyChatDatasetConfig(ConversationsConfig):
     builds: ClassVar = "titanrun.components.data.chat:tiny_chat_rows"
     split: Literal["train", "held_out"] = numerics("train")
     """Which part; held_out shares no answer with train."""
+
+    def as_chat(self) -> ChatDatasetConfig:
+        """The files that ship."""
+        return ChatDatasetConfig(path=str(TINY_CHAT / f"{self.split}.jsonl"), packing=self.packing)
 
 
 class ImagesConfig(DatasetConfig):

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from titanrun.config.base import ComponentConfig
 from titanrun.config.fields import numerics
-from titanrun.config.types import Fraction, NonNegativeFloat
+from titanrun.config.types import Fraction, NonNegativeFloat, PositiveFloat
 
 
 class LossConfig(ComponentConfig):
@@ -19,6 +19,9 @@ class LossConfig(ComponentConfig):
     takes_split_logits: ClassVar = False
     """Whether the loss can do with a part of the vocabulary on each rank, as a DTensor; others get whole logits."""
 
+    needs_reference: ClassVar = False
+    """Whether it compares the model with what it was before the run."""
+
 
 class CrossEntropyConfig(LossConfig):
     """Cross entropy of the next token, in fp32."""
@@ -30,6 +33,19 @@ class CrossEntropyConfig(LossConfig):
     """Share of the target that is spread evenly over the vocabulary (https://arxiv.org/abs/1512.00567)."""
     z_loss: NonNegativeFloat = numerics(0.0, examples=[1e-4])
     """Weight of log(sum(exp(logits)))^2, which keeps logits from drifting (https://arxiv.org/abs/2204.02311)."""
+
+
+class DpoConfig(LossConfig):
+    """Direct preference optimisation: the model comes to prefer one reply of a pair, as far as it stays near what it was before the run."""
+
+    name: Literal["dpo"] = numerics("dpo")
+    builds: ClassVar = "titanrun.components.losses.dpo:Dpo"
+    takes_split_logits: ClassVar = True
+    needs_reference: ClassVar = True
+    beta: PositiveFloat = numerics(0.1)
+    """How much a step away from the reference costs (https://arxiv.org/abs/2305.18290)."""
+    label_smoothing: Fraction = numerics(0.0, examples=[0.1])
+    """Share of the pairs that are taken to be the wrong way round (conservative DPO)."""
 
 
 class FlowMatchingConfig(LossConfig):

@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.conflict import conflict
-from titanrun.config.fields import bookkeeping, component
+from titanrun.config.fields import bookkeeping, component, section
 from titanrun.config.types import PositiveInt, RunPath, Text
 
 
@@ -83,6 +83,19 @@ class MlflowConfig(TrackerConfig):
     """Folder inside the run directory for the database, its artifacts, and the id of the run."""
 
 
+class SamplesConfig(Config):
+    """Texts that the model writes while it is trained: the likeliest tokens after each prompt, in the log and in samples.jsonl."""
+
+    prompts: tuple[Text, ...] = bookkeeping((), resume=True, examples=[["Once upon a time"]])
+    """What the texts begin with; none: nothing is written."""
+    freq: PositiveInt = bookkeeping(100, unit="steps", resume=True)
+    """Steps between the texts."""
+    max_new_tokens: PositiveInt = bookkeeping(32, unit="tokens", resume=True)
+    """Tokens of a text, at most."""
+    chat: bool = bookkeeping(False, resume=True)
+    """Whether a prompt is what a user says, in the tokenizer's chat template."""
+
+
 class MetricsConfig(Config):
     """What is logged, how often, and to where."""
 
@@ -94,6 +107,7 @@ class MetricsConfig(Config):
     """Whether every rank writes its metrics, into `ranks/rank-<rank>/`; else only the first, whose loss is that of all."""
     trackers: tuple[TrackerConfig, ...] = component(())
     """Further receivers of the metrics; metrics.jsonl is always written."""
+    samples: SamplesConfig = section(SamplesConfig)
 
     @model_validator(mode="after")
     def no_tracker_twice(self) -> Self:

@@ -33,6 +33,14 @@ def packing_needs_document_mask(run: Recipe) -> Iterator[Finding]:
             yield Finding(message, ((*place, "packing"), place, MASK, FLAVOR), help=help)
 
 
+@rule("sft-needs-conversations")
+def sft_needs_conversations(run: Recipe) -> Iterator[Finding]:
+    """kind: sft says that conversations are learned: training.dataset must hold some, or kind be pretrain."""
+    if run.kind == "sft" and not isinstance(run.training.dataset, ConversationsConfig):
+        message = f"kind is sft, and dataset '{run.training.dataset.name}' has no conversations"
+        yield Finding(message, (("kind",), ("training", "dataset")), help="take tiny_chat or chat, or kind: pretrain")
+
+
 @rule("columns-fit-layout")
 def columns_fit_layout(run: Recipe) -> Iterator[Finding]:
     """Each layout of conversations reads columns of its own: one that it does not read has no effect."""

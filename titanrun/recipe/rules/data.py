@@ -56,10 +56,14 @@ def paths_exist(run: Recipe) -> Iterator[Finding]:
     ]
     for name in ("path", "template"):
         inputs += [((*place, name), getattr(dataset, name, None)) for place, dataset in sources(run)]
+    for index, task in enumerate(run.evaluation.tasks if run.kind == "eval" else ()):
+        place = ("evaluation", "tasks", index)
+        inputs += [((*place, "path"), getattr(task, "path", None))]
+        inputs += [((*place, "dataset", name), getattr(getattr(task, "dataset", None), name, None)) for name in ("path", "template")]
     for path, written in inputs:
         # whether a store has it, only the run asks: validate needs no network
         if written is not None and not is_address(written) and not exists(written):
-            code: Literal["data", "file"] = "data" if "dataset" in path else "file"
+            code: Literal["data", "file"] = "data" if "dataset" in path or path[0] == "evaluation" else "file"
             yield Finding(f"there is no '{written}'", (path,), help=f"paths are relative to {Path.cwd()}", code=code)
 
 
