@@ -16,7 +16,6 @@ from torch.distributed import _functional_collectives as collectives
 from titanrun.config.problems import fail
 from titanrun.distributed.fsdp import parts_of
 from titanrun.distributed.rows import RowSharing
-from titanrun.models.shared.attention import EverythingSeen
 
 Method = Literal["allgather", "alltoall"]
 
@@ -60,7 +59,7 @@ class GatheredKeys(nn.Module):
 class GatheredRows(nn.Module):
     """Each rank computes its own queries, with the keys and values of the whole row, which come in the order of the ranks."""
 
-    def __init__(self, inner: EverythingSeen, rows: RowSharing) -> None:
+    def __init__(self, inner: nn.Module, rows: RowSharing) -> None:
         super().__init__()
         self.inner = inner
         self.rows = rows
@@ -134,7 +133,7 @@ def share_rows(model: nn.Module, rows: RowSharing, method: Method, *, attention:
 
 
 def reaching_rows(inner: nn.Module, rows: RowSharing, method: Method) -> nn.Module:
-    """Attention that sees whole rows around one that computes them."""
-    if method == "allgather" and isinstance(inner, EverythingSeen):
+    """Attention that sees whole rows around one that computes them; one without a mask asks for no order of the keys."""
+    if method == "allgather" and not hasattr(inner, "mask"):
         return GatheredRows(inner, rows)
     return METHODS[method](inner, rows)
