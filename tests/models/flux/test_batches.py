@@ -81,6 +81,7 @@ def test_captions_are_dropped_as_often_as_asked(dropped: float, share: int, rows
     assert float((batch.pooled == 0).all(-1).float().mean()) == share
 
 
+@pytest.mark.slow
 def test_the_two_captions_are_dropped_independently() -> None:
     found = tiny_rows(TinyImagesConfig(image_size=16), tokenizer=None, row_length=21, cache_folder=Path())
     many = np.stack([found[DrawnRow(index % 4, index)] for index in range(400)])
