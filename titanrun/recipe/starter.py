@@ -36,6 +36,26 @@ FIRST_RUN: Mapping[str, Mapping[str, Any]] = {
     "checkpoint": {"enable": True, "interval": 60},
     "validation": {"enable": True, "freq": 60, "steps": 8},
 }
+# the same for a family that learns pictures, by what it takes
+OF_CONTENT: Mapping[str, Mapping[str, Any]] = {
+    "tokens": FIRST_RUN,
+    "images": {
+        "optimizer": {"name": "adamw", "lr": 2e-3},
+        "loss": {"name": "flow_matching"},
+        "training": {
+            "dataset": {"name": "tiny_images", "image_size": 128},
+            "local_batch_size": 4,
+            "seq_len": 128,
+            "steps": 100,
+            "mixed_precision_param": "float32",
+        },
+        "activation_checkpoint": {"name": "full"},
+        "checkpoint": {"enable": True, "interval": 50},
+        "validation": {"enable": True, "freq": 50, "steps": 8},
+    },
+}
+# the smallest size of a family whose debugmodel is none that a laptop trains
+SMALLEST_OF = {"flux": "tiny"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +80,8 @@ def starter(model: str | None, *, file: str, schema: str, format: Format = "yaml
     style = STYLES[format]
     menu.open_menu()
     family, flavor = chosen_model(model)
-    values: dict[str, Any] = {"version": 1, "model": {"name": family, "flavor": flavor}, **FIRST_RUN}
+    first_run = OF_CONTENT[registry.choice(ModelConfig, family).takes]  # type: ignore[attr-defined]
+    values: dict[str, Any] = {"version": 1, "model": {"name": family, "flavor": flavor}, **first_run}
     head = HEAD.format(editor_line=style.editor_line.format(schema), file=file)
     return head + "".join(f"{line}\n" for line in recipe_lines(values, style))
 
@@ -79,7 +100,8 @@ def chosen_model(written: str | None) -> tuple[str, str | None]:
         meant = closest(flavor, known)
         help = f"did you mean '{meant}'?" if meant else f"flavors: {listing(known, last='and', most=99)}"
         raise fail("unknown-name", f"{family} has no flavor '{flavor}'", help=help)
-    return family, flavor or (SMALLEST if SMALLEST in known else next(iter(known), None))
+    smallest = SMALLEST_OF.get(family, SMALLEST)
+    return family, flavor or (smallest if smallest in known else next(iter(known), None))
 
 
 def names_of_flavors(family: str) -> list[str]:
