@@ -81,6 +81,12 @@ DECODER = (
     f"model={{name: decoder, flavor: debugmodel, dim: 64, n_layers: 4, n_heads: 4, n_kv_heads: 2, head_dim: 16, {INGREDIENTS}}}",
     LARGE_EPS,
 )
+CHATS = (
+    "kind=sft",
+    "model.attention={mask: block_causal}",
+    "training.dataset={name: tiny_chat, packing: best_fit}",
+    "validation.dataset={name: tiny_chat, split: held_out, packing: best_fit}",
+)
 FLUX = (
     "model={name: flux, flavor: tiny, encoder: {max_t5_encoding_len: 16}, classifier_free_guidance_prob: 0.3}",
     "loss=flow_matching",
@@ -154,6 +160,7 @@ LAYOUTS = [
     case("fsdp2_flux", nproc=2, base=FLUX, slow=True),
     case("ddp2_flux", nproc=2, overrides=[DDP2], base=FLUX, slow=True),
     case("fsdp2_flux_compiled_recomputed", nproc=2, overrides=[*COMPILED, "activation_checkpoint=full"], base=FLUX, slow=True),
+    case("fsdp2_conversations", nproc=2, base=CHATS, slow=True),
     case("fsdp3_uneven", nproc=3, base=["training.global_batch_size=6"], slow=True),
     case("fsdp2_tied", nproc=2, base=["model.tie_word_embeddings=true"], slow=True),
     case("fsdp2_unclipped", nproc=2, base=["training.max_norm=null"], slow=True),

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -46,23 +46,33 @@ def missing_column(place: str, column: str, columns: Sequence[str], path: DataPa
     return fail("data", f"{place} has no column '{column}'; it has: {known}", path=path, help=help)
 
 
-def first_of_jsonl(file: Path) -> Mapping[str, Any] | None:
-    """The first record; None where that is no record, which the run tells with its line."""
+def records_of_jsonl(file: Path) -> Iterator[Mapping[str, Any]]:
+    """The records up to the first line that holds none, which the run tells."""
     try:
         with file.open(encoding="utf-8-sig") as lines:
-            record = json.loads(next((line for line in lines if not line.isspace()), "null"))
+            for line in lines:
+                if line.isspace():
+                    continue
+                record = json.loads(line)
+                if not isinstance(record, dict):
+                    return
+                yield record
     except (OSError, ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) else None
+        return
 
 
-def first_of_csv(file: Path) -> Mapping[str, Any] | None:
-    """The first record; None where there is none."""
+def records_of_csv(file: Path) -> Iterator[Mapping[str, Any]]:
+    """The records up to the first that cannot be read."""
     try:
         with file.open(encoding="utf-8-sig", newline="") as lines:
-            return next(csv.DictReader(lines), None)
+            yield from csv.DictReader(lines)
     except (OSError, ValueError, csv.Error):
-        return None
+        return
+
+
+def first_of_jsonl(file: Path) -> Mapping[str, Any] | None:
+    """The first record; None where that is no record."""
+    return next(records_of_jsonl(file), None)
 
 
 def jsonl_columns(file: Path) -> list[str] | None:
