@@ -12,7 +12,6 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from titanrun.components.tokenizers.vocabulary import chat_template, open_folder
-from titanrun.config.placed import placed
 from titanrun.config.problems import ProblemsFound, fail
 
 Message = dict[str, Any]
@@ -144,8 +143,7 @@ def chosen_template(file: str | None, folder: Path) -> ChatTemplate:
     except (OSError, UnicodeDecodeError) as error:
         message = f"'{file}' cannot be read: {error}"
         raise fail("data", message, path=("template",), help="name a file with a Jinja template, or leave template out") from None
-    with placed(("template",)):
-        return ChatTemplate(text, open_folder(folder).special_tokens, source=file)
+    return ChatTemplate(text, open_folder(folder).special_tokens, source=file)
 
 
 def folder_template(folder: Path) -> ChatTemplate:
