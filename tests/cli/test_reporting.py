@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 DEBUG = str(Path(__file__).parents[2] / "recipes" / "llama3_debug.yaml")
-SMALL = ("model.n_layers=1", "model.dim=64", "model.n_heads=4", "training.seq_len=32", "metrics.log_freq=1", "dump_folder=run")
+SMALL = (
+    "model.n_layers=1",
+    "model.dim=64",
+    "model.n_heads=4",
+    "training.seq_len=32",
+    "metrics.log_freq=1",
+    "lr_scheduler.warmup_steps=1",
+    "dump_folder=run",
+)
 NOTIFY = 'echo "$TITANRUN_STATE $TITANRUN_STEP $TITANRUN_EXIT_CODE" >> told'
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -197,7 +197,9 @@ def exit_code_of(workers: list[Worker], run_dir: Path) -> int:
     log = run_dir / "logs" / f"rank-{first.worker.rank}.log"
     text = f"{first.text}\n  = note: rank {first.worker.rank} failed first; its log is {log}"
     say(text, level="error")
-    note_failure(run_dir, first.worker.exit_code, text)
+    note_failure(run_dir, first.worker.exit_code)
+    if workers[0].has_failed and not read_json(workers[0].failure_file):
+        tell(run_dir, first.worker.exit_code, text)
     return first.worker.exit_code
 
 
@@ -212,14 +214,17 @@ def failure_of(worker: Worker) -> Failure:
     return Failure(worker, False, worker.ended, f"error[internal]: rank {worker.rank} {how} and said nothing")
 
 
-def note_failure(run_dir: Path, exit_code: int, text: str) -> None:
+def note_failure(run_dir: Path, exit_code: int) -> None:
     """Writes into status.json that the run failed and how, where its first rank did not live to do so, or only lost the one that did."""
     # a first rank that was killed before it could write: as what starts a run leaves it
     status = read_json(run_dir / STATUS) or starting_status({})
     if status.get("state") in ("starting", "running", "failed"):
         write_json(run_dir / STATUS, {**status, "state": "failed", "exit_code": exit_code})
-    if status.get("state") in ("starting", "running"):
-        step = status.get("step", 0)
-        untold = notify(environment(), run_dir, state="failed", step=step, exit_code=exit_code, message=text)
-        if untold is not None:
-            say(untold, level="warning")
+
+
+def tell(run_dir: Path, exit_code: int, text: str) -> None:
+    """Tells whoever wants to know that the run has failed, in the place of its first rank."""
+    step = read_json(run_dir / STATUS).get("step", 0)
+    untold = notify(environment(), run_dir, state="failed", step=step, exit_code=exit_code, message=text)
+    if untold is not None:
+        say(untold, level="warning")

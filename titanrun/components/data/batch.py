@@ -35,6 +35,9 @@ class Batch(Protocol):
     def to(self, device: torch.device | str) -> Self:
         """The same batch on `device`."""
 
+    def shared(self, own_share: Callable[[Tensor], Tensor]) -> Self:
+        """The batch of some tokens of each row, which `own_share` picks along dim 1."""
+
     def valid_mask(self) -> Tensor:
         """Which tokens count in the loss, [N, T] bool."""
 

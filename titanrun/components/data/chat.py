@@ -18,7 +18,7 @@ from titanrun.components.tokenizers.chat_template import ChatTemplate, chosen_te
 from titanrun.components.tokenizers.tokenizer import ChatTokenizer, Tokenizer
 from titanrun.config.problems import fail
 
-SUFFIXES = (".jsonl", ".parquet", ".csv")
+SUFFIXES = (".jsonl", ".json", ".parquet", ".csv")
 READER = "titanrun.components.data.conversations"
 """This and RECORDS are imported only when files are read, since they take more than a second to import."""
 RECORDS = "titanrun.components.data.records"

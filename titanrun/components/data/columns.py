@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
@@ -9,11 +10,17 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
+from titanrun.components.data.compressed import opened_text
 from titanrun.components.data.config import DocumentsConfig
+from titanrun.components.data.source_files import ending
 from titanrun.config.problems import DataPath, ProblemsFound, fail
 
 Wanted = Mapping[str, DataPath]
 """The columns that are read, and the field that names each."""
+FIRST_CHARACTERS = 2**20
+ARRAY = re.compile(r"\s*\[\s*")
+"""How a JSON file begins that is one array, not a record a line."""
+BETWEEN = re.compile(r"\s*,\s*")
 
 
 def wanted_columns(config: DocumentsConfig) -> Wanted:
@@ -49,7 +56,7 @@ def missing_column(place: str, column: str, columns: Sequence[str], path: DataPa
 def records_of_jsonl(file: Path) -> Iterator[Mapping[str, Any]]:
     """The records up to the first line that holds none, which the run tells."""
     try:
-        with file.open(encoding="utf-8-sig") as lines:
+        with opened_text(file) as lines:
             for line in lines:
                 if line.isspace():
                     continue
@@ -61,30 +68,49 @@ def records_of_jsonl(file: Path) -> Iterator[Mapping[str, Any]]:
         return
 
 
+def records_of_json(file: Path) -> Iterator[Mapping[str, Any]]:
+    """The records of an array or of lines up to the first that is none; of an array those that end in the first megabyte."""
+    try:
+        with opened_text(file) as text:
+            beginning = text.read(FIRST_CHARACTERS)
+        before = ARRAY.match(beginning)
+        if before is None:
+            yield from records_of_jsonl(file)
+        while before is not None:
+            record, end = json.JSONDecoder().raw_decode(beginning, before.end())
+            if not isinstance(record, dict):
+                return
+            yield record
+            before = BETWEEN.match(beginning, end)
+    except (OSError, ValueError, RecursionError):
+        return
+
+
 def records_of_csv(file: Path) -> Iterator[Mapping[str, Any]]:
     """The records up to the first that cannot be read."""
     try:
-        with file.open(encoding="utf-8-sig", newline="") as lines:
+        with opened_text(file, newline="") as lines:
             yield from csv.DictReader(lines)
     except (OSError, ValueError, csv.Error):
         return
 
 
-def first_of_jsonl(file: Path) -> Mapping[str, Any] | None:
-    """The first record; None where that is no record."""
-    return next(records_of_jsonl(file), None)
-
-
 def jsonl_columns(file: Path) -> list[str] | None:
     """The columns of the first record."""
-    record = first_of_jsonl(file)
+    record = next(records_of_jsonl(file), None)
+    return None if record is None else list(record)
+
+
+def json_columns(file: Path) -> list[str] | None:
+    """The columns of the first record."""
+    record = next(records_of_json(file), None)
     return None if record is None else list(record)
 
 
 def csv_columns(file: Path) -> list[str] | None:
     """What the header names."""
     try:
-        with file.open(encoding="utf-8-sig", newline="") as lines:
+        with opened_text(file, newline="") as lines:
             return next(csv.reader(lines), None)
     except (OSError, ValueError, csv.Error):
         return None
@@ -110,6 +136,7 @@ def unknown_columns(file: Path) -> list[str] | None:
 
 COLUMNS: dict[str, Callable[[Path], list[str] | None]] = {
     ".jsonl": jsonl_columns,
+    ".json": json_columns,
     ".csv": csv_columns,
     ".parquet": parquet_columns,
     ".arrow": unknown_columns,
@@ -119,4 +146,4 @@ COLUMNS: dict[str, Callable[[Path], list[str] | None]] = {
 
 def columns_of(file: Path) -> list[str] | None:
     """The columns of a file, or of its first record; None where that cannot be told."""
-    return COLUMNS[file.suffix.lower()](file)
+    return COLUMNS[ending(file)](file)

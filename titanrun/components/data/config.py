@@ -187,7 +187,7 @@ class C4ValidationDatasetConfig(C4Config):
 
 
 class TextDatasetConfig(DocumentsConfig):
-    """Local text: jsonl, parquet, csv, arrow or txt files, tokenised once into an index."""
+    """Local text: jsonl, json, parquet, csv, arrow or txt files, tokenised once into an index."""
 
     name: Literal["text"] = numerics("text")
     builds: ClassVar = "titanrun.components.data.text:text_rows"
@@ -228,7 +228,7 @@ class ConversationsConfig(DatasetConfig):
 
 
 class ChatDatasetConfig(ConversationsConfig):
-    """Local conversations: jsonl, parquet or csv files, put into words by a chat template and tokenised once into an index."""
+    """Local conversations: jsonl, json, parquet or csv files, put into words by a chat template and tokenised once into an index."""
 
     name: Literal["chat"] = numerics("chat")
     builds: ClassVar = "titanrun.components.data.chat:chat_rows"

@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from titanrun.components.data.chat_layouts import LAYOUTS
-from titanrun.components.data.columns import records_of_csv, records_of_jsonl
+from titanrun.components.data.columns import records_of_csv, records_of_json, records_of_jsonl
 from titanrun.components.data.config import ChatDatasetConfig, ConversationsConfig
-from titanrun.components.data.source_files import find_files
+from titanrun.components.data.source_files import ending, find_files
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.components.tokenizers.vocabulary import chat_template
 from titanrun.config.problems import Problem, ProblemsFound
+from titanrun.config.tree import path_text
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.attention import FLAVOR, MASK, attention_of
 from titanrun.recipe.rules.book import Finding, rule
-from titanrun.recipe.rules.data import datasets, sources
+from titanrun.recipe.rules.data import sources
 
 # the layouts that each column is read in
 READ_IN = {"column": ("messages", "sharegpt"), "prompt_column": ("prompt_completion",), "completion_column": ("prompt_completion",)}
@@ -46,20 +47,20 @@ def sft_needs_conversations(run: Recipe) -> Iterator[Finding]:
 @rule("columns-fit-layout")
 def columns_fit_layout(run: Recipe) -> Iterator[Finding]:
     """Each layout of conversations reads columns of its own: one that it does not read has no effect."""
-    for section, dataset in datasets(run):
+    for place, dataset in sources(run):
         if not isinstance(dataset, ChatDatasetConfig):
             continue
         for name, layouts in READ_IN.items():
             if getattr(dataset, name) is not None and dataset.layout not in layouts:
                 message = f"{name} has no effect in layout {dataset.layout}"
-                places = ((section, "dataset", name), (section, "dataset", "layout"))
+                places = ((*place, name), (*place, "layout"))
                 yield Finding(message, places, help=f"it is read in layout {' and '.join(layouts)}; else remove it", code="no-effect")
 
 
 @rule("chat-has-template", level="environment")
 def chat_has_template(run: Recipe) -> Iterator[Finding]:
-    """Conversations are put into words by a chat template: the tokenizer's own, or a file that training.dataset.template names."""
-    for section, dataset in datasets(run):
+    """Conversations are put into words by a chat template: the tokenizer's own, or a file that the dataset's template names."""
+    for place, dataset in sources(run):
         named = getattr(dataset, "template", None)
         if not isinstance(dataset, ConversationsConfig) or named is not None or not isinstance(run.tokenizer, TokenizerConfig):
             continue
@@ -67,27 +68,25 @@ def chat_has_template(run: Recipe) -> Iterator[Finding]:
             chat_template(run.tokenizer.folder)
         except ProblemsFound as error:
             for problem in error.problems:
-                help = f"{problem.help}, or name a file as {section}.dataset.template"
-                yield Finding(problem.message, ((section, "dataset"), ("tokenizer",)), help=help, code="data")
+                elsewhere = f", or name a file as {path_text((*place, 'template'))}" if isinstance(dataset, ChatDatasetConfig) else ""
+                yield Finding(problem.message, (place, ("tokenizer",)), help=f"{problem.help}{elsewhere}", code="data")
 
 
 @rule("first-conversation-fits", level="environment")
 def first_conversation_fits(run: Recipe) -> Iterator[Finding]:
     """The first record of the first file must be a conversation in the layout that the recipe names, with the columns it names."""
-    for section, dataset in datasets(run):
+    for place, dataset in sources(run):
         if not isinstance(dataset, ChatDatasetConfig):
             continue
         try:
             file = find_files(dataset.path, tuple(RECORDS))[0]
-            record = next(RECORDS[file.suffix.lower()](file), None)
+            record = next(RECORDS[ending(file)](file), None)
             if record is not None:
                 LAYOUTS[dataset.layout](record, dataset.columns(), f"the first record of '{file}'")
         except ProblemsFound as error:
             for problem in error.problems:
                 if problem.path != ("path",) or "first record" in problem.message:
-                    yield Finding(
-                        problem.message, ((section, "dataset", *problem.path), (section, "dataset")), help=problem.help, code="data"
-                    )
+                    yield Finding(problem.message, ((*place, *problem.path), place), help=problem.help, code="data")
 
 
 @rule("template-has-words", level="environment")
@@ -95,11 +94,11 @@ def template_has_words(run: Recipe) -> Iterator[Finding]:
     """The chat template must have words for every role in the first hundred conversations of the first file, and give replies back: take
     another template, or leave such conversations out.
     """
-    for section, dataset in datasets(run):
+    for place, dataset in sources(run):
         if not isinstance(dataset, ChatDatasetConfig) or not isinstance(run.tokenizer, TokenizerConfig):
             continue
         for problem in misfits(dataset, run.tokenizer.folder):
-            places = ((section, "dataset", *problem.path), (section, "dataset"), ("tokenizer",))
+            places = ((*place, *problem.path), place, ("tokenizer",))
             yield Finding(problem.message, places, help=problem.help, code="data")
 
 
@@ -112,7 +111,7 @@ def misfits(dataset: ChatDatasetConfig, folder: Path) -> Sequence[Problem]:
         file = find_files(dataset.path, tuple(RECORDS))[0]
     except ProblemsFound as found:
         return [problem for problem in found.problems if problem.path == ("template",) and Path(dataset.template or "").is_file()]
-    for number, record in enumerate(islice(RECORDS[file.suffix.lower()](file), LOOKED_AT), start=1):
+    for number, record in enumerate(islice(RECORDS[ending(file)](file), LOOKED_AT), start=1):
         place = f"record {number} of '{file}'"
         try:
             messages = LAYOUTS[dataset.layout](record, dataset.columns(), place)
@@ -137,6 +136,7 @@ LOOKED_AT = 100
 """Conversations that are put into words before a run."""
 RECORDS: dict[str, Callable[[Path], Iterator[Mapping[str, Any]]]] = {
     ".jsonl": records_of_jsonl,
+    ".json": records_of_json,
     ".csv": records_of_csv,
     ".parquet": nothing_read,
 }
