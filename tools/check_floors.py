@@ -38,6 +38,7 @@ DESCRIPTION_BESIDE_EXECUTION = {
     "titanrun.components.data.chat_layouts",
     "titanrun.components.data.columns",
     "titanrun.components.data.source_files",
+    "titanrun.components.data.compressed",
     "titanrun.components.metrics.jsonl",
     "titanrun.components.metrics.readings",
     "titanrun.components.converters.schemes",

@@ -16,10 +16,7 @@ and 33 are in every `make test`. This file is written by `tools/write_reliabilit
 | row | done to the run | outcome | lost | commit, date |
 |---|---|---|---|---|
 """
-WAITING = {
-    "52": ("a reward that raises, is NaN or times out; a rollout worker killed", "not tried: waits for reinforcement learning (issue 9)"),
-    "53": ("SIGKILL between a rollout and the update from it", "not tried: waits for reinforcement learning (issue 9)"),
-}
+WAITING = {}
 
 
 def rows() -> dict[str, tuple[str, ...]]:

@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from titanrun.cli.plot import run as plot
 from titanrun.cli.plots import braille, svg
@@ -96,6 +97,23 @@ def test_a_file_has_a_line_for_each_run_and_a_band_over_seeds(tmp_path: Path, ca
     assert f"{a} and 1 other seed" in {text.text for text in root.iter(f"{SVG}text")}
 
 
+def test_a_png_file_is_the_same_drawing(tmp_path: Path) -> None:
+    a, b = make_run(tmp_path / "a", (4.0, 2.0), "debug.seed=1"), make_run(tmp_path / "b", (2.0, 0.0), "debug.seed=2")
+    file = tmp_path / "x.png"
+    assert plot([a, b, "--seeds", "--out", str(file)]) == 0
+    with Image.open(file) as opened:
+        picture = opened.convert("RGB")
+    assert picture.size == (2 * svg.WIDTH, 2 * svg.HEIGHT)
+    left, right, top, bottom = (2 * edge for edge in (svg.LEFT, svg.WIDTH - svg.RIGHT, svg.TOP, svg.HEIGHT - svg.BOTTOM))
+    first, white = (0x00, 0x72, 0xB2), (255, 255, 255)
+    # the mean falls through the middle, with its band above and below, and nothing is in the corners
+    assert picture.getpixel(((left + right) // 2, (top + bottom) // 2)) == first
+    for share in (0.4, 0.6):
+        red, green, blue = picture.getpixel(((left + right) // 2, round(top + (bottom - top) * share)))
+        assert red < green < blue and (red, green, blue) not in (first, white)
+    assert picture.getpixel((right - 6, top + 6)) == picture.getpixel((left + 6, bottom - 6)) == white
+
+
 def test_in_the_terminal_each_curve_ends_in_its_letter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [make_run(tmp_path / "a", (4.0, 2.0)), make_run(tmp_path / "b", (2.0, 1.0))]
     assert plot([*words, "--x", "tokens", "--log", "y"]) == 0
@@ -115,7 +133,7 @@ def test_curves_that_end_in_one_place_keep_their_letters_and_colours() -> None:
     [
         (["a", "--metric", "los"], "has no metric 'los'"),
         (["a", "--smooth", "1"], "--smooth 1 is no share"),
-        (["a", "--out", "x.png"], "'x.png' is not an SVG file"),
+        (["a", "--out", "x.gif"], "'x.gif' is neither an SVG nor a PNG file"),
         (["a", "--seeds", "--x", "time"], "no two runs take the same time"),
         (["nowhere"], "cannot read nowhere"),
         (["empty"], "cannot read empty/metrics.jsonl"),

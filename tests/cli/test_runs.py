@@ -91,7 +91,7 @@ def test_a_number_that_is_none_is_text_in_json(tmp_path: Path, capsys: pytest.Ca
     assert (found["loss"], found["validation"]) == ("nan", None)
 
 
-def test_the_index_is_a_cache_that_sees_every_change(tmp_path: Path) -> None:
+def test_the_index_is_a_cache_that_sees_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = make_run(tmp_path / "a"), make_run(tmp_path / "b")
     before = entries_below(tmp_path)
     assert [entry.run for entry in before] == [str(a), str(b)]
@@ -100,6 +100,8 @@ def test_the_index_is_a_cache_that_sees_every_change(tmp_path: Path) -> None:
     index["runs"]["a"][1][index["fields"].index("loss") - 2] = 77.0
     (tmp_path / INDEX).write_text(json.dumps(index))
     assert [entry.loss for entry in entries_below(tmp_path)] == [77.0, 2.0]
+    monkeypatch.chdir(tmp_path)
+    assert [entry.loss for entry in entries_below(Path())] == [77.0, 2.0]
     with (a / "metrics.jsonl").open("a") as file:
         file.write('{"step": 3, "loss": 1.0}\n')
     make_run(tmp_path / "c")

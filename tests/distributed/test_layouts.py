@@ -91,6 +91,7 @@ FLUX = (
     "tokenizer=null",
     LARGE_EPS,
 )
+SIX_HEADS = ("model.n_heads=6", "model.axes_dim=[4, 6, 6]")
 # documents of the tiny corpus are about a hundred tokens long
 FLEX = ("model.flavor=debugmodel_flex_attn",)
 VARLEN = ("model.flavor=debugmodel_varlen_attn",)
@@ -157,6 +158,10 @@ LAYOUTS = [
     case("fsdp2_tp2_ep2_etp2_decoder", nproc=4, overrides=[TP2, EP2, ETP2], base=DECODER, slow=True),
     case("fsdp2_flux", nproc=2, base=FLUX, slow=True),
     case("ddp2_flux", nproc=2, overrides=[DDP2], base=FLUX, slow=True),
+    case("hsdp2x2_flux", nproc=4, overrides=[DDP2], base=FLUX, slow=True),
+    case("cp2_flux", nproc=2, overrides=[CP2], base=[*FLUX, "model.guidance_embed=3.5"], slow=True),
+    case("cp2_alltoall_flux", nproc=2, overrides=[CP2, BY_HEADS], base=[*FLUX, *SIX_HEADS], slow=True),
+    case("cp2_fsdp2_flux_compiled_recomputed", nproc=4, overrides=[*COMPILED, CP2, "activation_checkpoint=full"], base=FLUX, slow=True),
     case("fsdp2_flux_compiled_recomputed", nproc=2, overrides=[*COMPILED, "activation_checkpoint=full"], base=FLUX, slow=True),
     case("fsdp3_uneven", nproc=3, base=["training.global_batch_size=6"], slow=True),
     case("fsdp2_tied", nproc=2, base=["model.tie_word_embeddings=true"], slow=True),

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.distributed.ranks import Case, alone, case, train
+from titanrun.components.checkpoints.adapters import is_adapter
 
 LOSS_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 5e-6
@@ -16,7 +17,15 @@ LORA = (*SMALL, ALL)
 ATTENTION = (*SMALL, "converters=[{name: lora, rank: 4, target_modules: [wq, wo]}]")
 FLOAT8 = (*SMALL, "converters=[{name: float8_linear, emulate: true, recipe_name: rowwise}, {name: lora, rank: 4}]")
 EXPERTS = (*MIXTURE, ALL)
+STACKS = (*MIXTURE, "converters=[{name: lora, rank: 4, target_modules: [wq, experts, w1, w2]}]")
+CLAMPED = "moe: {num_experts: 4, top_k: 2, hidden_dim: 128}"
+BIASED = (
+    f"model={{name: gpt_oss, flavor: debugmodel, {SIZES}, {CLAMPED}}}",
+    *SHORT,
+    "converters=[{name: lora, rank: 4, target_modules: [experts]}]",
+)
 TP2, EP2 = "parallelism.tensor_parallel_degree=2", "parallelism.expert_parallel_degree=2"
+ETP2 = "parallelism.expert_tensor_parallel_degree=2"
 CP2, DDP2 = "parallelism.context_parallel_degree=2", "parallelism.data_parallel_replicate_degree=2"
 PP2 = ("parallelism.pipeline_parallel_degree=2", "parallelism.pipeline_parallel_schedule=1F1B")
 ZB2 = ("parallelism.pipeline_parallel_degree=2", "parallelism.pipeline_parallel_schedule=ZBVZeroBubble")
@@ -35,6 +44,14 @@ CASES = [
     case("cp2", nproc=2, base=LORA, overrides=[CP2], slow=True),
     case("ep2", nproc=2, base=EXPERTS, overrides=[EP2], slow=True),
     case("tp2_shared_experts", nproc=2, base=EXPERTS, overrides=[TP2], slow=True),
+    case("fsdp2_stacks", nproc=2, base=STACKS, slow=True),
+    case("ep2_stacks", nproc=2, base=STACKS, overrides=[EP2], slow=True),
+    case("tp2_stacks", nproc=2, base=STACKS, overrides=[TP2], slow=True),
+    case("fsdp2_tp2_stacks", nproc=4, base=STACKS, overrides=[TP2, FULL], slow=True),
+    case("fsdp2_ep2_tp2_stacks", nproc=4, base=STACKS, overrides=[TP2, EP2], slow=True),
+    case("fsdp2_ep2_etp2_stacks", nproc=4, base=STACKS, overrides=[TP2, EP2, ETP2], slow=True),
+    case("tp2_biased_stacks", nproc=2, base=BIASED, overrides=[TP2], slow=True),
+    case("ep2_stacks_compiled", nproc=2, base=STACKS, overrides=[EP2, COMPILED, OPERATIONS], slow=True),
     case("fsdp2_float8", nproc=2, base=FLOAT8, slow=True),
 ]
 
@@ -46,6 +63,6 @@ def test_adapters_train_as_in_one_process(layout: Case) -> None:
     (reference,) = expected.gradients
     seen = {name: gradient for gradients in found.gradients for name, gradient in gradients.items()}
     assert seen.keys() == reference.keys()
-    assert all(name.endswith((".lora_a", ".lora_b")) for name in seen)
+    assert all(is_adapter(name) for name in seen)
     for name, gradient in seen.items():
         assert (gradient - reference[name]).norm() <= GRADIENT_TOLERANCE * max(reference[name].norm(), 1e-3), name

@@ -87,7 +87,14 @@ PROOFS: dict[str, dict[str, str]] = {
         AC="gpt_oss_fsdp2_ep2_recomputed",
     ),
     "flux": {
-        **of_family("flux", "flux", FSDP="fsdp2_flux", compile="fsdp2_flux_compiled_recomputed", AC="fsdp2_flux_compiled_recomputed"),
+        **of_family(
+            "flux",
+            "flux",
+            FSDP="fsdp2_flux",
+            CP="cp2_flux",
+            compile="fsdp2_flux_compiled_recomputed",
+            AC="fsdp2_flux_compiled_recomputed",
+        ),
         "HF parity": "tests/models/flux/test_model.py::test_velocity_and_gradients_are_those_of_diffusers",
         "export opens": "tests/models/flux/test_model.py::test_diffusers_opens_an_export",
     },
@@ -118,7 +125,6 @@ REFUSED: dict[tuple[str, str], str] = {
     ("qwen3", "EP"): NO_EXPERTS,
     ("flux", "TP"): "flux has no plan for it",
     ("flux", "PP"): "its layers need text and time beside the stream",
-    ("flux", "CP"): "its attention looks in both directions",
     ("flux", "EP"): NO_EXPERTS,
     ("transformers", "PP"): "its forward pass cannot be cut into stages",
     ("transformers", "CP"): "its attention sees whole rows only",

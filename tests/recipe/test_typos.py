@@ -22,6 +22,7 @@ from titanrun.models.shared.flavors import flavors
 from titanrun.recipe import catalogue, menu
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import resolve
+from titanrun.recipe.stages import chosen_stage, stages_of
 from titanrun.recipe.synonyms import SYNONYMS
 from titanrun.recipe.topics import Spot, spots, topics
 
@@ -81,10 +82,13 @@ def key_typos(data: Any, path: DataPath, where: str) -> Iterator[Case]:
 
 
 def shipped() -> Iterator[tuple[str, Any]]:
-    """Name and data of every shipped recipe."""
+    """Name and data of every shipped recipe, of one with stages of each of them."""
     menu.open_menu()
     for entry in catalogue.shipped():
-        yield entry.name, plain(compose(str(entry.path)))
+        tree = compose(str(entry.path))
+        for stage in stages_of(tree) or [""]:
+            mark = stage and f"#{stage}"
+            yield f"{entry.name}{mark}", plain(chosen_stage(tree, f"{entry.path}{mark}"))
 
 
 def typos_in_shipped_recipes() -> list[Case]:

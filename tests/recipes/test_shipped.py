@@ -13,6 +13,7 @@ from titanrun.config.tree import Node, find, plain
 from titanrun.recipe import catalogue
 from titanrun.recipe.movable import movable_text
 from titanrun.recipe.resolve import resolve
+from titanrun.recipe.stages import stages_of
 
 RECIPES = catalogue.shipped()
 RESOLVED = Path(__file__).parent / "resolved"
@@ -20,10 +21,18 @@ RESOLVED = Path(__file__).parent / "resolved"
 WRITE = os.environ.get("TITANRUN_WRITE_GOLDEN") == "1"
 
 
-@pytest.mark.parametrize("entry", RECIPES, ids=lambda entry: entry.name)
-def test_a_shipped_recipe_resolves_to_the_committed_form(entry: catalogue.Entry) -> None:
-    text = resolve(str(entry.path), environment={}).text
-    committed = RESOLVED / f"{entry.name}.resolved.yaml"
+# what is resolved by the name of its file: a recipe, or each stage of one
+FORMS = {
+    f"{entry.name}{stage and '-' + stage}.resolved.yaml": f"{entry.path}{stage and '#' + stage}"
+    for entry in RECIPES
+    for stage in (stages_of(read_source(str(entry.path))) or [""])
+}
+
+
+@pytest.mark.parametrize(("form", "recipe"), FORMS.items(), ids=list(FORMS))
+def test_a_shipped_recipe_resolves_to_the_committed_form(form: str, recipe: str) -> None:
+    text = resolve(recipe, environment={}).text
+    committed = RESOLVED / form
     if WRITE:
         committed.parent.mkdir(exist_ok=True)
         committed.write_text(text, encoding="utf-8")
@@ -31,9 +40,7 @@ def test_a_shipped_recipe_resolves_to_the_committed_form(entry: catalogue.Entry)
 
 
 def test_no_resolved_form_outlives_its_recipe() -> None:
-    assert {path.relative_to(RESOLVED).as_posix() for path in RESOLVED.rglob("*.yaml")} == {
-        f"{entry.name}.resolved.yaml" for entry in RECIPES
-    }
+    assert {path.relative_to(RESOLVED).as_posix() for path in RESOLVED.rglob("*.yaml")} == set(FORMS)
 
 
 @pytest.mark.parametrize("entry", RECIPES, ids=lambda entry: entry.name)

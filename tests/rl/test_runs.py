@@ -185,6 +185,7 @@ def test_a_run_that_is_stopped_goes_on_as_if_nothing_had_been(runs: Callable[...
         assert main([str(resolved)]) in (0, 75)
     assert main([str(resolved)]) == 0
     assert numbers(tmp_path / "run") == whole
+    assert "step 0       step 6" in (tmp_path / "run" / "logs" / "rank-0.log").read_text()
 
 
 def test_a_reward_program_that_fails_costs_answers_and_in_the_end_the_run(runs: Callable[..., Path]) -> None:

@@ -127,6 +127,42 @@ def test_what_cannot_be_merged_is_said(run: Run, base: Path, tmp_path: Path, mon
     assert "the recipe has no adapters to take these" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_adapters_of_experts_go_on_are_forked_and_merged_and_are_not_for_peft(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    moe = ("model.flavor=debugmodel_moe", "model.moe={num_experts: 4, top_k: 2, hidden_dim: 16}")
+    model = "model={name: qwen3, vocab_size: 64, dim: 32, n_layers: 2, n_heads: 4, n_kv_heads: 2, head_dim: 8}"
+    experts = (model, *moe, "converters=[{name: lora, rank: 4, target_modules: [wq, experts]}]")
+    uncut, stopped, whole = run("uncut", *experts, ALONE), run("stopped", *experts, ALONE), run("whole", *experts)
+    train(uncut)
+    train(stopped, sending(signal.SIGTERM, at=5))
+    train(stopped)
+    assert_same_end(uncut, stopped)
+    train(whole)
+    tensors, _ = saved(uncut, 10)
+    assert all(map(is_adapter, (name for name in tensors if name.startswith("model."))))
+    assert sum("experts.w" in name for name in tensors if name.startswith("model.")) == 2 * 3 * 2
+    step = str(whole.parent / "checkpoint" / "step-10")
+    assert job(monkeypatch, do="export", checkpoint=step, out=str(tmp_path / "adapter"), format="hf") == 2
+    assert "peft has no form for these adapters of stacked experts" in capsys.readouterr().err
+    taken_in = {"from": "peft", "source": str(tmp_path), "out": str(tmp_path / "in"), "resolved": whole.read_text()}
+    assert job(monkeypatch, do="import", **taken_in) == 2
+    assert "peft has no form for these adapters of stacked experts" in capsys.readouterr().err
+    assert job(monkeypatch, do="export", checkpoint=step, out=str(tmp_path / "merged"), format="hf", merge=True) == 0
+    ahead = ("training.steps=3", "optimizer.lr=1.0e-9")
+    from_hf = ("checkpoint.initial_load_in_hf=true", f"checkpoint.initial_load_path={tmp_path / 'merged'}")
+    plain, forked = (
+        run("plain", model, *moe, *ahead, *from_hf),
+        run("forked", *experts, *ahead, f"checkpoint.initial_load_path={whole.parent}"),
+    )
+    for each in (plain, forked):
+        train(each)
+    one, other = (read_metrics(each.parent / "metrics.jsonl")[0]["loss"] for each in (plain, forked))
+    assert one == pytest.approx(other, rel=1e-5)
+    assert one < read_metrics(whole.parent / "metrics.jsonl")[0]["loss"]
+
+
 @pytest.mark.parametrize(
     ("converter", "said"),
     [

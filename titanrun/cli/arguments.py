@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from titanrun.cli.command_docs import as_markdown, fitted_examples
 from titanrun.config.problems import fail
 from titanrun.config.suggest import closest
-from titanrun.launch.environment import trust_remote_code
+from titanrun.launch.environment import log_as, notify_by, trust_remote_code
 
 TORCHTITAN_FLAG = re.compile(r"--[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_\-\[\]]+)+(=.*)?", re.DOTALL)
 OVERRIDE = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-\[\]]*(\+=|-=|=|!$)")
@@ -71,6 +71,20 @@ class Parser(ArgumentParser):
             default=False,
             help="run code that comes with weights, for model transformers; read it first",
         )
+
+    def takes_reporting(self) -> None:
+        """Take how the run speaks, and whom it tells of its end; both hold for the processes that this one starts."""
+        self.add_argument("--log-format", choices=("text", "json"), help="json: each line on stderr is an object, for programs")
+        self.add_argument("--notify", metavar="COMMAND", help="what the shell runs when the run ends; see docs/operations.md")
+
+    def parse_args(self, arguments: Sequence[str]) -> Namespace:  # type: ignore[override]
+        """The options; those of takes_reporting hold from here on."""
+        found = super().parse_args(arguments)
+        if getattr(found, "log_format", None) is not None:
+            log_as(found.log_format)
+        if getattr(found, "notify", None) is not None:
+            notify_by(found.notify)
+        return found
 
     def takes_overrides(self) -> None:
         """Say in the help that changes may follow; called when all arguments are added."""

@@ -52,11 +52,12 @@ def flags(*names: str) -> dict[str, Values]:
 
 
 TRUST = flags("--trust-remote-code")
+REPORTING: dict[str, Values] = {"--log-format": ("text", "json"), "--notify": None}
 COMMAND_LINES: dict[str, Takes] = {
-    "train": Takes((("files",), ("overrides",)), {"--nproc": None, **TRUST}),
-    "launch": Takes((("files",), ("overrides",)), flags("--dry-run", "--no-follow")),
-    "resume": Takes((("files",), ("overrides",)), TRUST),
-    "fork": Takes((("files",), ("overrides",)), TRUST),
+    "train": Takes((("files",), ("overrides",)), {"--nproc": None, **TRUST, **REPORTING}),
+    "launch": Takes((("files",), ("overrides",)), {**flags("--dry-run", "--no-follow"), **REPORTING}),
+    "resume": Takes((("files",), ("overrides",)), {**TRUST, **REPORTING}),
+    "fork": Takes((("files",), ("overrides",)), {**TRUST, **REPORTING}),
     "generate": Takes(
         (("files",), ()),
         {

@@ -19,6 +19,7 @@ def run(arguments: list[str]) -> int:
     parser = Parser("fork", "Start a new run from the weights of a checkpoint; run.json names the parent.", EXAMPLES)
     parser.add_argument("place", metavar="checkpoint", help="a checkpoint, or a run directory for its newest good one")
     parser.takes_trust()
+    parser.takes_reporting()
     parser.takes_overrides()
     options = parser.parse_args(others)
     checkpoint, damaged = trusted_at(place(options.place))

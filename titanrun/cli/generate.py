@@ -43,7 +43,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--chat", action="store_true", help="each prompt is what a user says, in the tokenizer's chat template")
     parser.add_argument("-o", "--output", metavar="FILE", help="PNG file of a picture; of several pictures, each gets a number behind it")
     parser.add_argument("--steps", type=int, metavar="N", help="steps from noise to a picture (50)")
-    parser.add_argument("--guidance", type=float, metavar="S", help="factor of what a caption adds to a picture without one; else none is")
+    parser.add_argument("--guidance", type=float, metavar="S", help="factor of what a caption adds to a picture; or what the model is told")
     parser.add_argument("--size", type=int, metavar="PIXELS", help="of a picture's sides; else those that the model was trained on")
     parser.add_argument("--json", action="store_true", help="one object a prompt: text and token_ids, of what is new only")
     options = parser.parse_args(arguments)

@@ -7,8 +7,8 @@ from pathlib import Path
 from titanrun.cli.terminal import columns
 from titanrun.config.masking import likely_secrets, masked
 from titanrun.config.problems import Problem, ProblemsFound
-from titanrun.config.render import in_file_order, render_text
-from titanrun.launch.environment import colour_wanted, environment
+from titanrun.config.render import in_file_order, render, render_text
+from titanrun.launch.environment import colour_wanted, environment, logs_json
 
 EXIT_USAGE = 2
 EXIT_INTERNAL = 70
@@ -44,6 +44,9 @@ def guarded(command: Callable[[list[str]], int], arguments: Sequence[str]) -> in
 
 def print_problems(problems: Sequence[Problem]) -> None:
     """Problems for a person, on stderr."""
+    if logs_json():
+        sys.stderr.write(render(problems, format="json"))
+        return
     text = render_text(in_file_order(problems), colour=colour_wanted(sys.stderr.isatty()), columns=columns(sys.stderr))
     sys.stderr.write(text)
 

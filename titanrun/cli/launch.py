@@ -38,6 +38,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("recipe", help="a recipe (.yaml or .toml), or the resolved.yaml of a run")
     parser.add_argument("--dry-run", action="store_true", help="only print what would be submitted; nothing is written")
     parser.add_argument("--no-follow", action="store_true", help="return as soon as the job is submitted")
+    parser.takes_reporting()
     parser.takes_overrides()
     options = parser.parse_args(others)
     resolved = resolve(options.recipe, overrides, environment=environment(), check_inputs=True)

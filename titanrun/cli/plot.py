@@ -1,8 +1,9 @@
-"""`titanrun plot`: a metric of one run or of several, in the terminal or as SVG."""
+"""`titanrun plot`: a metric of one run or of several, in the terminal or as a file."""
 
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
 
@@ -21,8 +22,8 @@ EXAMPLES = """  titanrun plot runs/first
   titanrun plot runs/a runs/b --smooth 0.9 --log x --log y --out losses.svg
   titanrun plot runs/seed-* runs/other-* --seeds            mean and range of runs that differ in the seed only"""
 SUMMARY = (
-    "Draw a metric of one run or several, in the terminal or as an SVG file. Runs that are training now are drawn as far as they are. "
-    "Of several lines of one step in metrics.jsonl the last counts."
+    "Draw a metric of one run or several, in the terminal or as an SVG or PNG file. Runs that are training now are drawn as far as they "
+    "are. Of several lines of one step in metrics.jsonl the last counts."
 )
 # more points than a wide screen has dots say nothing more
 MOST_POINTS = 2000
@@ -43,7 +44,7 @@ def run(arguments: list[str]) -> int:
     )
     parser.add_argument("--log", action="append", choices=("x", "y"), default=[], help="a logarithmic axis; may be given twice")
     parser.add_argument("--seeds", action="store_true", help="one curve for runs that differ in debug.seed only: their mean, and a band")
-    parser.add_argument("-o", "--out", metavar="FILE", default="", help="draw into this file, which ends in .svg")
+    parser.add_argument("-o", "--out", metavar="FILE", default="", help="draw into this file, which ends in .svg or .png")
     options = parser.parse_args(arguments)
     refuse_senseless(options)
     read = {named: thinned_late(read_run(named, options), options) for named in dict.fromkeys(options.runs)}
@@ -55,8 +56,7 @@ def run(arguments: list[str]) -> int:
     scales: dict[str, Scale] = {f"{name}_scale": "log" if name in options.log else "linear" for name in ("x", "y")}
     title = options.metric + (f", smoothed with {options.smooth:g}" if options.smooth else "")
     if options.out:
-        text = svg.plot(curves, title=title, x_label=LABELS[options.x], **scales)
-        Path(options.out).write_text(text, encoding="utf-8")
+        Path(options.out).write_bytes(drawn(curves, Path(options.out).suffix, title=title, x_label=LABELS[options.x], **scales))
         print(options.out)
         return 0
     is_coloured = colour_wanted(sys.stdout.isatty())
@@ -75,12 +75,23 @@ def refuse_senseless(options: Namespace) -> None:
         )
     if options.seeds and options.x == "time":
         raise fail("usage", "--seeds averages runs at the same x, and no two runs take the same time", help="use --x step or --x tokens")
-    if options.out and Path(options.out).suffix != ".svg":
-        raise fail("usage", f"'{options.out}' is not an SVG file", help="name a file that ends in .svg")
+    if options.out and Path(options.out).suffix not in (".svg", ".png"):
+        raise fail("usage", f"'{options.out}' is neither an SVG nor a PNG file", help="name a file that ends in .svg or .png")
     if len(set(options.runs)) > len(braille.LETTERS) and not options.out:
         raise fail(
             "usage", f"{len(set(options.runs))} curves cannot be told apart in a terminal", help="name fewer runs, or --out FILE.svg"
         )
+
+
+def drawn(curves: Sequence[Curve], kind: str, *, title: str, x_label: str, x_scale: Scale, y_scale: Scale) -> bytes:
+    """The picture as a file of one kind, .svg or .png."""
+    if kind == ".svg":
+        return svg.plot(curves, title=title, x_label=x_label, x_scale=x_scale, y_scale=y_scale).encode()
+    if find_spec("PIL") is None:
+        raise fail("usage", "a PNG file needs pillow", help='pip install "titanrun[png]", or name a file that ends in .svg')
+    from titanrun.cli.plots import png
+
+    return png.plot(curves, title=title, x_label=x_label, x_scale=x_scale, y_scale=y_scale)
 
 
 def read_run(named: str, options: Namespace) -> Series:

@@ -28,6 +28,7 @@ def run(arguments: list[str]) -> int:
     parser = Parser("resume", "Go on with a run, from its directory or from one of its checkpoints.", EXAMPLES)
     parser.add_argument("place", metavar="run|checkpoint", help="a run directory, or a checkpoint")
     parser.takes_trust()
+    parser.takes_reporting()
     parser.takes_overrides()
     options = parser.parse_args(others)
     return train.run([*resumed(place(options.place)), *overrides, *loudness(options)])

@@ -37,6 +37,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("recipe", help="a recipe (.yaml or .toml), or the resolved.yaml of a run")
     parser.add_argument("--nproc", type=int, metavar="N", help="worker processes, short for launch.nproc_per_node=N")
     parser.takes_trust()
+    parser.takes_reporting()
     parser.takes_overrides()
     options = parser.parse_args(others)
     changes = [*overrides, *([f"launch.nproc_per_node={options.nproc}"] if options.nproc is not None else [])]

@@ -5,12 +5,13 @@ from argparse import Namespace
 
 from titanrun.config.problems import SourceText
 from titanrun.config.tree import Node, walk
+from titanrun.launch.saying import say
 
 
 def note(options: Namespace, text: str) -> None:
     """One line that -q silences."""
     if not options.quiet:
-        print(text, file=sys.stderr)
+        say(text)
 
 
 def detail(options: Namespace, text: str) -> None:

@@ -56,6 +56,21 @@ class GatheredKeys(nn.Module):
         return torch.cat(outs, dim=2)
 
 
+class GatheredRows(nn.Module):
+    """Each rank computes its own queries, with the keys and values of the whole row, which come in the order of the ranks."""
+
+    def __init__(self, inner: nn.Module, rows: RowSharing) -> None:
+        super().__init__()
+        self.inner = inner
+        self.rows = rows
+
+    def forward(self, q_BNtH: Tensor, k_BKtH: Tensor, v_BKtH: Tensor, seen: None) -> Tensor:
+        shares = all_gather(torch.cat([k_BKtH, v_BKtH], dim=-1), 0, self.rows.group).chunk(self.rows.ranks)
+        k_BKTH, v_BKTH = torch.cat(shares, dim=2).split([k_BKtH.size(-1), v_BKtH.size(-1)], dim=-1)
+        out_BNtH: Tensor = self.inner(q_BNtH, k_BKTH, v_BKTH, seen)
+        return out_BNtH
+
+
 class ExchangedHeads(nn.Module):
     """Each rank computes the whole row for its part of the heads, and gives each rank's tokens back to it."""
 
@@ -114,4 +129,11 @@ def share_rows(model: nn.Module, rows: RowSharing, method: Method, *, attention:
             path = ("parallelism", "context_parallel_degree")
             raise fail("conflict", message, path=path, help="set it to 1, or build the model on titanrun's attention back ends")
         for parent, name in places:
-            setattr(parent, name, METHODS[method](parent.get_submodule(name), rows))
+            setattr(parent, name, reaching_rows(parent.get_submodule(name), rows, method))
+
+
+def reaching_rows(inner: nn.Module, rows: RowSharing, method: Method) -> nn.Module:
+    """Attention that sees whole rows around one that computes them; one without a mask asks for no order of the keys."""
+    if method == "allgather" and not hasattr(inner, "mask"):
+        return GatheredRows(inner, rows)
+    return METHODS[method](inner, rows)

@@ -21,6 +21,7 @@ class Place:
         store_port: the port of the store there.
         failure_file: where our own launcher looks for what went wrong here; it says so once for all ranks.
         is_quiet: whether the console shall hear of warnings and errors only.
+        logs_json: whether each line on the console is a JSON object.
         stop_after: the step after which the run stops; None: after its last.
     """
 
@@ -32,6 +33,7 @@ class Place:
     store_port: int = 0
     failure_file: Path | None = None
     is_quiet: bool = False
+    logs_json: bool = False
     stop_after: int | None = None
 
     @property
@@ -51,6 +53,7 @@ def read_place(environ: Mapping[str, str] = os.environ) -> Place:
         store_port=whole_number(environ, "MASTER_PORT", 0),
         failure_file=failure_file(environ),
         is_quiet="TITANRUN_QUIET" in environ,
+        logs_json=environ.get("TITANRUN_LOG_FORMAT") == "json",
         stop_after=whole_number(environ, "TITANRUN_STOP_AFTER", 0) or None,
     )
 

@@ -3,7 +3,7 @@
 Shapes: S slots (one token at one expert), D model width, E experts, R ranks that share the experts, L experts of one rank.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed._functional_collectives import all_to_all_single, all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import Partial, Placement, Replicate, Shard, distribute_tensor
 
 from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.shards import hush_gathers
@@ -55,11 +55,19 @@ def exchange_over(mesh: DeviceMesh, meshes: Meshes) -> Callable[[Run, Tensor, Te
 
 def split_weights(experts: Any, mesh: DeviceMesh) -> None:
     """Replaces each weight by this rank's experts, and its part of them where several ranks share one."""
+    placements: dict[str, list[Placement]] = {}
     for name, weight in list(experts.named_parameters(recurse=False)):
         dims = {"ep": EXPERT_DIM, "etp": experts.shared_dims[name]}
-        placements = [Replicate() if dims[axis] is None else Shard(dims[axis]) for axis in mesh.mesh_dim_names or ()]
-        split = distribute_tensor(weight.detach(), mesh, placements, src_data_rank=None)
+        placements[name] = [Replicate() if dims[axis] is None else Shard(dims[axis]) for axis in mesh.mesh_dim_names or ()]
+        split = distribute_tensor(weight.detach(), mesh, placements[name], src_data_rank=None)
         experts.register_parameter(name, nn.Parameter(split, requires_grad=weight.requires_grad))
+    tell_gradients(experts, placements)
+
+
+def tell_gradients(experts: Any, placements: Mapping[str, Sequence[Placement]]) -> None:
+    """Tells experts how the gradients of those whole weights lie that are summands on the ranks which share an expert."""
+    told = {name: placed for name, placed in placements.items() if name in getattr(experts, "summands", ())}
+    experts.gradient_placements = {name: [Partial() if each.is_replicate() else each for each in placed] for name, placed in told.items()}
 
 
 def unmarked(slots_SD: Tensor) -> Tensor:

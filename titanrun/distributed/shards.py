@@ -20,9 +20,9 @@ def is_split(tensor: Tensor) -> bool:
     return hasattr(tensor, "placements")
 
 
-def own_part(tensor: Tensor) -> Tensor:
-    """What this rank holds of a tensor, no copy."""
-    part: Tensor = tensor.to_local() if is_split(tensor) else tensor  # type: ignore[attr-defined]
+def own_part(tensor: Tensor, *, gradients: Sequence[Any] | None = None) -> Tensor:
+    """What this rank holds of a tensor, no copy. `gradients` are the placements of its gradient; None: as its own."""
+    part: Tensor = tensor.to_local(grad_placements=gradients) if is_split(tensor) else tensor  # type: ignore[attr-defined]
     return part
 
 

@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel, parallelize_module
 
+from titanrun.distributed.expert_parallel import tell_gradients
 from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.shards import hush_gathers, is_split
 
@@ -250,6 +251,8 @@ class SplitExperts(ParallelStyle):
         whole = {name for name, weight in module.named_parameters() if not is_split(weight)}
         placements = {name: Replicate() if dim is None else Shard(dim) for name, dim in dims.items() if name in whole}
         place_weights(module, device_mesh, placements)
+        if whole:
+            tell_gradients(module, {name: [placed] for name, placed in placements.items()})
         return module
 
 

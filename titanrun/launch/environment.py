@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from titanrun.launch.machine import usable_cores
+from titanrun.recipe.notice import NOTIFY
 
+LOG_FORMAT = "TITANRUN_LOG_FORMAT"
 TRUST = "TITANRUN_TRUST_REMOTE_CODE"
 # where ranks of one Slurm job meet, apart from those of another on the same machine
 FIRST_PORT = 20000
@@ -29,6 +31,21 @@ def leave_out_pydantic_plugins() -> None:
 def quieten_workers() -> None:
     """Let the workers that this process starts tell the console of warnings and errors only."""
     os.environ["TITANRUN_QUIET"] = "1"
+
+
+def log_as(form: str) -> None:
+    """Let this process and those that it starts write their console in a form: text, or json."""
+    os.environ[LOG_FORMAT] = form
+
+
+def logs_json() -> bool:
+    """Whether each line on the console is a JSON object."""
+    return os.environ.get(LOG_FORMAT) == "json"
+
+
+def notify_by(command: str) -> None:
+    """Let the run that this process starts tell of its end by a command."""
+    os.environ[NOTIFY] = command
 
 
 def trust_remote_code(trusted: bool) -> None:

@@ -10,7 +10,8 @@ from typing import NoReturn
 from titanrun.components.checkpoints.manifest import is_checkpoint
 from titanrun.config.counted import counted
 from titanrun.launch.config import LaunchConfig, LocalLaunchConfig
-from titanrun.launch.environment import environment
+from titanrun.launch.environment import environment, logs_json
+from titanrun.launch.saying import say
 from titanrun.launch.workers import HELD_BACK, SHELL_SIGNAL_BASE, WORKER, run_workers
 from titanrun.recipe.saved import checkpoints_at
 
@@ -62,7 +63,7 @@ def newest_checkpoint(run_dir: Path) -> int | None:
 
 def note(text: str) -> None:
     """A line about the launcher's own doing."""
-    print(f"note: {text}", file=sys.stderr, flush=True)
+    say(text if logs_json() else f"note: {text}")
 
 
 def become_worker(arguments: Sequence[str], variables: Mapping[str, str]) -> NoReturn:

@@ -16,6 +16,7 @@ from titanrun.config.problems import fail
 from titanrun.launch.config import LocalLaunchConfig
 from titanrun.launch.environment import node_environment
 from titanrun.launch.local import run_again
+from titanrun.launch.saying import say
 from titanrun.launch.workers import HELD_BACK, SHELL_SIGNAL_BASE, WATCHED, Watch, Worker, do_nothing, end_with_parent
 from titanrun.recipe.run_dir import read_json
 
@@ -97,7 +98,7 @@ def exit_code_of_node(folder: Path, code: int) -> int:
     told = [read_json(path) for path in folder.glob("rank-*.json")]
     if told:
         first = min(told, key=lambda failure: (failure["is_of_another"], failure["time"]))
-        print(first["text"], file=sys.stderr)
+        say(first["text"], level="error")
         return int(first["exit_code"])
     return SHELL_SIGNAL_BASE - code if code < 0 else code
 

@@ -13,7 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
 
-from titanrun.launch.environment import worker_environment
+from titanrun.launch.environment import environment, worker_environment
+from titanrun.launch.saying import say
+from titanrun.recipe.notice import notify
 from titanrun.recipe.run_dir import STATUS, read_json, starting_status, write_json
 
 WORKER = "titanrun.worker"
@@ -193,8 +195,11 @@ def exit_code_of(workers: list[Worker], run_dir: Path) -> int:
         return workers[0].exit_code
     first = min(failed, key=lambda failure: (failure.is_of_another, failure.time))
     log = run_dir / "logs" / f"rank-{first.worker.rank}.log"
-    print(f"{first.text}\n  = note: rank {first.worker.rank} failed first; its log is {log}", file=sys.stderr)
+    text = f"{first.text}\n  = note: rank {first.worker.rank} failed first; its log is {log}"
+    say(text, level="error")
     note_failure(run_dir, first.worker.exit_code)
+    if workers[0].has_failed and not read_json(workers[0].failure_file):
+        tell(run_dir, first.worker.exit_code, text)
     return first.worker.exit_code
 
 
@@ -215,3 +220,11 @@ def note_failure(run_dir: Path, exit_code: int) -> None:
     status = read_json(run_dir / STATUS) or starting_status({})
     if status.get("state") in ("starting", "running", "failed"):
         write_json(run_dir / STATUS, {**status, "state": "failed", "exit_code": exit_code})
+
+
+def tell(run_dir: Path, exit_code: int, text: str) -> None:
+    """Tells whoever wants to know that the run has failed, in the place of its first rank."""
+    step = read_json(run_dir / STATUS).get("step", 0)
+    untold = notify(environment(), run_dir, state="failed", step=step, exit_code=exit_code, message=text)
+    if untold is not None:
+        say(untold, level="warning")

@@ -96,8 +96,8 @@ def read_index(path: Path) -> Mapping[str, Any]:
     runs = data.get("runs")
     if data.get("fields") != [FORMAT, *FIELDS] or not isinstance(runs, dict):
         return {}
-    folder = path.parent
-    return {str(folder / run): line for run, line in runs.items() if isinstance(line, list) and len(line) == 2}
+    # as os.scandir names what is in a folder, which keeps the `.` in front
+    return {f"{path.parent}/{run}": line for run, line in runs.items() if isinstance(line, list) and len(line) == 2}
 
 
 def write_index(path: Path, entries: Mapping[str, tuple[Stamp, Entry]]) -> None:

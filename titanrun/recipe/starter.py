@@ -100,6 +100,9 @@ def recipe_lines(values: Mapping[str, Any], style: Style) -> Iterator[str]:
         if setting is not None and setting.not_built:
             continue
         held = held_config(field.annotation, values.get(name))
+        if held is not None and name not in values and field.default is None:
+            # the section of another kind of run: with its defaults there it is no longer switched off
+            continue
         text = field_docs(Recipe).get(name) or (class_summary(held) if held else "")
         if held is None:
             yield from [""] * after_section

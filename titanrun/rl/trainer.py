@@ -270,6 +270,7 @@ class Progress:
         self.engine = engine
         self.next_group = 0
         self.dropped_in_a_row = 0
+        self.examined: dict[int, dict[str, float]] = {}
         self.advantages = advantages_for(getattr(config.algorithm, "advantage", "group_mean"))
 
     def state(self) -> dict[str, Any]:
@@ -279,6 +280,7 @@ class Progress:
             "next_group": self.next_group,
             "dropped_in_a_row": self.dropped_in_a_row,
             "running_mean": self.advantages.state() if isinstance(self.advantages, RunningMean) else None,
+            "examined": [[step, values] for step, values in self.examined.items()],
             "groups": self.window.state(),
         }
 
@@ -289,6 +291,7 @@ class Progress:
         if isinstance(self.advantages, RunningMean) and state["running_mean"] is not None:
             self.advantages.load_state(state["running_mean"])
         self.window.load_state(state["groups"])
+        self.examined.update((step, values) for step, values in state["examined"])
 
 
 def with_reference(batch: TokenBatch, reference: Engine, temperature: float) -> TokenBatch:

@@ -17,6 +17,7 @@ class Examination:
     Args:
         config: how many, how often.
         questions: the held-out ones.
+        results: so far, by step.
     """
 
     config: RlValidationConfig

@@ -260,9 +260,7 @@ class Engine:
 
     def _own_share(self, batch: Batch) -> Batch:
         """What this rank computes of a batch that several ranks have read, with its documents numbered where attention asks for it."""
-        if not isinstance(batch, TokenBatch):
-            return batch
-        marked = self.marking(batch)
+        marked = self.marking(batch) if isinstance(batch, TokenBatch) else batch
         return marked if self.rows is None else marked.shared(self.rows.own_share)
 
     def _output(self, own_loss_sum: Tensor, valid_tokens: Tensor) -> StepOutput:

@@ -14,6 +14,7 @@ from titanrun.components.checkpoints.optimizer_state import PREFIX as OPTIMIZER_
 from titanrun.components.checkpoints.retention import Retention
 from titanrun.components.checkpoints.store import CheckpointStore
 from titanrun.components.data.loader import RowLoader
+from titanrun.components.metrics.happenings import SAVED_STEP
 from titanrun.distributed.agreement import Ranks
 from titanrun.distributed.dtypes import dtype_named
 from titanrun.distributed.seeds import load_random_states, random_states
@@ -243,7 +244,8 @@ class RunCheckpoints:
     def _tell(self, snapshot: Snapshot) -> None:
         if self.ranks.rank == 0:
             folder = self.store.checkpoint(snapshot.step).folder
-            log.info("saved %s%s", folder, " (weights only)" if snapshot.holds == "model" else "")
+            weights = " (weights only)" if snapshot.holds == "model" else ""
+            log.info("saved %s%s", folder, weights, extra={SAVED_STEP: snapshot.step})
 
     def _tolerance(self, *, with_optimizer: bool, cast: bool = False) -> Tolerance:
         prefix = None if with_optimizer else OPTIMIZER_PREFIX

@@ -47,7 +47,7 @@ def build_metric_log(recipe: Recipe, job: Job, *, first_step: int) -> MetricLog:
         trackers[label(config.name, trackers)] = BackgroundTracker(config.builder()(config, run_dir=run_dir, tracked=told))
     colors = not recipe.metrics.disable_color_printing
     shows = rank == 0 and not job.place.is_quiet
-    console = ConsoleLog(steps_of(recipe), sys.stderr, first_step=first_step, colors=colors) if shows else None
+    console = ConsoleLog(steps_of(recipe), sys.stderr, first_step=first_step, colors=colors, as_json=job.place.logs_json) if shows else None
     return MetricLog(MetricsFile(run_dir / METRICS_FILE), console, trackers)
 
 

@@ -24,7 +24,7 @@ from titanrun.distributed.rows import RowSharing
 from titanrun.distributed.seeds import WeightGenerator
 from titanrun.distributed.stages import PipelinePlan, overlaps_passes, plan_pipeline
 from titanrun.distributed.tied_ends import TiedEnds, are_tied, tie_as_laid_out
-from titanrun.models.shared.attention import BACKENDS
+from titanrun.models.shared.attention import BACKENDS, EverythingSeen
 from titanrun.models.shared.family import family_module
 from titanrun.models.shared.moe_balance import ExpertBalance, moe_layers
 from titanrun.recipe.adapters import lora_of
@@ -161,7 +161,7 @@ def share_over_context_ranks(recipe: Recipe, model: nn.Module, meshes: Meshes | 
         return None
     rows = RowSharing(group, pieces_per_rank(recipe.parallelism))
     share_rows = import_module("titanrun.distributed.context_parallel").share_rows
-    share_rows(model, rows, recipe.parallelism.context_parallel_rotate_method, attention=tuple(BACKENDS.values()))
+    share_rows(model, rows, recipe.parallelism.context_parallel_rotate_method, attention=(*BACKENDS.values(), EverythingSeen))
     return rows
 
 

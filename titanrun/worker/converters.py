@@ -44,13 +44,19 @@ def refuse_idle(recipe: Recipe, model: nn.Module, conversions: Sequence[Conversi
 
 def unmatched(recipe: Recipe, model: nn.Module) -> Iterator[Problem]:
     """The patterns of converters that are in no module's name."""
-    names = [name for name, _ in model.named_modules() if name]
+    modules = [name for name, _ in model.named_modules() if name]
     for index, converter in enumerate(recipe.converters):
+        names = [*modules, *(matrices_of_stacks(model) if converter.of_stacks else ())]
         for field, patterns in converter.patterns.items():
             for position, pattern in enumerate(patterns):
                 if not any(converter.fits(pattern, name) for name in names):
                     path = ("converters", index, field, position)
                     yield Problem("unknown-name", f"no module of the model has '{pattern}' in its name", path, help=meant(pattern, names))
+
+
+def matrices_of_stacks(model: nn.Module) -> Iterator[str]:
+    """The matrices of stacked experts, by name."""
+    return (f"{name}.{matrix}" for name, module in model.named_modules() for matrix in getattr(module, "matrices", ()))
 
 
 def meant(pattern: str, names: Sequence[str]) -> str:

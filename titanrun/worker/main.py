@@ -18,6 +18,7 @@ from titanrun.distributed.flight_recorder import write_collectives
 from titanrun.distributed.processes import leave, meet
 from titanrun.recipe.adapters import lora_of
 from titanrun.recipe.kinds import assembler
+from titanrun.recipe.notice import notify
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved_text
 from titanrun.recipe.run_dir import STATUS, read_json, write_json
@@ -85,11 +86,21 @@ def run(job: Job, signals: SignalRequests) -> int:
             if not failure.is_of_another or read_json(run_dir / STATUS).get("state") != "failed":
                 status.change("failed", exit_code=failure.exit_code)
             report(failure, error, job, hidden)
+            tell(job, status, failure.exit_code, hidden.masked(failure.text))
             return failure.exit_code
         exit_code = EXIT_OF_STATE[outcome.state] if outcome.exit_code is None else outcome.exit_code
         log.info("%s", outcome.message)
         status.change(outcome.state, step=outcome.step, exit_code=exit_code)
+        tell(job, status, exit_code, outcome.message)
         return exit_code
+
+
+def tell(job: Job, status: StatusFile, exit_code: int, message: str) -> None:
+    """Tells whoever wants to know that the run has ended; the first rank does so for all."""
+    if job.place.is_first:
+        untold = notify(variables(), job.resolved.parent, state=status.state, step=status.step, exit_code=exit_code, message=message)
+        if untold is not None:
+            log.warning("%s", untold)
 
 
 def with_memory_table(failure: Failure, error: BaseException, job: Job) -> Failure:

@@ -4,7 +4,7 @@ Shapes: I and O width before and after a linear module, R rank of its adapter: l
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +14,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from titanrun.components.checkpoints.adapters import A, B, adapted_modules
+from titanrun.components.checkpoints.adapters import A, B, adapted_modules, adapted_stacks
 from titanrun.components.checkpoints.addresses import Place, local_copy
 from titanrun.components.checkpoints.whole_folder import written_whole
 from titanrun.components.converters.config import AdapterConfig
@@ -76,6 +76,8 @@ def write_adapters(folder: Path, adapters: Mapping[str, Tensor], config: Adapter
         config: how they were made.
         model: whose modules they are.
     """
+    refuse_stacks(adapted_stacks(adapters))
+    refuse_stacks(adapted_stacks(adapters))
     family = family_of(model)
     modules = adapted_modules(adapters)
     tensors = {}
@@ -87,6 +89,13 @@ def write_adapters(folder: Path, adapters: Mapping[str, Tensor], config: Adapter
     with written_whole(folder) as temporary:
         (temporary / CONFIG_FILE).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
         safetensors.torch.save_file(tensors, temporary / WEIGHTS_FILE, metadata={"format": "pt"})
+
+
+def refuse_stacks(stacks: Sequence[str]) -> None:
+    """Raises a problem where stacked experts have adapters: peft has one for gates and values together, titanrun one for each."""
+    if stacks:
+        message = f"peft has no form for these adapters of stacked experts, as those of {stacks[0]}"
+        raise fail("usage", message, help="give --merge, or keep titanrun's own checkpoint: initial_load_path takes it")
 
 
 def peft_config(config: AdapterConfig, modules: list[str], model: ModelConfig) -> dict[str, Any]:

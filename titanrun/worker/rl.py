@@ -112,7 +112,7 @@ def assembled_rl(
                 progress=progress,
                 rollout_log=RolloutRecorder(recipe.rl.recorder, job.resolved.parent if job.place.is_first else None),
                 reference=build_reference(recipe, device, meshes, prompts.tokenizer),
-                examination=prompts.examination(recipe.rl),
+                examination=prompts.examination(recipe.rl, progress),
                 signals=signals if meshes is None else AgreedSignals(signals, device),
                 checkpoints=checkpoints if writes(recipe.checkpoint) else None,
                 on_step=on_step,
@@ -144,9 +144,9 @@ class Prompts:
     rows: RowLoader
     held_out: TaskRows | None
 
-    def examination(self, config: RlConfig) -> Examination | None:
+    def examination(self, config: RlConfig, progress: Progress) -> Examination | None:
         """What asks the held-out ones."""
-        return None if self.held_out is None else Examination(config.validation, self.held_out)
+        return None if self.held_out is None else Examination(config.validation, self.held_out, progress.examined)
 
 
 def build_prompts(recipe: Recipe, config: RlConfig, job: Job) -> Prompts:
@@ -268,15 +268,20 @@ def build_rubric(config: RlConfig, logs: Path) -> Rubric:
 
 def build_delivery(recipe: Recipe, config: RlConfig, job: Job, generator: Generator) -> Delivery:
     """How weights get from the engine to the generator."""
+    bus = bus_in(config, job.resolved.parent / WEIGHTS_FOLDER)
+    return Delivery(bus, generator, dtype_of(recipe, config), parameter_names(recipe))
+
+
+def parameter_names(recipe: Recipe) -> frozenset[str]:
+    """The names of a whole model's parameters, as its converters leave them."""
     with_shapes = build_model(recipe, precision_named(recipe.training.dtype, recipe.training.mixed_precision_param))
     convert(recipe, with_shapes, meshes=None)
-    parameters = frozenset(name for name, _ in with_shapes.named_parameters(remove_duplicate=False))
-    return Delivery(build_bus(config, job), generator, dtype_of(recipe, config), parameters)
+    return frozenset(name for name, _ in with_shapes.named_parameters(remove_duplicate=False))
 
 
-def build_bus(config: RlConfig, job: Job) -> WeightBus:
-    """The way between the two."""
-    keep, folder = config.sync.keep_versions, job.resolved.parent / WEIGHTS_FOLDER
+def bus_in(config: RlConfig, folder: Path) -> WeightBus:
+    """The way between trainer and generator; `folder`: of what is not kept in the process."""
+    keep = config.sync.keep_versions
     if config.sync.transport == "in_process":
         return InProcessBus(keep=keep)
     if config.sync.transport == "shared_memory":

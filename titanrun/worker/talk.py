@@ -1,6 +1,7 @@
 """Where a worker's words go: plain lines on stderr, and the same with time and level in its log file."""
 
 import faulthandler
+import json
 import logging
 import signal
 import sys
@@ -42,12 +43,21 @@ class Masking(logging.Formatter):
         return self.hidden.masked(super().format(record))
 
 
+class AsJson(Masking):
+    """Formats a message as an object a line, with its time, level and logger."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of one record."""
+        about = {"time": record.created, "level": record.levelname.lower(), "logger": record.name}
+        return json.dumps({**about, "message": super().format(record)}, ensure_ascii=False)
+
+
 class CurrentStderr(logging.StreamHandler[TextIO]):
     """Writes to sys.stderr as it is at that moment: a live line on the terminal replaces it while it is shown."""
 
-    def __init__(self, hidden: Hidden, *, silent: Collection[str]) -> None:
+    def __init__(self, hidden: Hidden, *, silent: Collection[str], as_json: bool = False) -> None:
         logging.Handler.__init__(self)
-        self.setFormatter(Masking("%(message)s", hidden))
+        self.setFormatter((AsJson if as_json else Masking)("%(message)s", hidden))
         self.addFilter(lambda record: record.name not in silent)
 
     @property
@@ -96,7 +106,8 @@ def talking(log_file: Path, hidden: Hidden, place: Place) -> Iterator[None]:
     to_file = LogFile(log_file)
     to_file.setFormatter(Masking(LINE, hidden))
     # the console shows the steps in its own way
-    to_stderr = CurrentStderr(hidden, silent={STEPS} if place.failure_file is None else {STEPS, FAILURES})
+    silent = {STEPS} if place.failure_file is None else {STEPS, FAILURES}
+    to_stderr = CurrentStderr(hidden, silent=silent, as_json=place.logs_json)
     if place.is_quiet:
         to_stderr.setLevel(logging.WARNING)
     if not place.is_first:

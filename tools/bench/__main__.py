@@ -8,6 +8,7 @@ python tools/bench recipes            validate of large and many recipes, diff-c
 python tools/bench checkpoints        a save against a raw write, the digest, a save in the background
 python tools/bench interruptions      what a save takes from a run, SIGTERM to committed, SIGKILL to the next step
 python tools/bench data               tokenising against the library alone, a batch from the cache
+python tools/bench experiments        the live display, runs ls of many runs, plot of long ones
 python tools/bench gpu [--toy]        throughput on the accelerator; --toy: the same code at toy size on a CPU
 """
 
@@ -21,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from checkpoints import checkpoints_report
 from compare import Comparison, compare
 from data import data_report
+from experiments import experiments_report
 from interruptions import interruptions_report
 from startup import DEBUG_RECIPE, startup_report, workers_report
 from two_ranks import two_ranks_report
@@ -45,7 +47,7 @@ TOY_SIZES = {"debugmodel, 2 x 64": ("training.local_batch_size=2", "training.seq
 def main() -> None:
     """Run one benchmark, or those for the CPU."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = ("train", "ranks", "startup", "recipes", "checkpoints", "interruptions", "data", "gpu")
+    names = ("train", "ranks", "startup", "recipes", "checkpoints", "interruptions", "data", "experiments", "gpu")
     parser.add_argument("what", nargs="?", choices=names)
     parser.add_argument("--toy", action="store_true", help="gpu: toy size on the CPU, so that the code stays alive without a GPU")
     parser.add_argument("--blocks", type=int, default=5)
@@ -67,6 +69,8 @@ def main() -> None:
         checkpoints_report(options.runs)
     if options.what in (None, "interruptions"):
         interruptions_report(min(options.runs, 3))
+    if options.what in (None, "experiments"):
+        experiments_report(options.runs)
     if options.what == "gpu":
         gpu_report(toy=options.toy)
 

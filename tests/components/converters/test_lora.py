@@ -79,7 +79,7 @@ def test_without_targets_every_linear_module_is_adapted_but_routers_experts_tied
     _, conversion = adapted(LoraConfig(), MIXTURE)
     assert conversion.taken == tuple(f"layers.0.attention.{name}" for name in ("wq", "wk", "wv", "wo"))
     assert conversion.left == {
-        "layers.0.moe.experts": "adapters of stacked experts are not built in this version",
+        "layers.0.moe.experts": "experts get adapters where target_modules names them",
         "layers.0.moe.router.gate": "it chooses experts, and is no module of its own for those who read adapters",
         "output": "it shares its matrix with tok_embeddings",
     }

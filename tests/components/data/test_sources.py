@@ -1,5 +1,7 @@
 """What is read of the records in files: columns, formats, filters, limits, and what is done about bad ones."""
 
+import gzip
+import hashlib
 import json
 import logging
 from pathlib import Path
@@ -10,6 +12,7 @@ import pyarrow as pa
 import pyarrow.feather
 import pytest
 
+from titanrun.components.data.columns import columns_of
 from titanrun.components.data.config import TextDatasetConfig
 from titanrun.components.data.text import text_rows
 from titanrun.components.tokenizers.tokenizer import Tokenizer
@@ -137,3 +140,65 @@ def test_a_torn_arrow_file_is_told(tmp_path: Path, tokenizer: Tokenizer) -> None
     for content in (b"", b"no arrow file", whole[:60]):
         (tmp_path / "a.arrow").write_bytes(content)
         assert "cannot be read as Arrow" in problem_of(tmp_path / "a.arrow", tokenizer).message
+
+
+def test_json_holds_an_array_or_lines(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    whole = expected(tokenizer, *(record["body"] for record in RECORDS))
+    file = tmp_path / "a.json"
+    for indent, mark in ((None, ""), (2, "\ufeff\n")):
+        file.write_text(mark + json.dumps(RECORDS, indent=indent), encoding="utf-8")
+        assert ids_of(file, tokenizer, column="body") == whole
+    write_jsonl(file, *RECORDS)
+    assert ids_of(file, tokenizer, column="body") == whole
+    file.write_text("[]")
+    assert "holds no documents" in problem_of(file, tokenizer, column="body").message
+
+
+def test_a_json_array_that_is_torn_or_holds_other_things_is_told(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    file = tmp_path / "a.json"
+    file.write_text('[{"text": "one"},\n{"text": "two"\n')
+    assert problem_of(file, tokenizer, bad_records="skip", max_bad_share=0.9).message.startswith(f"'{file}' line 3 column 1 is not JSON")
+    file.write_text('[{"text": "one"}, "two", {"text": null}]')
+    assert problem_of(file, tokenizer).message == f"'{file}' record 2 is not a JSON object"
+    assert ids_of(file, tokenizer, bad_records="skip", max_bad_share=0.9) == expected(tokenizer, "one")
+
+
+def packed_by(ending: str, content: bytes) -> bytes:
+    """What a compressed file holds."""
+    if ending == ".gz":
+        return gzip.compress(content)
+    return bytes(pa.compress(content, codec="zstd", asbytes=True))
+
+
+@pytest.mark.parametrize("ending", [".gz", ".ZST"])
+def test_compressed_text_is_read_as_it_would_be_unpacked(ending: str, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    contents = {
+        "a.jsonl": "".join(json.dumps(record) + "\r\n" for record in RECORDS),
+        "b.json": json.dumps(RECORDS),
+        "c.csv": "body,n\nfirst text,1\n",
+        "d.txt": "\ufeffone\ntwo",
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_text(content, encoding="utf-8", newline="")
+        (tmp_path / (name + ending)).write_bytes(packed_by(ending, content.encode()))
+        plain = tmp_path / name
+        assert ids_of(tmp_path / (name + ending), tokenizer, column="body") == ids_of(plain, tokenizer, column="body"), name
+        assert columns_of(tmp_path / (name + ending)) == columns_of(plain), name
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_a_damaged_compressed_file_is_told(ending: str, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    file = tmp_path / f"a.jsonl{ending}"
+    # lines that do not compress, so that half of the file holds whole ones
+    lines = "".join(json.dumps({"text": hashlib.sha512(bytes([number])).hexdigest()}) + "\n" for number in range(200))
+    whole = packed_by(ending, lines.encode())
+    for content in (whole[: len(whole) // 2], b"", b"not compressed", whole[:-9] + b"somewhat!"):
+        file.write_bytes(content)
+        assert columns_of(file) in (None, ["text"])
+        problem = problem_of(file, tokenizer, bad_records="skip")
+        assert str(file) in problem.message, content[:20]
+
+
+def test_what_the_datasets_library_notes_beside_its_data_is_no_data(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    datasets.Dataset(pa.table({"text": ["one", "two"]})).save_to_disk(tmp_path / "saved")
+    assert ids_of(tmp_path / "saved", tokenizer) == expected(tokenizer, "one", "two")

@@ -146,8 +146,8 @@ def test_paths_without_data_are_refused(tmp_path: Path, tokenizer: Tokenizer) ->
     for path, told in (
         ("absent.txt", "there is no"),
         ("*.absent", "there is no"),
-        ("docs", "names no .jsonl, .parquet, .csv, .arrow, .txt file; found: notes.md"),
-        ("docs/notes.md", "names no .jsonl, .parquet, .csv, .arrow, .txt file; found: notes.md"),
+        ("docs", "names no .jsonl, .json, .parquet, .csv, .arrow, .txt file; found: notes.md"),
+        ("docs/notes.md", "names no .jsonl, .json, .parquet, .csv, .arrow, .txt file; found: notes.md"),
         ("empty.txt", "holds no documents"),
         ("blank.jsonl", "holds no documents"),
         ("a::b.txt", "has '::' in its name"),

@@ -1,4 +1,6 @@
 import io
+import json
+import logging
 import re
 import subprocess
 import sys
@@ -8,7 +10,8 @@ from rich.console import Console
 
 from titanrun.components.metrics.console import ConsoleLog, Progress
 from titanrun.components.metrics.curve import Curve
-from titanrun.components.metrics.live_display import LiveDisplay, Picture
+from titanrun.components.metrics.happenings import Happenings
+from titanrun.components.metrics.live_display import LiveDisplay, Picture, happened
 from titanrun.components.metrics.readings import duration
 
 VALUES = {"loss": 4.123456, "grad_norm": 1.5, "lr": 8e-4, "tps": 12345.6, "tflops": 0.123, "memory_gib": 0.844, "tokens_seen": 4096}
@@ -40,6 +43,15 @@ def test_piped_output_is_plain_lines_with_aligned_columns() -> None:
         "step 100/100  loss  4.12346  grad norm   1.5000  lr 8.000e-04     12,346 tok/s     0.12 TFLOPs   41.2% MFU    0.84 GiB"
         "  validation loss  4.50000  moe/dropped 0.01235"
     )
+
+
+def test_for_programs_each_step_is_an_object() -> None:
+    stream = io.StringIO()
+    console = ConsoleLog(100, stream, as_json=True)
+    console.log(100, {**VALUES, "loss": float("nan")})
+    (line,) = stream.getvalue().splitlines()
+    found = json.loads(line)
+    assert (found["step"], found["steps"], found["loss"], found["lr"]) == (100, 100, "nan", 8e-4)
 
 
 def test_plain_lines_need_no_rich() -> None:
@@ -78,6 +90,22 @@ def test_the_display_keeps_what_is_not_measured_every_time() -> None:
     last_frame = console.file.getvalue().rsplit("step", 1)[1]
     assert "validation loss 4.25000" in last_frame
     assert last_frame.endswith("\x1b[?25h"), "the cursor comes back"
+
+
+def test_the_display_shows_the_last_save_and_counts_warnings() -> None:
+    times = iter([10.0, 75.0])
+    happenings = Happenings(clock=lambda: next(times))
+    assert happened(happenings) == []
+    log = logging.getLogger("titanrun.training")
+    log.setLevel(logging.INFO)
+    try:
+        log.info("saved run/checkpoint/step-20", extra={"saved_step": 20})
+        log.warning("a spike")
+    finally:
+        happenings.close()
+        log.setLevel(logging.NOTSET)
+    log.warning("a spike that nobody counts")
+    assert [cell.plain for cell in happened(happenings)] == ["saved step 20 1:05 ago", "1 warning"]
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,7 @@ def test_captions_are_dropped_as_often_as_asked(dropped: float, share: int, rows
     assert float((batch.pooled == 0).all(-1).float().mean()) == share
 
 
+@pytest.mark.slow
 def test_the_two_captions_are_dropped_independently() -> None:
     found = tiny_rows(TinyImagesConfig(image_size=16), tokenizer=None, row_length=21, cache_folder=Path())
     many = np.stack([found[DrawnRow(index % 4, index)] for index in range(400)])
@@ -170,7 +171,7 @@ class Straight(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.zeros(1))
         self.goal, self.time_of = goal, {}
 
-    def forward(self, latents: torch.Tensor, times: torch.Tensor, text: torch.Tensor, pooled: torch.Tensor, grid: Any) -> torch.Tensor:
+    def forward(self, latents: torch.Tensor, times: torch.Tensor, text: torch.Tensor, *others: torch.Tensor | None) -> torch.Tensor:
         time = (times[0, 191 - 64].clamp(-1, 1)).acos() / (1000 * 10000 ** (-127 / 128))
         goal = self.goal * (1 if bool(text.any()) else 0)
         return (latents - goal) / time
@@ -186,6 +187,34 @@ def test_sampling_arrives_where_the_velocity_leads(guidance: float | None, facto
     red = float(found[0, 0].float().mean())
     assert red == pytest.approx(127.5 * (1 + 0.8 * factor), abs=1)
     assert float(found[0, 1].float().mean()) == pytest.approx(127.5, abs=1)
+
+
+def test_a_model_with_the_embedding_is_told_the_strength_of_guidance(rows: NDArray[Any]) -> None:
+    config = config_of(guidance_embed=2.0)
+    told = FluxBatches(config, device=CPU, dtype=torch.float32)
+    for batch in (*told.training(rows, 6), told.held_out(rows, counted=6)):
+        assert torch.equal(batch.guidance, time_features(torch.full((6,), 2.0)))
+    model = Flux(config, seq_len=32).requires_grad_(False)
+    for number, weight in enumerate(model.parameters()):
+        weight.normal_(0, 0.05, generator=torch.Generator().manual_seed(number))
+    with_default, same, other = (
+        pictures(model, config, ["a red circle"], PictureSampling(steps=2, size=32, seed=5, guidance=strength), device=CPU)
+        for strength in (None, 2.0, 4.0)
+    )
+    assert torch.equal(with_default, same)
+    assert not torch.equal(with_default, other)
+
+
+def test_a_share_of_a_batch_has_tokens_of_the_text_and_of_the_picture_with_their_places(rows: NDArray[Any]) -> None:
+    (whole,) = batches(guidance_embed=2.0).training(rows, 6)
+    share = whole.shared(lambda tensor: tensor[:, 1::2])
+    assert torch.equal(share.latents, whole.latents[:, 1::2])
+    assert torch.equal(share.target, whole.target[:, 1::2])
+    assert torch.equal(share.text, whole.text[:, 1::2])
+    assert share.places.tolist() == [[[0, 1], [1, 1]]]
+    assert int(share.valid_count()) * 2 == int(whole.valid_count())
+    for name in ("times", "pooled", "guidance"):
+        assert torch.equal(getattr(share, name), getattr(whole, name))
 
 
 def test_a_picture_depends_on_its_own_seed_only() -> None:

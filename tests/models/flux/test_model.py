@@ -13,7 +13,7 @@ from titanrun.components.checkpoints.huggingface import write_folder
 from titanrun.config.problems import ProblemsFound
 from titanrun.models.flux.config import FluxConfig
 from titanrun.models.flux.huggingface import from_huggingface, huggingface_config, to_huggingface
-from titanrun.models.flux.model import Flux, time_features
+from titanrun.models.flux.model import Flux, places_of, time_features
 from titanrun.models.shared.counting import flops_per_token, parameter_count
 from titanrun.models.shared.flavors import flavors, spell_out
 from titanrun.recipe.menu import open_menu
@@ -22,6 +22,7 @@ SMALL = {"flavor": "tiny", "encoder": {"max_t5_encoding_len": 5}}
 SHAPES: dict[str, dict[str, Any]] = {
     "both kinds of layers": {},
     "three heads, wide hidden part": {"n_double_layers": 2, "n_single_layers": 1, "in_channels": 16, "context_in_dim": 24},
+    "told a strength of guidance": {"guidance_embed": 3.5, "n_single_layers": 1},
     "one wide head": {"n_heads": 1, "axes_dim": [16, 40, 40], "n_single_layers": 3, "vec_in_dim": 8},
 }
 
@@ -48,12 +49,13 @@ def inputs(config: FluxConfig) -> dict[str, Tensor]:
     def draw(*shape: int) -> Tensor:
         return torch.randn(3, *shape, generator=generator)
 
-    return {
+    given = {
         "latents": draw(6, int(config.in_channels)),
         "text": draw(5, int(config.context_in_dim)),
         "pooled": draw(int(config.vec_in_dim)),
         "times": torch.tensor([0.0, 0.37, 1.0]),
     }
+    return given if config.guidance_embed is None else {**given, "guidance": torch.tensor([1.0, 3.5, 30.0])}
 
 
 def theirs(config: FluxConfig, model: Flux) -> FluxTransformer2DModel:
@@ -71,12 +73,14 @@ def their_velocity(model: FluxTransformer2DModel, given: dict[str, Tensor]) -> T
         timestep=given["times"],
         img_ids=ids,
         txt_ids=torch.zeros(5, 3),
+        guidance=given.get("guidance"),
     ).sample
     return velocity
 
 
 def our_velocity(model: Flux, given: dict[str, Tensor]) -> Tensor:
-    velocity: Tensor = model(given["latents"], time_features(given["times"]), given["text"], given["pooled"], (2, 3))
+    told = time_features(given["guidance"]) if "guidance" in given else None
+    velocity: Tensor = model(given["latents"], time_features(given["times"]), given["text"], given["pooled"], places_of(2, 3), told)
     return velocity
 
 
@@ -114,7 +118,7 @@ def test_weights_come_back_bitwise(shape: str) -> None:
 
 
 def test_the_original_release_names_the_same_weights() -> None:
-    config = config_of()
+    config = config_of(guidance_embed=3.5)
     state = built(config).state_dict()
     original = {original_name(config, name): tensor for name, tensor in state.items()}
     assert {"double_blocks.0.img_attn.norm.key_norm.scale", "single_blocks.1.modulation.lin.bias", "final_layer.linear.weight"} <= set(
@@ -155,7 +159,7 @@ def test_diffusers_opens_an_export(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("guidance_in.in_layer.weight", "no place"), ("double_blocks.0.img_mod.lin.weight", "missing")]
+    ("name", "message"), [("double_blocks.9.img_mod.lin.weight", "no place"), ("double_blocks.0.img_mod.lin.weight", "missing")]
 )
 def test_weights_of_another_model_are_a_problem(name: str, message: str) -> None:
     config = config_of()
@@ -168,21 +172,32 @@ def test_weights_of_another_model_are_a_problem(name: str, message: str) -> None
         from_huggingface(config, original)
 
 
+def test_a_guidance_embedding_on_one_side_only_is_a_problem_that_says_what_to_set() -> None:
+    told, plain = config_of(guidance_embed=3.5), config_of()
+    with pytest.raises(ProblemsFound) as found:
+        from_huggingface(plain, to_huggingface(told, built(told).state_dict()))
+    assert found.value.problems[0].help == "these have a guidance embedding: set model.guidance_embed, such as 3.5"
+    with pytest.raises(ProblemsFound) as found:
+        from_huggingface(told, to_huggingface(plain, built(plain).state_dict()))
+    assert found.value.problems[0].help == "these have no guidance embedding: remove model.guidance_embed"
+
+
 def test_every_flavor_has_the_parameters_of_its_description() -> None:
     open_menu()
     # 11,891,178,560: diffusers' own count of the transformer of FLUX.1-schnell, which has no guidance embedding
     found = {name: counted(name) for name in flavors("flux")}
+    # and of that of FLUX.1-dev
+    assert counted("dev", guidance_embed=3.5) == 11901408320
     assert found == {"tiny": 700352, "debugmodel": 258286144, "dev": 11891178560, "schnell": 11891178560}
 
 
-def counted(flavor: str) -> int:
-    config = FluxConfig.model_validate(
-        spell_out(FluxConfig(flavor=flavor, encoder={"t5_encoder": "a", "clip_encoder": "b", "autoencoder_path": "c"}))
-    )
+def counted(flavor: str, **changes: Any) -> int:
+    encoder = {"t5_encoder": "a", "clip_encoder": "b", "autoencoder_path": "c"}
+    config = FluxConfig.model_validate(spell_out(FluxConfig(flavor=flavor, encoder=encoder, **changes)))
     count = parameter_count(config)
     with torch.device("meta"):
         assert count == sum(parameter.numel() for parameter in Flux(config, seq_len=512).parameters())
-        if flavor == "schnell":
+        if flavor == "schnell" or changes:
             made = FluxTransformer2DModel.from_config(huggingface_config(config, "float32"))
             assert count == sum(parameter.numel() for parameter in made.parameters())
     return count

@@ -11,7 +11,7 @@ from torch import Generator
 
 from titanrun.config.problems import ProblemsFound
 from titanrun.models.flux.config import FluxConfig
-from titanrun.models.flux.model import Flux, time_features
+from titanrun.models.flux.model import Flux, guidance_features, places_of, time_features
 from titanrun.models.shared.flavors import spell_out
 from titanrun.recipe.resolve import resolve
 
@@ -26,6 +26,7 @@ LEAVES: dict[str, tuple[Any, dict[str, Any]]] = {
     "mlp_ratio": (2.0, {}),
     "axes_dim": ([16, 8, 8], {}),
     "theta": (100.0, {}),
+    "guidance_embed": (2.0, {}),
 }
 
 
@@ -39,7 +40,8 @@ def outcome(**changes: Any) -> tuple[list[tuple[str, Any]], torch.Tensor]:
     sizes = ((6, config.in_channels), (5, config.context_in_dim), (config.vec_in_dim,))
     drawn = [torch.randn(2, *size, generator=generator) for size in sizes]
     shapes = [(name, weight.shape) for name, weight in model.named_parameters()]
-    return shapes, model(drawn[0], time_features(torch.tensor([0.2, 0.7])), drawn[1], drawn[2], (2, 3))
+    told = None if config.guidance_embed is None else guidance_features(config.guidance_embed, 2)
+    return shapes, model(drawn[0], time_features(torch.tensor([0.2, 0.7])), drawn[1], drawn[2], places_of(2, 3), told)
 
 
 @pytest.mark.parametrize("leaf", LEAVES)
@@ -57,6 +59,7 @@ def test_another_value_gives_another_model(leaf: str) -> None:
         ({"axes_dim": [8, 11, 13]}, "is not 3 even widths"),
         ({"axes_dim": [8, 12, 14]}, "make 34, and a head is 32 wide"),
         ({"flavor": "dev"}, "flavor 'dev' needs encoder.t5_encoder"),
+        ({"flavor": "auto"}, "flux has no flavor auto: it reads no config.json"),
         ({"flavor": "big"}, "flux has no flavor 'big'"),
     ],
 )

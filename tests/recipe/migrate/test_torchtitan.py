@@ -208,3 +208,30 @@ def test_kernels_with_states_in_bf16_are_a_type_of_states_here(tmp_path: Path) -
     migration = migrated('training.dataset = "tiny"\noptimizer.implementation = "fused_opt_states_bf16"\n', tmp_path)
     assert "  state_dtype: bfloat16" in lines(migration)
     assert "implementation" not in migration.text
+
+
+FLUX = '[model]\nname = "flux"\nflavor = "flux-schnell"\n[encoder]\nt5_encoder = "a"\nclip_encoder = "b"\nautoencoder_path = "c"\n'
+
+
+def test_rows_of_flux_are_a_text_and_a_picture_from_tar_files(tmp_path: Path) -> None:
+    text = (
+        FLUX + 'max_t5_encoding_len = 512\n[training]\ndataset = "cc12m-wds"\ndataset_path = "mine/*.tar"\nimg_size = 512\nseq_len = 4096\n'
+    )
+    migration = migrated(text, tmp_path)
+    run = plain(read_text(SourceText("recipe.yaml", migration.text), "yaml"))
+    assert migration.exit_code == 0
+    assert run["loss"] == "flow_matching"
+    assert run["training"]["seq_len"] == 512 + 32 * 32
+    assert run["training"]["dataset"] == {"name": "webdataset", "path": "mine/*.tar", "image_size": 512, "shuffle": False}
+
+
+def test_tar_files_of_flux_have_a_place_where_none_is_named(tmp_path: Path) -> None:
+    run = plain(read_text(SourceText("recipe.yaml", migrated(FLUX + '[training]\ndataset = "cc12m-wds"\n', tmp_path).text), "yaml"))
+    assert run["training"]["dataset"]["path"] == "data/cc12m/*.tar"
+
+
+@pytest.mark.parametrize("dataset", ["c4_test", "mine"])
+def test_data_without_pictures_is_refused_for_flux(dataset: str, tmp_path: Path) -> None:
+    migration = migrated(FLUX + f'[training]\ndataset = "{dataset}"\n', tmp_path)
+    assert migration.exit_code == 1
+    assert [item.path for item in migration.items if item.fate == "refused"] == ["training.dataset"]

@@ -10,6 +10,7 @@ LEFT, RIGHT, TOP, BOTTOM = 72, 16, 40, 48
 # told apart by the colour-blind too (https://jfly.uni-koeln.de/color/)
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 TICKS = 5
+Point = tuple[float, float]
 
 
 def plot(curves: Sequence[Curve], *, title: str, x_label: str, x_scale: Scale = "linear", y_scale: Scale = "linear") -> str:
@@ -48,26 +49,36 @@ def grid(across: Axis, up: Axis) -> list[str]:
 
 
 def lines(curve: Curve, across: Axis, up: Axis) -> list[str]:
-    """The points of each unbroken piece of a curve."""
-    pieces: list[list[str]] = [[]]
+    """The points of each unbroken piece of a curve, as SVG writes them."""
+    return [" ".join(f"{x},{y}" for x, y in piece) for piece in pieces(curve, across, up)]
+
+
+def pieces(curve: Curve, across: Axis, up: Axis) -> list[list[Point]]:
+    """The points of each unbroken piece of a curve, in pixels."""
+    found: list[list[Point]] = [[]]
     for x, y in zip(curve.x, curve.y, strict=True):
         if across.share(x) is None or up.share(y) is None:
-            pieces.append([])
+            found.append([])
         else:
-            pieces[-1].append(f"{place_x(across, x)},{place_y(up, y)}")
-    return [" ".join(piece) for piece in pieces if piece]
+            found[-1].append((place_x(across, x), place_y(up, y)))
+    return [piece for piece in found if piece]
 
 
 def band(curve: Curve, across: Axis, up: Axis) -> list[str]:
-    """The outline of each unbroken piece of a curve's band: along its low side, and back along its high one."""
-    pieces: list[list[tuple[str, str]]] = [[]]
+    """The outline of each unbroken piece of a curve's band, as SVG writes it."""
+    return [" ".join(f"{x},{y}" for x, y in outline) for outline in outlines(curve, across, up)]
+
+
+def outlines(curve: Curve, across: Axis, up: Axis) -> list[list[Point]]:
+    """The outline of each unbroken piece of a curve's band, in pixels: along its low side, and back along its high one."""
+    sides: list[list[tuple[Point, Point]]] = [[]]
     for x, low, high in zip(curve.x, curve.low, curve.high, strict=False):
         if across.share(x) is None or up.share(low) is None or up.share(high) is None:
-            pieces.append([])
+            sides.append([])
         else:
             at = place_x(across, x)
-            pieces[-1].append((f"{at},{place_y(up, low)}", f"{at},{place_y(up, high)}"))
-    return [" ".join([low for low, _ in piece] + [high for _, high in reversed(piece)]) for piece in pieces if len(piece) > 1]
+            sides[-1].append(((at, place_y(up, low)), (at, place_y(up, high))))
+    return [[low for low, _ in piece] + [high for _, high in reversed(piece)] for piece in sides if len(piece) > 1]
 
 
 def place_x(across: Axis, value: float) -> float:

@@ -43,6 +43,8 @@ class ConverterConfig(ComponentConfig):
     """The number format that matrix products are made in; converters of different formats do not go together."""
     of_experts: ClassVar = False
     """Whether it rewrites the experts of a mixture, and nothing else."""
+    of_stacks: ClassVar = False
+    """Whether its patterns also mean single matrices of stacked experts."""
     block: ClassVar[int] = 1
     """Tokens of a forward pass, and widths of a module, come in multiples of this."""
 
@@ -232,6 +234,7 @@ class QatConfig(ConverterConfig):
 class AdapterConfig(ConverterConfig):
     """Low-rank adapters beside linear modules: y = W x + alpha / rank * B A x, where W is frozen."""
 
+    of_stacks: ClassVar = True
     rank: PositiveInt = numerics(8)
     """Width between A and B."""
     alpha: PositiveFloat = numerics(16.0)
@@ -239,7 +242,9 @@ class AdapterConfig(ConverterConfig):
     dropout: Annotated[float, Interval(ge=0, lt=1)] = numerics(0.0)
     """Share of the adapter's inputs that are zero at each step; W sees all of them."""
     target_modules: tuple[Text, ...] | None = numerics(None, examples=[["wq", "wv"], ["layers.*.attention.*"]])
-    """Linear modules that get an adapter: last steps of their names, or patterns of whole names, where * is any text; null: all."""
+    """What gets an adapter: last steps of names, or patterns of whole names, where * is any text; null: all linear modules.
+
+    Linear modules, and the matrices of stacked experts by the names they have there, or all of a stack by its own."""
 
     @property
     def scale(self) -> float:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from titanrun.components.checkpoints.adapters import is_adapter
 from titanrun.components.converters.config import ConverterConfig, Float8GroupedMmConfig, Mxfp8GroupedMmConfig
 from titanrun.components.converters.conversion import Conversion
 from titanrun.distributed.torchao_parts import torchao_part
@@ -56,7 +57,9 @@ def give(model: nn.Module, config: ConverterConfig, fqns: tuple[str, ...], produ
         # a stack of experts is known by this attribute: converters know no model family
         if not hasattr(module, "product"):
             continue
-        widths = sorted({width for weight in module.parameters() for width in weight.shape[1:]})
+        # those of adapters are multiplied as they are
+        own = [weight for parameter, weight in module.named_parameters() if not is_adapter(parameter)]
+        widths = sorted({width for weight in own for width in weight.shape[1:]})
         if fqns and not any(text in name for text in fqns):
             left[name] = "fqns does not name it"
         elif module.product is not None:

@@ -4,7 +4,6 @@ Shapes: N tokens, I and O width before and after the product, R rank of an adapt
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from titanrun.components.converters.config import AdapterConfig, QloraConfig
 from titanrun.components.converters.conversion import Conversion, replace_module
 from titanrun.components.converters.linear_modules import is_rewritten, linear_modules
+from titanrun.components.converters.lora_experts import ExpertAdapters, adapt_stack, matrices_meant, reason_to_leave_stack, stacks
 from titanrun.components.converters.schemes import HEAD
 from titanrun.distributed.packed import pack_linear
 from titanrun.distributed.seeds import WeightGenerator
@@ -53,7 +53,8 @@ def convert(config: AdapterConfig, *, model: nn.Module, shards: int) -> Conversi
     """Freezes the model, and gives linear modules an adapter; the names of its parameters stay."""
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-    taken, left = [], dict(stacked_experts(model))
+    taken: list[str] = []
+    left: dict[str, str] = {}
     for name, linear in list(linear_modules(model)):
         reason = reason_to_leave(config, model, name, linear)
         if reason is not None:
@@ -61,6 +62,14 @@ def convert(config: AdapterConfig, *, model: nn.Module, shards: int) -> Conversi
             continue
         replace_module(model, name, adapted(config, linear))
         taken.append(name)
+    for name, experts in list(stacks(model)):
+        reason = reason_to_leave_stack(config, name, experts)
+        if reason is not None:
+            left[name] = reason
+            continue
+        matrices = matrices_meant(config, name, experts)
+        adapt_stack(config, experts, matrices)
+        taken += [f"{name}.{matrix}" for matrix in matrices]
     return Conversion(taken=tuple(taken), left=left, kind=f"rank {config.rank}, scale {config.scale:g}")
 
 
@@ -118,15 +127,8 @@ def reason_to_leave(config: AdapterConfig, model: nn.Module, name: str, linear: 
     return None if len(owners) == 1 else f"it shares its matrix with {owners[0].removesuffix('.weight')}"
 
 
-def stacked_experts(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """The stacks of experts, with the reason why they get no adapters."""
-    # a stack of experts is known by this attribute: converters know no model family
-    names = (name for name, module in model.named_modules() if hasattr(module, "product") and not isinstance(module, nn.Linear))
-    return ((name, "adapters of stacked experts are not built in this version") for name in names)
-
-
 def init_adapters(model: nn.Module, generator: WeightGenerator) -> None:
     """Draws the first weights of all adapters, each from numbers of its own name."""
     for module in model.modules():
-        if isinstance(module, Adapter):
+        if isinstance(module, Adapter | ExpertAdapters):
             module.init_adapter(generator)

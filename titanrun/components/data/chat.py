@@ -20,7 +20,7 @@ from titanrun.components.tokenizers.vocabulary import open_folder
 from titanrun.config.placed import placed
 from titanrun.config.problems import fail
 
-SUFFIXES = (".jsonl", ".parquet", ".csv")
+SUFFIXES = (".jsonl", ".json", ".parquet", ".csv")
 READER = "titanrun.components.data.conversations"
 """This and RECORDS are imported only when files are read, since they take more than a second to import."""
 RECORDS = "titanrun.components.data.records"

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
@@ -9,11 +10,16 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
+from titanrun.components.data.compressed import opened_text
 from titanrun.components.data.config import DocumentsConfig
+from titanrun.components.data.source_files import ending
 from titanrun.config.problems import DataPath, ProblemsFound, fail
 
 Wanted = Mapping[str, DataPath]
 """The columns that are read, and the field that names each."""
+FIRST_CHARACTERS = 2**20
+ARRAY = re.compile(r"\s*\[\s*")
+"""How a JSON file begins that is one array, not a record a line."""
 
 
 def wanted_columns(config: DocumentsConfig) -> Wanted:
@@ -49,8 +55,22 @@ def missing_column(place: str, column: str, columns: Sequence[str], path: DataPa
 def first_of_jsonl(file: Path) -> Mapping[str, Any] | None:
     """The first record; None where that is no record, which the run tells with its line."""
     try:
-        with file.open(encoding="utf-8-sig") as lines:
+        with opened_text(file) as lines:
             record = json.loads(next((line for line in lines if not line.isspace()), "null"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def first_of_json(file: Path) -> Mapping[str, Any] | None:
+    """The first record of an array or of lines; None where that is no record, or where it does not end in the first megabyte."""
+    try:
+        with opened_text(file) as text:
+            beginning = text.read(FIRST_CHARACTERS)
+        opened = ARRAY.match(beginning)
+        if opened is None:
+            return first_of_jsonl(file)
+        record, _ = json.JSONDecoder().raw_decode(beginning, opened.end())
     except (OSError, ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
@@ -59,7 +79,7 @@ def first_of_jsonl(file: Path) -> Mapping[str, Any] | None:
 def first_of_csv(file: Path) -> Mapping[str, Any] | None:
     """The first record; None where there is none."""
     try:
-        with file.open(encoding="utf-8-sig", newline="") as lines:
+        with opened_text(file, newline="") as lines:
             return next(csv.DictReader(lines), None)
     except (OSError, ValueError, csv.Error):
         return None
@@ -71,10 +91,16 @@ def jsonl_columns(file: Path) -> list[str] | None:
     return None if record is None else list(record)
 
 
+def json_columns(file: Path) -> list[str] | None:
+    """The columns of the first record."""
+    record = first_of_json(file)
+    return None if record is None else list(record)
+
+
 def csv_columns(file: Path) -> list[str] | None:
     """What the header names."""
     try:
-        with file.open(encoding="utf-8-sig", newline="") as lines:
+        with opened_text(file, newline="") as lines:
             return next(csv.reader(lines), None)
     except (OSError, ValueError, csv.Error):
         return None
@@ -100,6 +126,7 @@ def unknown_columns(file: Path) -> list[str] | None:
 
 COLUMNS: dict[str, Callable[[Path], list[str] | None]] = {
     ".jsonl": jsonl_columns,
+    ".json": json_columns,
     ".csv": csv_columns,
     ".parquet": parquet_columns,
     ".arrow": unknown_columns,
@@ -109,4 +136,4 @@ COLUMNS: dict[str, Callable[[Path], list[str] | None]] = {
 
 def columns_of(file: Path) -> list[str] | None:
     """The columns of a file, or of its first record; None where that cannot be told."""
-    return COLUMNS[file.suffix.lower()](file)
+    return COLUMNS[ending(file)](file)

@@ -187,7 +187,7 @@ class C4ValidationDatasetConfig(C4Config):
 
 
 class TextDatasetConfig(DocumentsConfig):
-    """Local text: jsonl, parquet, csv, arrow or txt files, tokenised once into an index."""
+    """Local text: jsonl, json, parquet, csv, arrow or txt files, tokenised once into an index."""
 
     name: Literal["text"] = numerics("text")
     builds: ClassVar = "titanrun.components.data.text:text_rows"
@@ -228,7 +228,7 @@ class ConversationsConfig(DatasetConfig):
 
 
 class ChatDatasetConfig(ConversationsConfig):
-    """Local conversations: jsonl, parquet or csv files, put into words by a chat template and tokenised once into an index."""
+    """Local conversations: jsonl, json, parquet or csv files, put into words by a chat template and tokenised once into an index."""
 
     name: Literal["chat"] = numerics("chat")
     builds: ClassVar = "titanrun.components.data.chat:chat_rows"
@@ -395,5 +395,5 @@ class DataLoaderConfig(Config):
     """Whether these processes stay when the data starts again; false: an epoch, and a validation, starts its own."""
     prefetch_factor: PositiveInt | None = performance(None, unit="batches", resume=True)
     """Batches that each process prepares ahead; null: 2."""
-    pin_memory: bool = performance(False, resume=True, not_built="pinned memory for batches")
-    """Whether batches wait in page-locked memory, from which they are copied while the device computes."""
+    pin_memory: bool = performance(False, resume=True)
+    """Whether batches of tokens wait in page-locked memory, from which they are copied while the device computes; the CPU needs no copy."""

@@ -9,8 +9,9 @@ from typing import Any
 import datasets
 import pyarrow as pa
 
-from titanrun.components.data.columns import Wanted, check_columns
-from titanrun.components.data.reading import library_path, parse_line, quiet, read_lines
+from titanrun.components.data.columns import ARRAY, Wanted, check_columns
+from titanrun.components.data.reading import as_record, library_path, parse_json, parse_line, quiet, read_lines
+from titanrun.components.data.source_files import ending
 from titanrun.config.problems import ProblemsFound, fail
 
 Record = dict[str, Any]
@@ -35,7 +36,7 @@ def read_records(files: Sequence[Path], *, scratch: Path, wanted: Wanted | None 
     """
     with quiet():
         for file in files:
-            yield from READERS[file.suffix.lower()](file, scratch, wanted, on_bad)
+            yield from READERS[ending(file)](file, scratch, wanted, on_bad)
 
 
 def read_jsonl(file: Path, scratch: Path, wanted: Wanted | None = None, on_bad: OnBad = refuse) -> Iterator[Placed]:
@@ -49,6 +50,27 @@ def read_jsonl(file: Path, scratch: Path, wanted: Wanted | None = None, on_bad: 
                 on_bad(error)
                 continue
             yield place, record
+
+
+def read_json(file: Path, scratch: Path, wanted: Wanted | None = None, on_bad: OnBad = refuse) -> Iterator[Placed]:
+    """One record from each member of an array, which is held in memory whole; without an array, from each line."""
+    if not is_array(file, scratch):
+        yield from read_jsonl(file, scratch, wanted, on_bad)
+        return
+    members = parse_json("".join(read_lines(file, scratch)), f"'{file}'")
+    for number, member in enumerate(members, start=1):
+        place = f"'{file}' record {number}"
+        try:
+            record = as_record(member, place)
+        except ProblemsFound as error:
+            on_bad(error)
+            continue
+        yield place, record
+
+
+def is_array(file: Path, scratch: Path) -> bool:
+    """Whether a JSON file begins as an array."""
+    return ARRAY.match(next((line for line in read_lines(file, scratch) if not line.isspace()), "")) is not None
 
 
 def read_csv(file: Path, scratch: Path, wanted: Wanted | None = None, on_bad: OnBad = refuse) -> Iterator[Placed]:
@@ -125,6 +147,7 @@ def open_parquet(file: Path, scratch: Path, **options: Any) -> datasets.Iterable
 
 READERS: dict[str, Callable[[Path, Path, Wanted | None, OnBad], Iterator[Placed]]] = {
     ".jsonl": read_jsonl,
+    ".json": read_json,
     ".parquet": read_parquet,
     ".csv": read_csv,
     ".arrow": read_arrow,

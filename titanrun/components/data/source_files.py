@@ -6,9 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from titanrun.components.data.compressed import COMPRESSIONS
 from titanrun.config.problems import ProblemsFound, fail
 
-SUFFIXES = (".jsonl", ".parquet", ".csv", ".arrow", ".txt")
+SUFFIXES = (".jsonl", ".json", ".parquet", ".csv", ".arrow", ".txt")
+COMPRESSIBLE = (".jsonl", ".json", ".csv", ".txt")
+"""What is also read where another ending, of COMPRESSIONS, follows: text; the other kinds compress within the file."""
+LIBRARY_FILES = ("dataset_info.json", "state.json", "dataset_dict.json")
+"""What save_to_disk of the datasets library writes beside its data: no records."""
 SETTLED_SECONDS = 2.0
 """A file younger than this may change again without a change of its time, on file systems with coarse times."""
 MOST_NAMES_LISTED = 6
@@ -31,25 +36,32 @@ class SourceFile:
 def find_files(path: str, suffixes: Sequence[str] = SUFFIXES) -> list[Path]:
     """The readable files that a file name, a folder or a glob names, sorted by name.
 
-    A folder is searched at every depth, without hidden entries. Raises a data problem where nothing readable is found.
+    A folder is searched at every depth, without hidden entries and what the datasets library notes beside its data. Raises a data problem
+    where nothing readable is found.
     """
     named = Path(path)
     if named.is_file():
         found = [named]
     elif named.is_dir():
-        found = [file for file in named.rglob("*") if file.is_file() and not is_hidden(file.relative_to(named))]
+        found = [file for file in named.rglob("*") if file.is_file() and is_data(file.relative_to(named))]
     else:
         anchor = Path(named.anchor)
         found = [file for file in anchor.glob(str(named.relative_to(anchor))) if file.is_file() and not file.name.startswith(".")]
-    readable = sorted((file for file in found if file.suffix.lower() in suffixes), key=Path.as_posix)
+    readable = sorted((file for file in found if ending(file) in suffixes), key=Path.as_posix)
     if not readable:
         raise nothing_readable(path, found, suffixes)
     return readable
 
 
-def is_hidden(path: Path) -> bool:
-    """Whether a part of the path starts with a dot, as editors' and systems' own files do."""
-    return any(part.startswith(".") for part in path.parts)
+def ending(file: Path) -> str:
+    """What a file's name says it is: its last ending in lower case, or the one before where that only says how it is compressed."""
+    last, before = file.suffix.lower(), Path(file.stem).suffix.lower()
+    return before if last in COMPRESSIONS and before in COMPRESSIBLE else last
+
+
+def is_data(path: Path) -> bool:
+    """Whether no part of the path starts with a dot, as editors' and systems' own files do, and the file is not the library's own."""
+    return not any(part.startswith(".") for part in path.parts) and path.name not in LIBRARY_FILES
 
 
 def nothing_readable(path: str, found: Sequence[Path], suffixes: Sequence[str]) -> ProblemsFound:

@@ -11,6 +11,7 @@ from titanrun.components.data.columns import check_columns, format_columns, want
 from titanrun.components.data.config import DocumentsConfig, Filter
 from titanrun.components.data.reading import quiet, read_lines
 from titanrun.components.data.records import OnBad, Placed, read_records, refuse
+from titanrun.components.data.source_files import ending
 from titanrun.config.problems import DataPath, ProblemsFound, fail
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class DocumentReader:
     def _all_documents(self, files: Sequence[Path], scratch: Path) -> Iterator[Document]:
         streams_whole_files = self._config.format is None and not self._config.filters
         for file in files:
-            if file.suffix.lower() != ".txt":
+            if ending(file) != ".txt":
                 yield from self._documents_of(read_records([file], scratch=scratch, wanted=self._wanted, on_bad=self._bad))
             elif streams_whole_files:
                 with quiet():

@@ -1,11 +1,13 @@
 """Progress for the person at the console: a live display on a terminal, plain lines elsewhere."""
 
+import json
 import sys
 import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Protocol, TextIO
 
+from titanrun.components.metrics.jsonl import encoded
 from titanrun.components.metrics.readings import duration, readings
 
 
@@ -56,12 +58,15 @@ class ConsoleLog:
         stream: where to show it; None is stderr.
         first_step: steps that were done before this process began.
         colors: whether a terminal is shown colours, unless NO_COLOR is set.
+        as_json: an object a logged step, on a terminal too.
     """
 
-    def __init__(self, total_steps: int, stream: TextIO | None = None, *, first_step: int = 0, colors: bool = True) -> None:
+    def __init__(
+        self, total_steps: int, stream: TextIO | None = None, *, first_step: int = 0, colors: bool = True, as_json: bool = False
+    ) -> None:
         self.progress = Progress(total_steps, first_step)
         target = sys.stderr if stream is None else stream
-        self._view: View = live_display(target, colors=colors) if target.isatty() else PlainLines(target)
+        self._view: View = JsonLines(target) if as_json else live_display(target, colors=colors) if target.isatty() else PlainLines(target)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Show the metrics of one step."""
@@ -86,6 +91,23 @@ class PlainLines:
         if progress.remaining_seconds is not None and progress.step < progress.total_steps:
             cells.append(f"{duration(progress.remaining_seconds)} left")
         self.stream.write("  ".join(cells) + "\n")
+        self.stream.flush()
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+class JsonLines:
+    """The line of metrics.jsonl for each logged step, with the steps there are and the seconds that are left."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def show(self, progress: Progress, values: Mapping[str, float]) -> None:
+        """Write one line."""
+        left = progress.remaining_seconds
+        about = {"time": time.time(), "level": "info", "step": progress.step, "steps": progress.total_steps, "remaining_seconds": left}
+        self.stream.write(json.dumps({**about, **{name: encoded(value) for name, value in values.items()}}) + "\n")
         self.stream.flush()
 
     def close(self) -> None:

@@ -41,7 +41,7 @@ class MetricsFile:
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Append the line of one step."""
         counted = {**values, LOST: self._lost} if self._lost else values
-        line = {"step": step, **{name: _encoded(value) for name, value in counted.items()}}
+        line = {"step": step, **{name: encoded(value) for name, value in counted.items()}}
         try:
             self._append(json.dumps(line, allow_nan=False).encode() + b"\n")
             self._lost = 0
@@ -90,7 +90,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return [steps[step] for step in sorted(steps)]
 
 
-def _encoded(value: float) -> float | str:
+def encoded(value: float) -> float | str:
+    """A number as JSON has it: NaN and infinities as texts."""
     return value if math.isfinite(value) else str(float(value))
 
 

@@ -1,7 +1,7 @@
-"""The live display on a terminal: a progress bar, the metrics below it, and the course of the loss as a small curve."""
+"""The live display on a terminal: a progress bar, the metrics below it, the course of the loss, the last save and the warnings."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -12,7 +12,9 @@ from rich.text import Text
 
 from titanrun.components.metrics.console import PlainLines, Progress, View
 from titanrun.components.metrics.curve import Curve
+from titanrun.components.metrics.happenings import Happenings
 from titanrun.components.metrics.readings import Reading, duration, readings
+from titanrun.config.counted import counted
 
 # the clock runs visibly, and drawing costs a training process next to nothing
 DRAWS_PER_SECOND = 2
@@ -34,6 +36,7 @@ class LiveDisplay:
         self._progress: Progress | None = None
         self._values: dict[str, float] = {}
         self._curve = Curve(CURVE_WIDTH)
+        self._happenings = Happenings()
         # what is printed meanwhile appears above the display; a piped stdout is not our business
         self._live = Live(
             console=console, refresh_per_second=DRAWS_PER_SECOND, get_renderable=self._picture, redirect_stdout=sys.stdout.isatty()
@@ -50,22 +53,24 @@ class LiveDisplay:
 
     def close(self) -> None:
         """Draw once more and give the terminal back."""
+        self._happenings.close()
         if self._live.is_started:
             self._live.stop()
 
     def _picture(self) -> "Picture | Text":
-        return Text() if self._progress is None else Picture(self._progress, self._values, str(self._curve))
+        return Text() if self._progress is None else Picture(self._progress, self._values, str(self._curve), happened(self._happenings))
 
 
 class Picture:
     """What stands on the terminal at one moment."""
 
-    def __init__(self, progress: Progress, values: Mapping[str, float], loss_curve: str) -> None:
+    def __init__(self, progress: Progress, values: Mapping[str, float], loss_curve: str, happened: Sequence[Text] = ()) -> None:
         self.progress = progress
         self.cells = [styled(reading) for reading in readings(values)]
         if "loss" in values:
             # from the first draw as wide as it gets, so that nothing beside it moves
             self.cells[0].append(f" {loss_curve:{CURVE_WIDTH}}", style="cyan")
+        self.cells += happened
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self._bar()
@@ -87,6 +92,17 @@ class Picture:
             clock,
         )
         return bar
+
+
+def happened(happenings: Happenings) -> list[Text]:
+    """The last save with its age, and how many warnings there were; what did not happen is not shown."""
+    cells = []
+    if happenings.saved_step is not None:
+        age = duration(happenings.seconds_since_save)
+        cells.append(Text.assemble(("saved step ", "dim"), (str(happenings.saved_step), "bold"), (f" {age} ago", "dim")))
+    if happenings.warnings:
+        cells.append(Text(counted(happenings.warnings, "warning"), style="yellow"))
+    return cells
 
 
 def styled(reading: Reading) -> Text:

@@ -2,12 +2,12 @@
 
 Everything that is drawn follows from the keys of the rows, so that every layout of ranks, and a resumed run, draws the same.
 
-Shapes: B samples, I tokens of the picture, T tokens of the text, C numbers of a picture's token, F sinusoids of a time, E width of T5,
-V width of CLIP, L channels of a latent, H and W places of a latent picture.
+Shapes: B samples, I tokens of the picture, T tokens of the text, C numbers of a picture's token, F sinusoids of a time or of a strength of
+guidance, E width of T5, V width of CLIP, L channels of a latent, H and W places of a latent picture.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
 from titanrun.models.flux.config import FluxConfig
-from titanrun.models.flux.encoders import PIXELS, packed, picture_coder, text_encoders
-from titanrun.models.flux.model import time_features
+from titanrun.models.flux.encoders import PACKED, PIXELS, packed, picture_coder, text_encoders
+from titanrun.models.flux.model import guidance_features, places_of, time_features
 
 # times at which held-out pictures are measured: the middles of so many equal parts
 HELD_OUT_TIMES = 8
@@ -25,7 +25,10 @@ HELD_OUT_TIMES = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FluxBatch:
-    """Samples of one pass. `target` is the velocity [B, I, C] that the model should give; `loss_mask` [B, I] which tokens count."""
+    """Samples of one pass. `target` is the velocity [B, I, C] that the model should give; `loss_mask` [B, I] which tokens count.
+
+    `places` [1, I, 2] are row and column of each token of the picture. `guidance` is what a model that has an embedding of it is told.
+    """
 
     latents: Tensor
     target: Tensor
@@ -33,16 +36,21 @@ class FluxBatch:
     text: Tensor
     pooled: Tensor
     loss_mask: Tensor
-    grid: tuple[int, int]
+    places: Tensor
+    guidance: Tensor | None = None
 
     def through(self, model: nn.Module) -> Tensor:
         """The velocity [B, I, C] that the model gives."""
-        velocity_BIC: Tensor = model(self.latents, self.times, self.text, self.pooled, self.grid)
+        velocity_BIC: Tensor = model(self.latents, self.times, self.text, self.pooled, self.places[0], self.guidance)
         return velocity_BIC
 
     def to(self, device: torch.device | str) -> "FluxBatch":
         """The same samples on `device`."""
-        return self._with_each(lambda tensor: tensor.to(device, non_blocking=True))
+        return self._with(self._tensors(), lambda tensor: tensor.to(device, non_blocking=True))
+
+    def shared(self, own_share: Callable[[Tensor], Tensor]) -> "FluxBatch":
+        """The batch of some tokens of each text and of each picture; what is said of a whole sample stays."""
+        return self._with(("latents", "target", "text", "loss_mask", "places"), own_share)
 
     def valid_mask(self) -> Tensor:
         """Which tokens count in the loss, [B, I] bool."""
@@ -52,8 +60,10 @@ class FluxBatch:
         """How many tokens count in the loss, one int64."""
         return self.loss_mask.sum()
 
-    def _with_each(self, change: Callable[[Tensor], Tensor]) -> "FluxBatch":
-        names = ("latents", "target", "times", "text", "pooled", "loss_mask")
+    def _tensors(self) -> list[str]:
+        return [field.name for field in fields(self) if getattr(self, field.name) is not None]
+
+    def _with(self, names: Iterable[str], change: Callable[[Tensor], Tensor]) -> "FluxBatch":
         return replace(self, **{name: change(getattr(self, name)) for name in names})
 
 
@@ -68,6 +78,7 @@ class FluxBatches:
 
     def __init__(self, config: FluxConfig, *, device: torch.device, dtype: torch.dtype) -> None:
         self.device, self.dtype = device, dtype
+        self.guidance = config.guidance_embed
         self.dropout = config.classifier_free_guidance_prob
         self.times_each = HELD_OUT_TIMES if config.all_timesteps else 1
         self.t5, self.clip = text_encoders(config, device=device, dtype=dtype)
@@ -124,7 +135,8 @@ class FluxBatches:
             text=self.t5(for_t5).float(),
             pooled=self.clip(for_clip).float(),
             loss_mask=torch.ones(clean_BIC.shape[:2], dtype=torch.bool, device=self.device),
-            grid=(clean_BLHW.size(2) // 2, clean_BLHW.size(3) // 2),
+            places=places_of(clean_BLHW.size(2) // PACKED, clean_BLHW.size(3) // PACKED)[None].to(self.device),
+            guidance=None if self.guidance is None else guidance_features(self.guidance, len(times_B)).to(self.device),
         )
 
 

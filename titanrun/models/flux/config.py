@@ -1,12 +1,12 @@
 """Config of the flux family: sizes, encoders, and what follows from them."""
 
 from math import prod
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from titanrun.config.base import Config
 from titanrun.config.fields import bookkeeping, numerics, section
 from titanrun.config.problems import Problem, fail
-from titanrun.config.types import AUTO, Fraction, OrAuto, PositiveFloat, PositiveInt, Text
+from titanrun.config.types import AUTO, Fraction, NonNegativeFloat, OrAuto, PositiveFloat, PositiveInt, Text
 from titanrun.models.shared.config import Feature, LayerCount, ModelConfig, Sizes, decided
 
 Shapes = dict[str, tuple[int, ...]]
@@ -50,13 +50,10 @@ class FluxConfig(ModelConfig):
     name: Literal["flux"] = bookkeeping("flux")
     builds: ClassVar = "titanrun.models.flux.model:Flux"
     takes: ClassVar = "images"
-    lacks: ClassVar[frozenset[Feature]] = frozenset(
-        {"tensor parallelism", "pipeline parallelism", "context parallelism", "expert parallelism"}
-    )
+    lacks: ClassVar[frozenset[Feature]] = frozenset({"tensor parallelism", "pipeline parallelism", "expert parallelism"})
     instead: ClassVar[dict[Feature, str]] = {
         "tensor parallelism": f"flux has no plan for it: {SHARDS}",
         "pipeline parallelism": f"its layers need text and time beside the stream: {SHARDS}",
-        "context parallelism": f"its attention looks in both directions, which ranks that share a row do not: {SHARDS}",
         "expert parallelism": "it has no experts",
     }
     vocab_size: None = bookkeeping(None)
@@ -83,6 +80,9 @@ class FluxConfig(ModelConfig):
     """Width of a head that RoPE turns by each axis of a position: 0, row and column. Their sum is the width of a head."""
     theta: OrAuto[PositiveFloat] = numerics("auto", examples=[10000.0])
     """Base of RoPE's frequencies."""
+    guidance_embed: NonNegativeFloat | None = numerics(None, examples=[3.5])
+    """Strength of guidance that the model is told with every sample, and where nothing else is said when it draws; it has weights for it,
+    as the published FLUX.1-dev has. null: a model without these weights."""
     encoder: FluxEncoderConfig = section(FluxEncoderConfig)
     classifier_free_guidance_prob: Fraction = numerics(0.0, examples=[0.1])
     """Share of samples whose caption T5 does not see, and independently of those whose caption CLIP does not see, so that sampling can be
@@ -90,10 +90,11 @@ class FluxConfig(ModelConfig):
     all_timesteps: bool = bookkeeping(False)
     """Whether validation measures every held-out picture at all eight times (2 i + 1) / 16; false: the i-th picture at the time i mod 8."""
 
-    @classmethod
-    def sizes_from_huggingface(cls, written: dict[str, Any]) -> Sizes:
-        """Refused: a folder of diffusers says nothing of the encoders, and the sizes of FLUX.1 are flavors."""
-        raise fail("conflict", "flux reads no config.json", path=("model", "flavor"), help="name a flavor, such as dev, or write the sizes")
+    def sizes_from_file(self) -> None:
+        """Refuses flavor auto: a folder of diffusers says nothing of the encoders, and the sizes of FLUX.1 are flavors."""
+        if self.flavor == AUTO:
+            help = "name a flavor, such as dev, or write the sizes"
+            raise fail("conflict", "flux has no flavor auto: it reads no config.json", path=("model", "flavor"), help=help)
 
     @classmethod
     def conflicts(cls, sizes: Sizes) -> list[Problem]:
@@ -128,6 +129,8 @@ class FluxConfig(ModelConfig):
         shapes = linear("img_in", channels, dim) | linear("txt_in", decided(self.context_in_dim), dim)
         shapes |= linear("time_in.0", TIME_WIDTH, dim) | linear("time_in.2", dim, dim)
         shapes |= linear("vector_in.0", decided(self.vec_in_dim), dim) | linear("vector_in.2", dim, dim)
+        if self.guidance_embed is not None:
+            shapes |= linear("guidance_in.0", TIME_WIDTH, dim) | linear("guidance_in.2", dim, dim)
         double, single = self.double_shapes(), self.single_shapes()
         for layer in range(self.layer_count()):
             kind = double if layer < decided(self.n_double_layers) else single
@@ -174,9 +177,13 @@ class FluxConfig(ModelConfig):
         caption as a whole, the modulations)."""
         idle = 0
         for name, shape in self.parameter_shapes().items():
-            if any(part in name for part in ("modulation", "time_in.", "vector_in.", "txt_in.", ".txt.")):
+            if any(part in name for part in ("modulation", "time_in.", "vector_in.", "guidance_in.", "txt_in.", ".txt.")):
                 idle += prod(shape)
         return idle
+
+    def key_value_width(self) -> int:
+        """Keys and values are as wide as the stream."""
+        return 2 * decided(self.dim)
 
     def stream_width(self) -> int:
         """Width of the stream."""

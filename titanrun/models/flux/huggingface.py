@@ -24,6 +24,8 @@ ENDS = {
     "time_in.2": "time_text_embed.timestep_embedder.linear_2",
     "vector_in.0": "time_text_embed.text_embedder.linear_1",
     "vector_in.2": "time_text_embed.text_embedder.linear_2",
+    "guidance_in.0": "time_text_embed.guidance_embedder.linear_1",
+    "guidance_in.2": "time_text_embed.guidance_embedder.linear_2",
     "output.modulation": "norm_out.linear",
     "output.linear": "proj_out",
 }
@@ -53,8 +55,8 @@ SINGLE = {
 }
 # the original release's to ours
 ORIGINAL = (
-    (r"^(time_in|vector_in)\.in_layer\.", r"\1.0."),
-    (r"^(time_in|vector_in)\.out_layer\.", r"\1.2."),
+    (r"^(time_in|vector_in|guidance_in)\.in_layer\.", r"\1.0."),
+    (r"^(time_in|vector_in|guidance_in)\.out_layer\.", r"\1.2."),
     (r"^final_layer\.adaLN_modulation\.1\.", "output.modulation."),
     (r"^final_layer\.linear\.", "output.linear."),
     (r"\.(img|txt)_mod\.lin\.", r".\1.modulation."),
@@ -120,7 +122,7 @@ def huggingface_config(config: FluxConfig, dtype_name: str) -> dict[str, Any]:
         "num_attention_heads": decided(config.n_heads),
         "joint_attention_dim": decided(config.context_in_dim),
         "pooled_projection_dim": decided(config.vec_in_dim),
-        "guidance_embeds": False,
+        "guidance_embeds": config.guidance_embed is not None,
         "axes_dims_rope": list(decided(config.axes_dim)),
     }
 
@@ -164,8 +166,10 @@ def refuse_other_names(wanted: set[str], given: set[str]) -> None:
     """Raises ProblemsFound where weights are missing or have no place."""
     missing, extra = sorted(wanted - given), sorted(given - wanted)
     if missing:
-        raise fail("checkpoint", f"{len(missing)} weights are missing, such as {missing[0]}", help="take the weights of a flux transformer")
+        of_guidance = all("guidance" in name for name in missing)
+        help = "these have no guidance embedding: remove model.guidance_embed" if of_guidance else "take the weights of a flux transformer"
+        raise fail("checkpoint", f"{len(missing)} weights are missing, such as {missing[0]}", help=help)
     if extra:
-        guided = any("guidance" in name for name in extra)
-        help = "titanrun's flux has no guidance embedding: take weights without one" if guided else "take the model's flavor"
+        of_guidance = all("guidance" in name for name in extra)
+        help = "these have a guidance embedding: set model.guidance_embed, such as 3.5" if of_guidance else "take the model's flavor"
         raise fail("checkpoint", f"{len(extra)} weights have no place in the model, such as {extra[0]}", help=help)

@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 
 from titanrun.models.flux.config import FluxConfig
 from titanrun.models.flux.encoders import PACKED, PIXELS, picture_coder, text_encoders, unpacked
-from titanrun.models.flux.model import time_features
+from titanrun.models.flux.model import guidance_features, places_of, time_features
 from titanrun.models.shared.config import decided
 
 # tokens of a picture, and how far its times are shifted towards noise; between them along a line
@@ -22,8 +22,8 @@ FEW, MANY = (256, 0.5), (4096, 1.15)
 
 @dataclass(frozen=True, slots=True)
 class PictureSampling:
-    """How pictures are drawn. `size`: pixels of a side; `guidance`: how far each step goes beyond the one without a caption; None: it is
-    taken with the caption alone."""
+    """How pictures are drawn. `size`: pixels of a side; `guidance`: how far each step goes beyond the one without a caption, or what a
+    model with an embedding of it is told; None: the step is taken with the caption alone, or told what training told."""
 
     steps: int
     size: int
@@ -42,11 +42,17 @@ def pictures(model: nn.Module, config: FluxConfig, prompts: Sequence[str], how: 
     noise = [torch.randn(*shape, generator=Generator().manual_seed(how.seed + index)) for index in range(len(prompts))]
     conditions = [(t5(texts).to(dtype), clip(texts).to(dtype)) for texts in ([*prompts], [""] * len(prompts))]
 
+    places_I2 = places_of(side, side).to(device)
+    strength = config.guidance_embed if how.guidance is None else how.guidance
+    told = None
+    if strength is not None and config.guidance_embed is not None:
+        told = guidance_features(strength, len(prompts)).to(device, dtype)
+
     def velocity(latents_BIC: Tensor, time: float) -> Tensor:
         times_BF = time_features(torch.full((len(prompts),), time)).to(device, dtype)
-        given = conditions if how.guidance is not None else conditions[:1]
-        found = [model(latents_BIC.to(dtype), times_BF, text, pooled, (side, side)).float() for text, pooled in given]
-        return found[0] if how.guidance is None else guided(*found, scale=how.guidance)
+        given = conditions[:1] if strength is None or told is not None else conditions
+        found = [model(latents_BIC.to(dtype), times_BF, text, pooled, places_I2, told).float() for text, pooled in given]
+        return found[0] if strength is None or told is not None else guided(*found, scale=strength)
 
     latents_BIC = torch.stack(noise).to(device)
     times = schedule(how.steps, tokens=side * side)

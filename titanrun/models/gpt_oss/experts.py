@@ -3,7 +3,8 @@
 Shapes: S slots sorted by expert, E experts, D model width, F hidden width, J = 2 F gates and values in turns.
 """
 
-from typing import ClassVar
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import torch
 from torch import Generator, Tensor, nn
@@ -11,41 +12,39 @@ from torch import Generator, Tensor, nn
 from titanrun.distributed.shards import own_part
 from titanrun.models.gpt_oss.config import GptOssMoeConfig
 from titanrun.models.shared.config import DecoderInitConfig
-from titanrun.models.shared.grouped_experts import Product, product_for
+from titanrun.models.shared.grouped_experts import StackedExperts
 from titanrun.models.shared.initialization import truncated_normal_
 
 
-class ClampedExperts(nn.Module):
-    """Of expert e, mlp2[e] h + b2[e], where h comes of gates and values mlp1[e] x + b1[e]. Of weights that ranks split, each runs its
-    part, and adds its part of b2."""
+class ClampedExperts(StackedExperts):
+    """Of expert e, mlp2[e] h + b2[e], where h comes of gates and values mlp1[e] x + b1[e]. Of weights that ranks split, each adds its
+    part of b2."""
 
-    # the dim of each weight that ranks split which share one expert, where gate and value stay together; None: each has the whole
-    shared_dims: ClassVar = {"mlp1_weight": 1, "mlp1_bias": 1, "mlp2_weight": 2, "mlp2_bias": None}
+    matrices = ("mlp1_weight", "mlp2_weight")
+    # gate and value stay together
+    shared_dims: Mapping[str, int | None] = MappingProxyType({"mlp1_weight": 1, "mlp1_bias": 1, "mlp2_weight": 2, "mlp2_bias": None})
 
     def __init__(self, config: GptOssMoeConfig, *, dim: int) -> None:
-        super().__init__()
+        super().__init__(use_grouped_mm=config.use_grouped_mm)
         experts, hidden = config.num_experts, config.hidden_dim
         self.mlp1_weight = nn.Parameter(torch.empty(experts, 2 * hidden, dim))
         self.mlp1_bias = nn.Parameter(torch.empty(experts, 2 * hidden))
         self.mlp2_weight = nn.Parameter(torch.empty(experts, dim, hidden))
         self.mlp2_bias = nn.Parameter(torch.empty(experts, dim))
         self.config = config
-        self.product: Product | None = None
 
     def forward(self, x_SD: Tensor, counts_E: Tensor) -> Tensor:
         """Outputs [S, D] of slots sorted by expert, `counts_E` to each."""
-        weights = (self.mlp1_weight, self.mlp1_bias, self.mlp2_weight, self.mlp2_bias)
-        # this rank's parts, and under autocast the stream is narrower than the weights
-        w1_EJD, b1_EJ, w2_EDF, b2_ED = (own_part(weight).to(x_SD.dtype) for weight in weights)
-        multiply = product_for(x_SD, w1_EJD, converted=self.product, grouped=self.config.use_grouped_mm)
+        # as the matrices in `times`
+        b1_EJ, b2_ED = (own_part(bias).to(x_SD.dtype) for bias in (self.mlp1_bias, self.mlp2_bias))
         expert_S = expert_of_slots(counts_E, x_SD.size(0))
-        h_SF = clamped_swiglu(multiply(x_SD, w1_EJD, counts_E) + b1_EJ[expert_S], self.config)
-        bias_ED = part_of_sum(b2_ED, w2_EDF.size(2) / self.config.hidden_dim)
-        return multiply(h_SF, w2_EDF, counts_E) + bias_ED[expert_S]
+        h_SF = clamped_swiglu(self.times("mlp1_weight", x_SD, counts_E) + b1_EJ[expert_S], self.config)
+        bias_ED = part_of_sum(b2_ED, h_SF.size(1) / self.config.hidden_dim)
+        return self.times("mlp2_weight", h_SF, counts_E) + bias_ED[expert_S]
 
     def init_weights(self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None) -> None:
         """Draw all weights and biases at `into_stream_std`."""
-        for weight in self.parameters():
+        for weight in (self.mlp1_weight, self.mlp1_bias, self.mlp2_weight, self.mlp2_bias):
             truncated_normal_(weight, std=into_stream_std, bound=init.truncation, generator=generator)
 
 

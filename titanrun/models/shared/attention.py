@@ -196,6 +196,14 @@ def compiled_flex() -> tuple[Callable[..., Any], Callable[..., Any]]:
     return torch.compile(module.flex_attention), torch.compile(module.create_block_mask)
 
 
+class EverythingSeen(nn.Module):
+    """Attention without a mask: each token sees all of its row, what is behind it too."""
+
+    def forward(self, q_BNSH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor, seen: None, sinks_N: None = None) -> Tensor:
+        """Gives [B, N, S, H]; the last two are what every back end is called with."""
+        return F.scaled_dot_product_attention(q_BNSH, k_BKTH, v_BKTH)
+
+
 BACKENDS: dict[str, type[SdpaAttention]] = {"sdpa": SdpaAttention, "flex": FlexAttention, "varlen": VarlenAttention}
 
 

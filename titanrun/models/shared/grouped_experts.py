@@ -3,8 +3,9 @@
 Shapes: S slots sorted by expert, E experts, D model width, F hidden width, I and O width before and after a product.
 """
 
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -23,31 +24,59 @@ GROUPED_CAPABILITY = (9, 0)
 Product = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-class GroupedExperts(nn.Module):
-    """SwiGLU experts: of expert e, w2[e](silu(w1[e] x) * w3[e] x). Of weights that ranks split, each runs its part.
+class StackedExperts(nn.Module):
+    """Experts of one layer whose matrices [E, O, I] are stacked. Of weights that ranks split, each runs its part.
 
-    `product` is what a converter puts in the place of the products here.
+    `product` is what a converter puts in the place of the products here; it may also give the module another `times`.
     """
 
-    # the dim of each weight that ranks split which share one expert: F
-    shared_dims: ClassVar = {"w1": 1, "w2": 2, "w3": 1}
+    # the weights that tokens are multiplied by
+    matrices: ClassVar[tuple[str, ...]]
+    # the dim of each weight that ranks split which share one expert; None: each has the whole
+    shared_dims: Mapping[str, int | None]
+    # the whole ones of which the gradients on those ranks are summands
+    summands: frozenset[str] = frozenset()
+
+    def __init__(self, *, use_grouped_mm: bool) -> None:
+        super().__init__()
+        self.use_grouped_mm = use_grouped_mm
+        self.product: Product | None = None
+        # whoever splits the weights says so here
+        self.gradient_placements: Mapping[str, Sequence[Any]] = {}
+
+    def times(self, name: str, x_SI: Tensor, counts_E: Tensor) -> Tensor:
+        """Slots [S, O] sorted by expert, `counts_E` to each, multiplied by the matrices `name`."""
+        return self.multiplied(x_SI, name, counts_E, product=self.product)
+
+    def plain_times(self, name: str, x_SI: Tensor, counts_E: Tensor) -> Tensor:
+        """As `times`, whatever a converter says."""
+        return self.multiplied(x_SI, name, counts_E, product=None)
+
+    def multiplied(self, x_SI: Tensor, name: str, counts_E: Tensor, *, product: Product | None) -> Tensor:
+        """The product, made by `product` if there is one."""
+        # this rank's part, and under autocast the stream is narrower than the weights
+        weight_EOI = own_part(getattr(self, name), gradients=self.gradient_placements.get(name)).to(x_SI.dtype)
+        return product_for(x_SI, weight_EOI, converted=product, grouped=self.use_grouped_mm)(x_SI, weight_EOI, counts_E)
+
+
+class GroupedExperts(StackedExperts):
+    """SwiGLU experts: of expert e, w2[e](silu(w1[e] x) * w3[e] x)."""
+
+    matrices = ("w1", "w2", "w3")
+    # F
+    shared_dims: Mapping[str, int | None] = MappingProxyType({"w1": 1, "w2": 2, "w3": 1})
 
     def __init__(self, config: MoeConfig, *, dim: int) -> None:
-        super().__init__()
+        super().__init__(use_grouped_mm=config.use_grouped_mm)
         experts, hidden = config.num_experts, config.hidden_dim
         self.w1 = nn.Parameter(torch.empty(experts, hidden, dim))
         self.w2 = nn.Parameter(torch.empty(experts, dim, hidden))
         self.w3 = nn.Parameter(torch.empty(experts, hidden, dim))
-        self.use_grouped_mm = config.use_grouped_mm
-        self.product: Product | None = None
 
     def forward(self, x_SD: Tensor, counts_E: Tensor) -> Tensor:
         """Outputs [S, D] of slots sorted by expert, `counts_E` to each."""
-        # this rank's parts, and under autocast the stream is narrower than the weights
-        w1_EFD, w2_EDF, w3_EFD = (own_part(weight).to(x_SD.dtype) for weight in (self.w1, self.w2, self.w3))
-        multiply = product_for(x_SD, w1_EFD, converted=self.product, grouped=self.use_grouped_mm)
-        h_SF = F.silu(multiply(x_SD, w1_EFD, counts_E)) * multiply(x_SD, w3_EFD, counts_E)
-        return multiply(h_SF, w2_EDF, counts_E)
+        h_SF = F.silu(self.times("w1", x_SD, counts_E)) * self.times("w3", x_SD, counts_E)
+        return self.times("w2", h_SF, counts_E)
 
     def init_weights(self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None) -> None:
         """Draw the weights; w2, which adds to the residual stream, and w3 at `into_stream_std`."""

@@ -90,10 +90,12 @@ def flavor(key: Key, value: Any, _: Values) -> Converted:
 
 
 def family(key: Key, value: Any, _: Values) -> Converted:
-    """Names of torchtitan's experiments become those of the family they train, see below."""
+    """Names of torchtitan's experiments become those of the family they train, see below; flux has loss: flow_matching."""
     name, how = FAMILIES.get(str(value), (value, ""))
     if value == "vlm":
         return Converted({}, refused="a vision-language model is none of titanrun's families")
+    if name == "flux":
+        return Converted({"model.name": name, "loss.name": "flow_matching"})
     return to(key, name, how=how)
 
 

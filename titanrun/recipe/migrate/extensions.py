@@ -3,6 +3,7 @@
 from typing import Any
 
 from titanrun.recipe.migrate import conversions as to
+from titanrun.recipe.migrate import pictures
 from titanrun.recipe.migrate.keys import Key, moved, refused, torchft, unread
 
 FLUX = "flux"
@@ -23,7 +24,7 @@ EXTENSIONS: tuple[Key, ...] = (
     torchft("fault_tolerance.module_fqns_per_model_fragment", [], extension="llama3_ft"),
     torchft("fault_tolerance.num_fragments", 1, extension="llama3_ft"),
     moved("training.classifier_free_guidance_prob", 0.0, "model.classifier_free_guidance_prob", extension=FLUX),
-    moved("training.img_size", 256, "training.dataset.image_size", extension=FLUX),
+    moved("training.img_size", 256, "training.dataset.image_size", convert=pictures.image_size, extension=FLUX),
     refused("training.test_mode", False, STAND_INS, extension=FLUX),
     moved("encoder.t5_encoder", "google/t5-v1_1-small", "model.encoder.t5_encoder", how=LOCAL, extension=FLUX),
     moved("encoder.clip_encoder", "openai/clip-vit-large-patch14", "model.encoder.clip_encoder", how=LOCAL, extension=FLUX),

@@ -5,6 +5,7 @@ there in this version is not written here: it is looked up among the configs whe
 """
 
 from titanrun.recipe.migrate import conversions as to
+from titanrun.recipe.migrate import pictures
 from titanrun.recipe.migrate.keys import TORCHFT, Key, above_one, above_zero, listed, moved, on, one_of, refused, same, torchft, unread
 
 PROFILING, SNAPSHOTS = on("profiling.enable_profiling"), on("profiling.enable_memory_snapshot")
@@ -77,11 +78,11 @@ SCHEDULE = (
     same("lr_scheduler.min_lr_factor", 0.0, needs=(to.DECAYING,)),
 )
 TRAINING = (
-    moved("training.dataset", "c4_test", "training.dataset.name", convert=to.lower_case),
+    moved("training.dataset", "c4_test", "training.dataset.name", convert=pictures.dataset),
     moved("training.dataset_path", None, "training.dataset.path"),
     same("training.local_batch_size", 8),
     same("training.global_batch_size", -1, convert=to.negative_is_auto),
-    same("training.seq_len", 2048),
+    same("training.seq_len", 2048, convert=pictures.row_length),
     same("training.max_norm", 1.0),
     same("training.steps", 10000),
     same("training.enable_cpu_offload", False),
@@ -231,10 +232,10 @@ EXPERIMENTAL = (
 )
 VALIDATE = (
     same("validation.enable", False, how=BATCHES, convert=to.switch),
-    moved("validation.dataset", "c4_validation", "validation.dataset.name", convert=to.lower_case, needs=(VALIDATION,)),
+    moved("validation.dataset", "c4_validation", "validation.dataset.name", convert=pictures.dataset, needs=(VALIDATION,)),
     moved("validation.dataset_path", None, "validation.dataset.path", needs=(VALIDATION,)),
     same("validation.local_batch_size", 8, needs=(VALIDATION,)),
-    same("validation.seq_len", 2048, needs=(VALIDATION,)),
+    same("validation.seq_len", 2048, convert=pictures.row_length, needs=(VALIDATION,)),
     same("validation.freq", 10, how="the last step is validated too", needs=(VALIDATION,)),
     same("validation.steps", -1, convert=to.minus_one_is_null, needs=(VALIDATION,)),
     same("validation.dataloader.num_workers", 0, needs=(VALIDATION,)),

@@ -1,6 +1,7 @@
 """Rules about low-rank adapters: what the rest of a recipe must be for them."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from titanrun.components.converters.config import AdapterConfig, QloraConfig
 from titanrun.recipe.recipe import Recipe
@@ -24,6 +25,17 @@ def adapters_come_last(run: Recipe) -> Iterator[Finding]:
                 (path, adapted),
                 help="list lora or qlora last",
             )
+
+
+@rule("adapters-are-of-one-kind")
+def adapters_are_of_one_kind(run: Recipe) -> Iterator[Finding]:
+    """lora and qlora both freeze the model and give modules an adapter, and a module has one. Keep one of them, with the target_modules of
+    both."""
+    adapters = [(path, converter) for path, converter in listed(run) if isinstance(converter, AdapterConfig)]
+    for (path, first), (other, second) in pairwise(adapters):
+        if first.name != second.name:
+            message = f"{second.name} stands beside {first.name}, and both would give modules an adapter"
+            yield Finding(message, (other, path), help="keep one of them")
 
 
 @rule("adapter-dropout-is-whole")

@@ -83,7 +83,7 @@ def rules_in_use() -> list[Rule]:
 
 def apply_rules(run: Recipe, tree: Node, level: Level, *, ranks: int | None = None, beside: Collection[DataPath] = ()) -> list[Problem]:
     """The problems of all rules of one level, each shown at the place nearest the user; none that involves what is at or below a path
-    of `beside`."""
+    of `beside`, or a list with such a path in it."""
     expected = Expected(plain(tree))
     findings = [(entry.id, finding) for entry in rules_in_use() if entry.level == level for finding in entry.check(run, ranks)]
     unbuilt = {finding.paths[0] for _, finding in findings if finding.code == "not-built"}
@@ -92,8 +92,16 @@ def apply_rules(run: Recipe, tree: Node, level: Level, *, ranks: int | None = No
         for id, finding in findings
         if not (finding.if_written and not is_wish(tree, finding.paths[0], expected))
         and not (finding.code == "no-effect" and finding.paths[0] in unbuilt)  # that it is not built says more
-        and not any(path[: len(gone)] == gone for path in finding.paths for gone in beside)
+        and not any(hangs_on(path, gone, tree) for path in finding.paths for gone in beside)
     ]
+
+
+def hangs_on(path: DataPath, gone: DataPath, tree: Node) -> bool:
+    """Whether what is said of `path` may be otherwise once `gone` is mended: it is there or below, or an entry of the list `path`."""
+    if path[: len(gone)] == gone:
+        return True
+    node = find(tree, path) if gone[: len(path)] == path else None
+    return node is not None and isinstance(node.value, list)
 
 
 def is_wish(tree: Node, path: DataPath, expected: Expected) -> bool:

@@ -5,16 +5,17 @@ from pathlib import Path
 from typing import Any
 
 from titanrun.components.data.chat_layouts import LAYOUTS
-from titanrun.components.data.columns import first_of_csv, first_of_jsonl
+from titanrun.components.data.columns import first_of_csv, first_of_json, first_of_jsonl
 from titanrun.components.data.config import ChatDatasetConfig, ConversationsConfig
-from titanrun.components.data.source_files import find_files
+from titanrun.components.data.source_files import ending, find_files
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.components.tokenizers.vocabulary import chat_template
 from titanrun.config.problems import ProblemsFound
+from titanrun.config.tree import path_text
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.attention import FLAVOR, MASK, attention_of
 from titanrun.recipe.rules.book import Finding, rule
-from titanrun.recipe.rules.data import datasets, sources
+from titanrun.recipe.rules.data import sources
 
 # the layouts that each column is read in
 READ_IN = {"column": ("messages", "sharegpt"), "prompt_column": ("prompt_completion",), "completion_column": ("prompt_completion",)}
@@ -44,20 +45,20 @@ def sft_needs_conversations(run: Recipe) -> Iterator[Finding]:
 @rule("columns-fit-layout")
 def columns_fit_layout(run: Recipe) -> Iterator[Finding]:
     """Each layout of conversations reads columns of its own: one that it does not read has no effect."""
-    for section, dataset in datasets(run):
+    for place, dataset in sources(run):
         if not isinstance(dataset, ChatDatasetConfig):
             continue
         for name, layouts in READ_IN.items():
             if getattr(dataset, name) is not None and dataset.layout not in layouts:
                 message = f"{name} has no effect in layout {dataset.layout}"
-                places = ((section, "dataset", name), (section, "dataset", "layout"))
+                places = ((*place, name), (*place, "layout"))
                 yield Finding(message, places, help=f"it is read in layout {' and '.join(layouts)}; else remove it", code="no-effect")
 
 
 @rule("chat-has-template", level="environment")
 def chat_has_template(run: Recipe) -> Iterator[Finding]:
-    """Conversations are put into words by a chat template: the tokenizer's own, or a file that training.dataset.template names."""
-    for section, dataset in datasets(run):
+    """Conversations are put into words by a chat template: the tokenizer's own, or a file that the dataset's template names."""
+    for place, dataset in sources(run):
         named = getattr(dataset, "template", None)
         if not isinstance(dataset, ConversationsConfig) or named is not None or not isinstance(run.tokenizer, TokenizerConfig):
             continue
@@ -65,27 +66,25 @@ def chat_has_template(run: Recipe) -> Iterator[Finding]:
             chat_template(run.tokenizer.folder)
         except ProblemsFound as error:
             for problem in error.problems:
-                help = f"{problem.help}, or name a file as {section}.dataset.template"
-                yield Finding(problem.message, ((section, "dataset"), ("tokenizer",)), help=help, code="data")
+                elsewhere = f", or name a file as {path_text((*place, 'template'))}" if isinstance(dataset, ChatDatasetConfig) else ""
+                yield Finding(problem.message, (place, ("tokenizer",)), help=f"{problem.help}{elsewhere}", code="data")
 
 
 @rule("first-conversation-fits", level="environment")
 def first_conversation_fits(run: Recipe) -> Iterator[Finding]:
     """The first record of the first file must be a conversation in the layout that the recipe names, with the columns it names."""
-    for section, dataset in datasets(run):
+    for place, dataset in sources(run):
         if not isinstance(dataset, ChatDatasetConfig):
             continue
         try:
             file = find_files(dataset.path, tuple(FIRST))[0]
-            record = FIRST[file.suffix.lower()](file)
+            record = FIRST[ending(file)](file)
             if record is not None:
                 LAYOUTS[dataset.layout](record, dataset.columns(), f"the first record of '{file}'")
         except ProblemsFound as error:
             for problem in error.problems:
                 if problem.path != ("path",) or "first record" in problem.message:
-                    yield Finding(
-                        problem.message, ((section, "dataset", *problem.path), (section, "dataset")), help=problem.help, code="data"
-                    )
+                    yield Finding(problem.message, ((*place, *problem.path), place), help=problem.help, code="data")
 
 
 def nothing_read(file: Path) -> Mapping[str, Any] | None:
@@ -93,4 +92,9 @@ def nothing_read(file: Path) -> Mapping[str, Any] | None:
     return None
 
 
-FIRST: dict[str, Callable[[Path], Mapping[str, Any] | None]] = {".jsonl": first_of_jsonl, ".csv": first_of_csv, ".parquet": nothing_read}
+FIRST: dict[str, Callable[[Path], Mapping[str, Any] | None]] = {
+    ".jsonl": first_of_jsonl,
+    ".json": first_of_json,
+    ".csv": first_of_csv,
+    ".parquet": nothing_read,
+}

@@ -32,7 +32,10 @@ def next_multiple(length: int, unit: int) -> int:
 @rule("rows-divide-over-cp")
 def rows_divide_over_cp(run: Recipe) -> Iterator[Finding]:
     """Context-parallel ranks share each row: seq_len must be a multiple of context_parallel_degree, and of twice that with the load
-    balancer headtail, which gives each rank a piece from the row's head and one from its tail."""
+    balancer headtail, which gives each rank a piece from the row's head and one from its tail. Rows of pictures have a rule of their
+    own."""
+    if run.model.takes == "images":
+        return
     degree, pieces = run.parallelism.context_parallel_degree, pieces_per_rank(run.parallelism)
     unit = degree * pieces
     for path, length in row_lengths(run).items():

@@ -5,10 +5,13 @@ from pathlib import Path
 
 from titanrun.components.data.config import ImagesConfig
 from titanrun.config.problems import DataPath
+from titanrun.distributed.degrees import pieces_per_rank
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rule
+from titanrun.recipe.rules.context_parallel import BALANCER, CONTEXT, next_multiple
 from titanrun.recipe.rules.data import datasets
 
+TEXT_LENGTH: DataPath = ("model", "encoder", "max_t5_encoding_len")
 ENCODERS = ("t5_encoder", "clip_encoder", "autoencoder_path")
 OF_CONTENT = {"images": ("images, webdataset or tiny_images", "flow_matching"), "tokens": ("text or tokens", "cross_entropy")}
 
@@ -57,6 +60,31 @@ def rows_hold_images(run: Recipe) -> Iterator[Finding]:
             text = wanted - (size // pixels) ** 2
             message = f"a picture of {size} pixels and {text} tokens of text are {wanted} tokens, and {section}.seq_len is {written}"
             yield Finding(message, ((section, "seq_len"), place), help=f"set {section}.seq_len: {wanted}")
+
+
+@rule("images-divide-over-cp")
+def images_divide_over_cp(run: Recipe) -> Iterator[Finding]:
+    """Context-parallel ranks share the text and the picture of each row: the tokens of either must be a multiple of
+    context_parallel_degree, and of twice that with the load balancer headtail."""
+    degree, pieces = run.parallelism.context_parallel_degree, pieces_per_rank(run.parallelism)
+    if run.model.takes != "images" or degree == 1:
+        return
+    unit = degree * pieces
+    each = ", two pieces each" if pieces > 1 else ""
+    ranks = f"{degree} context-parallel ranks{each}"
+    text = run.model.row_length(0)
+    if text % unit:
+        message = f"{text} tokens of text cannot be split over {ranks}"
+        yield Finding(message, (TEXT_LENGTH, CONTEXT, BALANCER), help=f"use a multiple of {unit}, such as {next_multiple(text, unit)}")
+    for section, dataset in datasets(run):
+        if not isinstance(dataset, ImagesConfig):
+            continue
+        size, pixels = dataset.image_size, run.model.pixels_of_token()
+        tokens = (size // pixels) ** 2
+        if size % pixels == 0 and tokens % unit:
+            place: DataPath = (section, "dataset", "image_size")
+            message = f"a picture of {size} pixels, {tokens} tokens, cannot be split over {ranks}"
+            yield Finding(message, (place, CONTEXT, BALANCER), help="use pictures of another size, or fewer ranks")
 
 
 @rule("encoders-exist", level="environment")

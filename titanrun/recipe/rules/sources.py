@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from titanrun.components.data.columns import check_columns, columns_of, wanted_columns
 from titanrun.components.data.config import DocumentsConfig, HubConfig, MixtureDatasetConfig, TextDatasetConfig
-from titanrun.components.data.source_files import find_files
+from titanrun.components.data.source_files import ending, find_files
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rule
@@ -22,7 +22,7 @@ def columns_exist(run: Recipe) -> Iterator[Finding]:
             file = find_files(dataset.path)[0]
             columns = columns_of(file)
             # the name of a text file's only column matters to filters and formats alone
-            if columns is not None and (file.suffix.lower() != ".txt" or dataset.format is not None or dataset.filters):
+            if columns is not None and (ending(file) != ".txt" or dataset.format is not None or dataset.filters):
                 check_columns(columns, wanted_columns(dataset), f"'{file}'")
         except ProblemsFound as error:
             for problem in error.problems:

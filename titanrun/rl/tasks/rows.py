@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from titanrun.components.data.compressed import opened_text
 from titanrun.components.data.source_files import find_files
 from titanrun.components.tokenizers.tokenizer import Tokenizer
 from titanrun.config.problems import fail
@@ -119,9 +120,12 @@ def read(config: QuestionsConfig) -> list[tuple[str, str]]:
     """Prompt and answer of each line of the files."""
     found = []
     for file in find_files(config.path, (".jsonl",)):
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-            if line.strip():
-                found.append(question_in(line, config, f"line {number} of '{file}'"))
+        try:
+            with opened_text(file) as lines:
+                written = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise fail("data", f"'{file}' cannot be read: {error}", path=("path",), help="write it again, as UTF-8") from None
+        found += [question_in(line, config, f"line {number} of '{file}'") for number, line in written]
     return found
 
 

@@ -1,0 +1,36 @@
+"""The shipped RL recipes learn."""
+
+import subprocess
+import sys
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.recipe import catalogue
+
+pytestmark = pytest.mark.slow
+
+
+def trained(name: str, folder: Path, *overrides: str, stage: str = "") -> list[dict[str, float]]:
+    """What a shipped recipe logs when it is trained in a folder, or one of its stages."""
+    command = [sys.executable, "-m", "titanrun", "train", str(catalogue.find(name).path), f"dump_folder={folder}", *overrides]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return read_metrics(folder / stage / "metrics.jsonl")
+
+
+def test_a_policy_learns_from_random_weights(tmp_path: Path) -> None:
+    lines = trained("char_share", tmp_path / "run")
+    assert lines[-1]["validation/reward_mean"] - lines[0]["validation/reward_mean"] >= 0.8
+    assert lines[-1]["rollout/reward_mean"] - lines[1]["rollout/reward_mean"] >= 0.8
+    assert max(line.get("rl/logprob_diff_max", 0.0) for line in lines) < 1e-4
+
+
+def test_a_policy_learns_from_rewards_what_it_had_half_learned_from_answers(tmp_path: Path) -> None:
+    gains = []
+    for seed in range(3):
+        lines = trained("reverse3", tmp_path / f"run-{seed}", f"debug.seed={seed}", stage="rewards")
+        gains.append(lines[-1]["validation/reward_mean"] - lines[0]["validation/reward_mean"])
+    assert min(gains) >= 0.1 and fmean(gains) >= 0.2, gains

@@ -1,0 +1,47 @@
+"""RL on several ranks against one process."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.rl.parts import TEXT
+from tests.rl.test_runs import numbers
+
+COMPARED = ("loss", "grad_norm", "rollout/reward_mean", "rollout/tokens_mean", "rl/ratio_mean", "validation/reward_mean")
+LARGER = ("model.n_kv_heads=2", "training.steps=4", "rl.rollout={prompts_per_step: 3, samples_per_prompt: 5}", "optimizer.lr=1.0e-3")
+
+
+def train(folder: Path, nproc: int, *overrides: str) -> list[dict[str, float]]:
+    """What `titanrun train` logs on so many ranks."""
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(TEXT)
+    command = [sys.executable, "-m", "titanrun", "train", str(recipe), "--nproc", str(nproc), f"dump_folder={folder / str(nproc)}"]
+    done = subprocess.run([*command, *overrides], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return numbers(folder / str(nproc))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("base", "layout"),
+    [
+        ((), ("parallelism.data_parallel_shard_degree=2",)),
+        ((), ("parallelism.data_parallel_replicate_degree=2",)),
+        ((), ("parallelism.tensor_parallel_degree=2",)),
+        (("converters=[{name: lora, rank: 4}]", "activation_checkpoint=selective"), ("parallelism.data_parallel_shard_degree=2",)),
+        (
+            ("rl.reference=frozen_copy", "rl.algorithm={name: gspo, kl: {coef: 0.1}}", "rl.sync.transport=file"),
+            ("parallelism.tensor_parallel_degree=2",),
+        ),
+    ],
+    ids=["fsdp2", "ddp2", "tp2", "fsdp2_lora_recomputed", "tp2_gspo_reference_file"],
+)
+def test_ranks_learn_what_one_process_learns(tmp_path: Path, base: tuple[str, ...], layout: tuple[str, ...]) -> None:
+    alone = train(tmp_path, 1, *LARGER, *base)
+    together = train(tmp_path, 2, *LARGER, *base, *layout)
+    assert [line["step"] for line in together] == [line["step"] for line in alone]
+    for one, other in zip(alone, together, strict=True):
+        for name in (name for name in COMPARED if name in one):
+            assert other[name] == pytest.approx(one[name], rel=1e-4, abs=1e-5), (one["step"], name)

@@ -1,0 +1,130 @@
+"""Engines and policy trainers for loops that are not ours."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.rl.parts import TEXT
+from titanrun.components.data.batch import TokenBatch
+from titanrun.config.problems import ProblemsFound
+from titanrun.rl.packing import pack
+from titanrun.rl.policy_trainer import PolicyTrainer
+from titanrun.rl.samples import TrainingSample
+from titanrun.worker.open_engine import OpenEngine, open_engine, open_policy_trainer
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    (tmp_path / "recipe.yaml").write_text(TEXT)
+    return str(tmp_path / "recipe.yaml")
+
+
+@pytest.fixture
+def trainer(recipe: str) -> Iterator[PolicyTrainer]:
+    made = open_policy_trainer(recipe)
+    yield made
+    made.close()
+
+
+def answers(count: int = 7) -> list[TrainingSample]:
+    """Answers of different lengths, one to a row."""
+    made = []
+    for index in range(count):
+        length = 3 + index % 4
+        tokens = [(5 * index + place) % 56 for place in range(length)]
+        made.append(TrainingSample(tokens, [False, *[True] * (length - 1)], [-3.0] * length, index - 3.0))
+    return made
+
+
+def rows(samples: list[TrainingSample]) -> TokenBatch:
+    return pack(samples, row_length=8, multiple=1, share_rows=False, length_norm="token_mean", longest_answer=8).batch
+
+
+def gradients(trainer: PolicyTrainer) -> dict[str, torch.Tensor]:
+    return {name: weight.grad.clone() for name, weight in trainer.engine.model.named_parameters() if weight.grad is not None}
+
+
+def test_gradients_of_unequal_parts_add_up_to_those_of_the_whole(trainer: PolicyTrainer) -> None:
+    whole = rows(answers())
+    tokens = int(whole.valid_count())
+    told = trainer.forward_backward([whole], num_global_valid_tokens=tokens)
+    expected = gradients(trainer)
+    trainer.engine.zero_grad()
+    parts = [rows([sample]) for sample in answers()]
+    losses = [trainer.forward_backward([part], num_global_valid_tokens=tokens)["loss"] for part in parts]
+    assert sum(losses) == pytest.approx(told["loss"], rel=1e-4, abs=1e-6)
+    scale = max(gradient.abs().max().item() for gradient in expected.values())
+    for name, gradient in gradients(trainer).items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-5, atol=1e-5 * scale)
+    trainer.engine.zero_grad()
+    # each part by its own tokens: what must not be done
+    for part in parts:
+        trainer.forward_backward([part], num_global_valid_tokens=7 * int(part.valid_count()))
+    apart = max((gradient - expected[name]).abs().max().item() for name, gradient in gradients(trainer).items())
+    assert apart > 0.01 * scale
+
+
+def test_an_update_counts_takes_its_own_rate_and_is_left_out_where_it_is_no_number(trainer: PolicyTrainer) -> None:
+    batch = rows(answers())
+    trainer.forward_backward([batch], num_global_valid_tokens=10)
+    assert trainer.optim_step(lr=0.125)["lr"] == 0.125 and trainer.get_policy_version() == 1
+    assert not gradients(trainer)
+    before = [weight.detach().clone() for weight in trainer.engine.model.parameters()]
+    trainer.forward_backward([batch], num_global_valid_tokens=10)
+    next(iter(trainer.engine.model.parameters())).grad.fill_(float("nan"))  # type: ignore[union-attr]
+    update = trainer.optim_step()
+    assert update["is_skipped"] == 1 and update["policy_version"] == 1 and update["lr"] != 0.125
+    assert all(torch.equal(one, other) for one, other in zip(before, trainer.engine.model.parameters(), strict=True))
+
+
+def test_pushed_weights_are_those_of_their_version(trainer: PolicyTrainer) -> None:
+    assert trainer.push_weights() == 0
+    trainer.forward_backward([rows(answers())], num_global_valid_tokens=10)
+    trainer.optim_step()
+    assert trainer.push_weights() == 1 and trainer.bus.versions() == [0, 1]
+    own, pushed = trainer.engine.model.state_dict(), dict(trainer.bus.pull(1))
+    assert pushed.keys() == own.keys() and all(torch.equal(own[name], tensor) for name, tensor in pushed.items())
+    assert not all(torch.equal(own[name], tensor) for name, tensor in trainer.bus.pull(0))
+    assert trainer.save_checkpoint() is False
+    trainer.close()
+    trainer.close()
+
+
+def test_looking_at_a_batch_changes_nothing(recipe: str) -> None:
+    opened = open_engine(recipe)
+    batch, engine = rows(answers()), opened.engine
+    state, before = torch.get_rng_state(), {name: tensor.clone() for name, tensor in engine.model.state_dict().items()}
+    found = engine.forward(batch, outputs=("logprobs", "entropy", "logits"), temperature=0.5)
+    logprobs = (found["logits"].float()).log_softmax(-1)
+    by_hand = logprobs.gather(-1, batch.labels.clamp(min=0).unsqueeze(-1)).squeeze(-1).masked_fill(~batch.valid_mask(), 0)
+    torch.testing.assert_close(found["logprobs"], by_hand, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found["entropy"], -(logprobs.exp() * logprobs).sum(-1), rtol=1e-5, atol=1e-6)
+    assert torch.equal(state, torch.get_rng_state()) and engine.model.training
+    assert all(torch.equal(before[name], tensor) for name, tensor in engine.model.state_dict().items())
+    assert all(weight.grad is None for weight in engine.model.parameters())
+    opened.close()
+
+
+def test_a_process_group_that_is_there_is_taken_over_and_stays(recipe: str, caplog: pytest.LogCaptureFixture) -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with caplog.at_level(logging.WARNING):
+            opened: OpenEngine = open_engine(recipe)
+        assert "a process group is there already" in caplog.text and "comm" in caplog.text
+        opened.close()
+        assert dist.is_initialized()
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_group_that_the_degrees_do_not_fit_is_a_problem(recipe: str) -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(ProblemsFound, match="takes 3 ranks, and there is 1"):
+            open_engine(recipe, ["parallelism.data_parallel_shard_degree=3"])
+    finally:
+        dist.destroy_process_group()
