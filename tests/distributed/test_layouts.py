@@ -23,8 +23,9 @@ EP2, EP4 = "parallelism.expert_parallel_degree=2", "parallelism.expert_parallel_
 TP2 = "parallelism.tensor_parallel_degree=2"
 WHOLE_STREAM = "parallelism.enable_sequence_parallel=false"
 TRANSFORMERS = "model={{name: transformers, path: {}}}"
-MISTRAL, GPT2, MIXTRAL = (
-    [TRANSFORMERS.format(Path(__file__).parents[1] / f"models/transformers/{name}.json")] for name in ("mistral", "gpt2", "mixtral")
+MISTRAL, GPT2, MIXTRAL, QWEN2 = (
+    [TRANSFORMERS.format(Path(__file__).parents[1] / f"models/transformers/{name}.json")]
+    for name in ("mistral", "gpt2", "mixtral", "qwen2")
 )
 TIED, SIX_LAYERS = "model.tie_word_embeddings=true", "model.n_layers=6"
 HEAD_ALONE = "parallelism.module_fqns_per_model_part=[[tok_embeddings, layers.0, layers.1, layers.2, layers.3, norm], [output]]"
@@ -145,6 +146,9 @@ LAYOUTS = [
     case("fsdp2_gpt2_tied_recomputed", nproc=2, overrides=["activation_checkpoint=full"], base=GPT2, slow=True),
     case("hsdp2x2_gpt2_tied", nproc=4, overrides=[DDP2], base=GPT2, slow=True),
     case("fsdp2_mistral_offload", nproc=2, overrides=["training.enable_cpu_offload=true"], base=MISTRAL, slow=True),
+    case("tp2_mistral", nproc=2, overrides=[TP2, WHOLE_STREAM], base=MISTRAL, slow=True),
+    case("fsdp2_tp2_qwen2_tied", nproc=4, overrides=[TP2, WHOLE_STREAM], base=QWEN2, slow=True),
+    case("tp2_mistral_compiled", nproc=2, overrides=[*COMPILED, TP2, WHOLE_STREAM], base=MISTRAL, slow=True),
     case("fsdp2_mixtral", nproc=2, base=MIXTRAL, slow=True),
     case("ddp2_mixtral", nproc=2, overrides=[DDP2], base=MIXTRAL, slow=True),
     case("tp2_fsdp2_replaced", nproc=4, overrides=[TP2], base=[REPLACED], slow=True),

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from tests.faults import seams
 from tests.faults.conftest import EVERY_3, Note, Run, digests, said
-from tests.faults.processes import work
+from tests.faults.processes import work, work_together
 from tests.worker.conftest import write_run, write_tokens
 from titanrun.cli.main import answered
 from titanrun.components.metrics.jsonl import read_metrics
@@ -193,6 +193,30 @@ def test_row_44_a_run_ends_with_its_data_and_saves(run: Run, note: Note) -> None
     assert (resolved.parent / "checkpoint" / "step-7" / "manifest.json").exists()
     outcome = "one rank and two alike: ends after the last whole global batch, with a checkpoint, exit 0"
     note(44, injected="30 rows, read once, for 10 steps of 4", outcome=outcome, lost="nothing")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [0, 2])
+def test_ranks_that_become_more_and_fewer_over_kills_read_each_row_once_an_epoch(tmp_path: Path, processes: int) -> None:
+    numbered, never = tmp_path / "numbered.npy", 99
+    # row i begins with id i, and its ids tell where a row was mixed up with another
+    np.save(numbered, np.repeat(np.arange(30, dtype=np.uint16)[:, None], 17, axis=1))
+    overrides = (*EVERY_3, "training.local_batch_size=1", f"training.dataloader.num_workers={processes}")
+    read: dict[int, list[int]] = {}
+    for tried, (ranks, dies_in, first) in enumerate([(2, 5, 1), (4, 8, 4), (1, never, 7)]):
+        resolved = write_run(tmp_path, numbered, "run", *overrides, f"parallelism.data_parallel_shard_degree={ranks}")
+        files = [tmp_path / f"read-{tried}-{rank}.jsonl" for rank in range(ranks)]
+        codes = work_together(resolved, {rank: (seams.rows_are_noted, str(files[rank]), dies_in) for rank in range(ranks)}, count=ranks)
+        assert all(code == 0 for code in codes) if dies_in == never else all(code != 0 for code in codes)
+        shares = [dict(json.loads(line) for line in file.read_text().splitlines()) for file in files]
+        assert all(sorted(share) == list(range(first, min(dies_in, 11))) for share in shares)
+        # a step that is done again after a kill counts once: its first doing went with the weights that were lost
+        read |= {step: [id for share in shares for id in share[step]] for step in shares[0]}
+    stream = [id for step in range(1, 11) for id in read[step]]
+    assert sorted(stream[:30]) == list(range(30)) and len(stream) == 40 and len(set(stream[30:])) == 10
+    alone, noted = write_run(tmp_path, numbered, "alone", *overrides), tmp_path / "alone.jsonl"
+    assert work(alone, seams.rows_are_noted, str(noted), never) == 0
+    assert dict(map(json.loads, noted.read_text().splitlines())) == read
 
 
 @pytest.mark.slow

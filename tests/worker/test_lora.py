@@ -24,6 +24,7 @@ from titanrun.worker.build_model import build_model
 from titanrun.worker.converters import convert
 from titanrun.worker.main import main
 from titanrun.worker.measure_parts import measured
+from titanrun.worker.show_model import modules
 from titanrun.worker.try_build import build
 
 # of transformers, which peft asks in its old words
@@ -127,13 +128,23 @@ def test_what_cannot_be_merged_is_said(run: Run, base: Path, tmp_path: Path, mon
     assert "the recipe has no adapters to take these" in capsys.readouterr().err
 
 
+MOE = ("model.flavor=debugmodel_moe", "model.moe={num_experts: 4, top_k: 2, hidden_dim: 16}")
+MIXTURE = "model={name: qwen3, vocab_size: 64, dim: 32, n_layers: 2, n_heads: 4, n_kv_heads: 2, head_dim: 8}"
+
+
+def test_what_is_shown_of_a_model_names_the_adapters_of_experts(run: Run) -> None:
+    recipe = read_resolved(run("run", MIXTURE, *MOE, "converters=[{name: lora, rank: 4, target_modules: [layers.0.moe.experts.w2]}]"))
+    shown = {module["name"]: module for module in modules(recipe, world_size=1)}
+    first, second = (shown[f"layers.{layer}.moe.experts"] for layer in (0, 1))
+    assert (first["taken"], first["shapes"]["w2_lora_a"]) == ("lora: rank 4, scale 4", [4, 4, 16])
+    assert (second["taken"], second["left"]) == (None, {"lora": "target_modules does not name it"})
+
+
 @pytest.mark.slow
 def test_adapters_of_experts_go_on_are_forked_and_merged_and_are_not_for_peft(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    moe = ("model.flavor=debugmodel_moe", "model.moe={num_experts: 4, top_k: 2, hidden_dim: 16}")
-    model = "model={name: qwen3, vocab_size: 64, dim: 32, n_layers: 2, n_heads: 4, n_kv_heads: 2, head_dim: 8}"
-    experts = (model, *moe, "converters=[{name: lora, rank: 4, target_modules: [wq, experts]}]")
+    experts = (MIXTURE, *MOE, "converters=[{name: lora, rank: 4, target_modules: [wq, experts]}]")
     uncut, stopped, whole = run("uncut", *experts, ALONE), run("stopped", *experts, ALONE), run("whole", *experts)
     train(uncut)
     train(stopped, sending(signal.SIGTERM, at=5))
@@ -153,7 +164,7 @@ def test_adapters_of_experts_go_on_are_forked_and_merged_and_are_not_for_peft(
     ahead = ("training.steps=3", "optimizer.lr=1.0e-9")
     from_hf = ("checkpoint.initial_load_in_hf=true", f"checkpoint.initial_load_path={tmp_path / 'merged'}")
     plain, forked = (
-        run("plain", model, *moe, *ahead, *from_hf),
+        run("plain", MIXTURE, *MOE, *ahead, *from_hf),
         run("forked", *experts, *ahead, f"checkpoint.initial_load_path={whole.parent}"),
     )
     for each in (plain, forked):

@@ -218,3 +218,23 @@ def test_events_of_tensorboard_lie_in_their_folder(run: Run) -> None:
     resolved = run("run", "training.steps=2", tracker)
     assert main([str(resolved)]) == 0
     assert [path.name.split(".")[0] for path in (resolved.parent / "events").iterdir()] == ["events"]
+
+
+@pytest.mark.parametrize("sections", [(), ("training",), ("validation",), ("training", "validation")])
+def test_batches_are_pinned_where_asked(run: Run, sections: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = f"{{name: tokens, path: {run().parent.parent}/tokens.npy}}"
+    held_out = f"validation={{enable: true, dataset: {rows}, local_batch_size: 3, steps: 1}}"
+    asked = [f"{section}.dataloader.pin_memory=true" for section in sections]
+    resolved = run("pinned", held_out, "training.steps=2", "checkpoint.enable=false", *asked)
+    seen: set[int] = set()
+    monkeypatch.setattr("titanrun.worker.build_data.is_accelerator", lambda device: True)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: [seen.add(len(tensor)), tensor][1])
+    assert main([str(resolved)]) == 0
+    # a rank's rows of a training step, and of a held-out batch
+    assert seen == {{"training": 4, "validation": 3}[section] for section in sections}
+
+
+def test_pinning_on_the_cpu_is_told(run: Run) -> None:
+    resolved = run("run", "training.dataloader.pin_memory=true", "training.steps=2", "checkpoint.enable=false")
+    assert main([str(resolved)]) == 0
+    assert "pin_memory has no effect: the run is on the CPU" in (resolved.parent / "logs" / "rank-0.log").read_text()

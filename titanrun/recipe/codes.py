@@ -100,8 +100,8 @@ MEANINGS: dict[Code, Meaning] = {
     "not-built": Meaning(
         "the recipe language has the field, and this version of titanrun lacks what it asks for",
         "leave it out, or update titanrun",
-        "training: {dataloader: {pin_memory: true}}",
-        "training: {dataloader: {pin_memory: false}}",
+        "parallelism: {expert_parallel_comm_backend: deepep}",
+        "parallelism: {expert_parallel_comm_backend: standard}",
     ),
     "deprecated": Meaning(
         "the key has a new name; the old one is read for two more minor releases",

@@ -32,7 +32,7 @@ from titanrun.training.signals import SignalRequests
 from titanrun.training.state import TrainState
 from titanrun.training.trainer import Plan, Trainer
 from titanrun.worker.build_checkpoints import begin, build_checkpoints, writes
-from titanrun.worker.build_data import Share, build_batches, build_loader, build_marking, build_tokenizer, build_validator
+from titanrun.worker.build_data import Share, build_batches, build_loader, build_marking, build_tokenizer, build_validator, pinning
 from titanrun.worker.build_guard import build_watchdog, guards
 from titanrun.worker.build_metrics import build_metric_log, build_throughput
 from titanrun.worker.build_model import build_engine, build_model, lay_out, lives_on_host, materialise, refuse_attention, refuse_unclaimed
@@ -168,10 +168,11 @@ def build_data(recipe: Recipe, job: Job, device: torch.device, share: Share) -> 
         tokenizer = build_tokenizer(recipe)
         rows = build_loader(recipe, tokenizer, job.resolved.parent, share)
         batches = build_batches(recipe, device)
-        validator = build_validator(recipe, tokenizer, job.resolved.parent, share, batches)
+        held_out = pinning(batches, recipe.validation.dataloader, device)
+        validator = build_validator(recipe, tokenizer, job.resolved.parent, share, held_out)
         marking = build_marking(recipe, tokenizer)
     sign_of_life()
-    return Data(rows, batches, validator, marking, tokenizer)
+    return Data(rows, pinning(batches, recipe.training.dataloader, device), validator, marking, tokenizer)
 
 
 def build_save_times(recipe: Recipe) -> SaveTimes:

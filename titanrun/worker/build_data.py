@@ -1,12 +1,13 @@
 """The data of a run: tokenizer, training rows dealt to global batches, held-out rows, and what makes batches of them."""
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from titanrun.components.data.batch import BatchMaker, TokenBatches
-from titanrun.components.data.config import DatasetConfig
+from titanrun.components.data.config import DataLoaderConfig, DatasetConfig
 from titanrun.components.data.documents import Marking, marking
 from titanrun.components.data.loader import RowLoader
 from titanrun.components.data.rows import Rows
@@ -14,10 +15,13 @@ from titanrun.components.tokenizers.tokenizer import Tokenizer
 from titanrun.components.validation.validator import Validator, Validators
 from titanrun.config.placed import placed
 from titanrun.config.problems import DataPath, fail
+from titanrun.distributed.device import is_accelerator
 from titanrun.distributed.precision import precision_named
 from titanrun.models.shared.config import AttentionConfig, decided
 from titanrun.models.shared.family import family_module
 from titanrun.recipe.recipe import Recipe
+
+log = logging.getLogger(__name__)
 
 CACHE_FOLDER = "data"
 
@@ -79,6 +83,16 @@ def build_batches(recipe: Recipe, device: torch.device) -> BatchMaker:
     makes = family_module(type(recipe.model), "batches").batch_maker
     maker: BatchMaker = makes(recipe.model, device=device, dtype=precision.compute)
     return maker
+
+
+def pinning(batches: BatchMaker, config: DataLoaderConfig, device: torch.device) -> BatchMaker:
+    """The same maker; what it makes waits in page-locked memory where the recipe asks for that and is copied from there."""
+    if not config.pin_memory or not isinstance(batches, TokenBatches):
+        return batches
+    if not is_accelerator(device):
+        log.warning("dataloader.pin_memory has no effect: the run is on the CPU, and batches are where they are needed")
+        return batches
+    return replace(batches, pins=True)
 
 
 def build_validator(recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path, share: Share, batches: BatchMaker) -> Validators | None:

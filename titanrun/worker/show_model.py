@@ -40,7 +40,7 @@ def modules(recipe: Recipe, *, world_size: int) -> list[dict[str, Any]]:
     taken: dict[str, str] = {}
     left: dict[str, dict[str, str]] = {}
     for converter, conversion in zip(recipe.converters, conversions, strict=True):
-        taken |= dict.fromkeys(conversion.taken, f"{converter.name}: {conversion.kind}")
+        taken |= {module_of(name, model): f"{converter.name}: {conversion.kind}" for name in conversion.taken}
         for name, why in conversion.left.items():
             left.setdefault(name, {})[converter.name] = why
     # a replaced module may have no weights itself, and is listed all the same
@@ -50,6 +50,13 @@ def modules(recipe: Recipe, *, world_size: int) -> list[dict[str, Any]]:
         for name, module in model.named_modules()
         if name in taken or name in left or shapes(module)
     ]
+
+
+def module_of(name: str, model: nn.Module) -> str:
+    """The module of that name, or which has the weight of that name: experts are converted by matrices."""
+    owner, _, weight = name.rpartition(".")
+    parameters = dict(model.get_submodule(owner).named_parameters(recurse=False))
+    return owner if weight in parameters else name
 
 
 def is_replaced(recipe: Recipe, name: str) -> bool:

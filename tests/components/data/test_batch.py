@@ -1,6 +1,7 @@
 """The batch of a language model."""
 
 import numpy as np
+import pytest
 import torch
 
 from titanrun.components.data.batch import IGNORE, TokenBatch
@@ -83,3 +84,12 @@ def test_jagged_sequences_are_one_row_in_which_none_leads_to_the_next() -> None:
     assert batch.labels.masked_fill(~batch.valid_mask(), -1).tolist() == [[-1, 7, -1, 3, 4, 5, -1]]
     assert batch.positions is not None and batch.positions.tolist() == [[0, 1, 2, 0, 1, 2, 3]]
     assert batch.extra["value"].tolist() == [[1, 2, 0, 4, 5, 6, 0]]
+
+
+def test_what_a_rank_takes_of_a_pinned_batch_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned: list[torch.Tensor] = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: [pinned.append(tensor), tensor][1])
+    for is_pinned in (False, True):
+        monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor, answer=is_pinned: answer)
+        share = TokenBatch.from_rows(ROWS).shared(lambda tensor: tensor[:, ::2])
+        assert any(share.tokens is tensor for tensor in pinned) is is_pinned

@@ -142,6 +142,10 @@ class TokenBatch:
         """The same batch on `device`."""
         return self._with_each(lambda tensor: tensor.to(device, non_blocking=True))
 
+    def pinned(self) -> "TokenBatch":
+        """The same batch in page-locked memory, which an accelerator reads by itself. Raises RuntimeError where there is none."""
+        return self._with_each(torch.Tensor.pin_memory)
+
     def split(self, rows_per_part: int) -> list["TokenBatch"]:
         """Consecutive parts of `rows_per_part` rows; the last one may have fewer."""
         return [self._rows(start, start + rows_per_part) for start in range(0, len(self.tokens), rows_per_part)]
@@ -154,6 +158,8 @@ class TokenBatch:
         positions = torch.arange(self.tokens.size(1), device=self.tokens.device).expand_as(self.tokens)
         written_out = positions if self.positions is None else self.positions
         share = replace(self, positions=written_out, documents=None)._with_each(own_share)
+        if self.tokens.is_pinned():
+            share = share.pinned()
         return replace(share, documents=self.documents)
 
     def valid_mask(self) -> Tensor:
@@ -181,21 +187,28 @@ def documents_of(batch: TokenBatch) -> dict[str, Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class TokenBatches:
-    """Makes batches of rows of token ids, for a model that knows `vocab_size` of them; None: nothing is said about that."""
+    """Makes batches of rows of token ids, for a model that knows `vocab_size` of them; None: nothing is said about that.
+
+    `pins`: in page-locked memory.
+    """
 
     vocab_size: int | None = None
+    pins: bool = False
 
     def training(self, rows: NDArray[np.int64], rows_per_pass: int) -> list[TokenBatch]:
         """Consecutive batches. Raises ProblemsFound for a token id that the model has no embedding for."""
         if self.vocab_size is not None:
             check_token_ids(token_ids(rows), self.vocab_size)
-        return TokenBatch.from_rows(rows).split(rows_per_pass)
+        return self._placed(TokenBatch.from_rows(rows)).split(rows_per_pass)
 
     def held_out(self, rows: NDArray[np.int64], *, counted: int) -> TokenBatch:
         """One batch, in which no label of the last rows counts."""
         batch = TokenBatch.from_rows(rows)
         batch.loss_mask[counted:] = False
-        return batch
+        return self._placed(batch)
+
+    def _placed(self, batch: TokenBatch) -> TokenBatch:
+        return batch.pinned() if self.pins else batch
 
 
 def check_token_ids(rows: NDArray[np.int64], vocab_size: int) -> None:

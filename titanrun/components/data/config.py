@@ -395,5 +395,5 @@ class DataLoaderConfig(Config):
     """Whether these processes stay when the data starts again; false: an epoch, and a validation, starts its own."""
     prefetch_factor: PositiveInt | None = performance(None, unit="batches", resume=True)
     """Batches that each process prepares ahead; null: 2."""
-    pin_memory: bool = performance(False, resume=True, not_built="pinned memory for batches")
-    """Whether batches wait in page-locked memory, from which they are copied while the device computes."""
+    pin_memory: bool = performance(False, resume=True)
+    """Whether batches of tokens wait in page-locked memory, from which they are copied while the device computes; the CPU needs no copy."""

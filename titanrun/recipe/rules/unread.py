@@ -147,6 +147,18 @@ def settings_need_loader_processes(run: Recipe) -> Iterator[Finding]:
                 yield unread((section, "dataloader", name), count, "is 0", "set num_workers above 0, or remove it")
 
 
+@rule("pinning-needs-a-copy")
+def pinning_needs_a_copy(run: Recipe) -> Iterator[Finding]:
+    """Page-locked memory speeds the copy of token ids to an accelerator: on the CPU nothing is copied, and what is made of pictures is on
+    the device already. Remove pin_memory."""
+    for section in ("training", *(("validation",) if run.validation.enable else ())):
+        path = (section, "dataloader", "pin_memory")
+        if run.device == "cpu":
+            yield unread(path, ("device",), "is cpu", "remove it, or train on a gpu")
+        elif run.model.takes != "tokens":
+            yield unread(path, ("model", "name"), f"is {run.model.name}, which takes {run.model.takes}", "remove it")
+
+
 @rule("settings-need-nodes")
 def settings_need_nodes(run: Recipe) -> Iterator[Finding]:
     """One machine meets nobody: where and how is read only with launch.nnodes above 1. Remove it, or set nnodes."""
