@@ -23,8 +23,9 @@ EP2, EP4 = "parallelism.expert_parallel_degree=2", "parallelism.expert_parallel_
 TP2 = "parallelism.tensor_parallel_degree=2"
 WHOLE_STREAM = "parallelism.enable_sequence_parallel=false"
 TRANSFORMERS = "model={{name: transformers, path: {}}}"
-MISTRAL, GPT2, MIXTRAL = (
-    [TRANSFORMERS.format(Path(__file__).parents[1] / f"models/transformers/{name}.json")] for name in ("mistral", "gpt2", "mixtral")
+MISTRAL, GPT2, MIXTRAL, QWEN2 = (
+    [TRANSFORMERS.format(Path(__file__).parents[1] / f"models/transformers/{name}.json")]
+    for name in ("mistral", "gpt2", "mixtral", "qwen2")
 )
 TIED, SIX_LAYERS = "model.tie_word_embeddings=true", "model.n_layers=6"
 HEAD_ALONE = "parallelism.module_fqns_per_model_part=[[tok_embeddings, layers.0, layers.1, layers.2, layers.3, norm], [output]]"
@@ -82,6 +83,12 @@ INGREDIENTS = (
 DECODER = (
     f"model={{name: decoder, flavor: debugmodel, dim: 64, n_layers: 4, n_heads: 4, n_kv_heads: 2, head_dim: 16, {INGREDIENTS}}}",
     LARGE_EPS,
+)
+CHATS = (
+    "kind=sft",
+    "model.attention={mask: block_causal}",
+    "training.dataset={name: tiny_chat, packing: best_fit}",
+    "validation.dataset={name: tiny_chat, split: held_out, packing: best_fit}",
 )
 FLUX = (
     "model={name: flux, flavor: tiny, encoder: {max_t5_encoding_len: 16}, classifier_free_guidance_prob: 0.3}",
@@ -141,6 +148,9 @@ LAYOUTS = [
     case("fsdp2_gpt2_tied_recomputed", nproc=2, overrides=["activation_checkpoint=full"], base=GPT2, slow=True),
     case("hsdp2x2_gpt2_tied", nproc=4, overrides=[DDP2], base=GPT2, slow=True),
     case("fsdp2_mistral_offload", nproc=2, overrides=["training.enable_cpu_offload=true"], base=MISTRAL, slow=True),
+    case("tp2_mistral", nproc=2, overrides=[TP2, WHOLE_STREAM], base=MISTRAL, slow=True),
+    case("fsdp2_tp2_qwen2_tied", nproc=4, overrides=[TP2, WHOLE_STREAM], base=QWEN2, slow=True),
+    case("tp2_mistral_compiled", nproc=2, overrides=[*COMPILED, TP2, WHOLE_STREAM], base=MISTRAL, slow=True),
     case("fsdp2_mixtral", nproc=2, base=MIXTRAL, slow=True),
     case("ddp2_mixtral", nproc=2, overrides=[DDP2], base=MIXTRAL, slow=True),
     case("tp2_fsdp2_replaced", nproc=4, overrides=[TP2], base=[REPLACED], slow=True),
@@ -171,6 +181,7 @@ LAYOUTS = [
     case("cp2_alltoall_flux", nproc=2, overrides=[CP2, BY_HEADS], base=[*FLUX, *SIX_HEADS], slow=True),
     case("cp2_fsdp2_flux_compiled_recomputed", nproc=4, overrides=[*COMPILED, CP2, "activation_checkpoint=full"], base=FLUX, slow=True),
     case("fsdp2_flux_compiled_recomputed", nproc=2, overrides=[*COMPILED, "activation_checkpoint=full"], base=FLUX, slow=True),
+    case("fsdp2_conversations", nproc=2, base=CHATS, slow=True),
     case("fsdp3_uneven", nproc=3, base=["training.global_batch_size=6"], slow=True),
     case("fsdp2_tied", nproc=2, base=["model.tie_word_embeddings=true"], slow=True),
     case("fsdp2_unclipped", nproc=2, base=["training.max_norm=null"], slow=True),

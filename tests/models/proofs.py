@@ -114,7 +114,7 @@ PROOFS: dict[str, dict[str, str]] = {
         "export opens": "tests/models/decoder/test_families.py::test_transformers_opens_what_is_exported",
     },
     "transformers": {
-        **of_family("transformers", "transformers", FSDP="fsdp2_mistral"),
+        **of_family("transformers", "transformers", FSDP="fsdp2_mistral", TP="tp2_mistral"),
         **dict.fromkeys(("compile", "AC"), f"{LAYOUT}[fsdp2_mistral_compiled_operations_recomputed]"),
         **dict.fromkeys(("HF parity", "export opens"), OTHERS),
     },
@@ -126,7 +126,6 @@ REFUSED: dict[tuple[str, str], str] = {
     ("flux", "TP"): "flux has no plan for it",
     ("flux", "PP"): "its layers need text and time beside the stream",
     ("flux", "EP"): NO_EXPERTS,
-    ("transformers", "TP"): "titanrun has no plan for how a class of transformers is split",
     ("transformers", "PP"): "its forward pass cannot be cut into stages",
     ("transformers", "CP"): "its attention sees whole rows only",
     ("transformers", "EP"): "its experts stay whole",

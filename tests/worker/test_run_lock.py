@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,3 +31,19 @@ def test_the_lock_ends_with_its_holder(run: Run) -> None:
     with run_lock(resolved.parent):
         pass
     assert main([str(resolved)]) == 0
+
+
+def test_a_forked_process_that_outlives_its_parent_holds_no_lock(tmp_path: Path) -> None:
+    code = """
+import os, sys, time
+from pathlib import Path
+from titanrun.worker.run_lock import run_lock
+with run_lock(Path(sys.argv[1])):
+    if os.fork() == 0:
+        sys.stdout.close()
+        time.sleep(60)
+    os._exit(0)
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=50)
+    with run_lock(tmp_path):
+        pass

@@ -150,7 +150,9 @@ def split_over_tensor_ranks(recipe: Recipe, model: nn.Module, meshes: Meshes | N
         sequence=recipe.parallelism.enable_sequence_parallel,
         vocabulary=splits_vocabulary(recipe),
     )
-    plan = family_module(type(recipe.model), "parallelize").TENSOR_PLAN
+    family = family_module(type(recipe.model), "parallelize")
+    # the plan of a class of another library is known once it is built
+    plan = family.tensor_plan(model) if hasattr(family, "tensor_plan") else family.TENSOR_PLAN
     tensor_parallel.split_matrices(model, plan, how, meshes)
 
 

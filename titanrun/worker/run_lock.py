@@ -2,6 +2,7 @@
 
 import fcntl
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +15,12 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def run_lock(run_dir: Path) -> Iterator[None]:
-    """Holds the run directory within the block. Raises ProblemsFound where another process holds it."""
+    """Holds the run directory within the block. Raises ProblemsFound where another process holds it.
+
+    A process that is forked meanwhile does not hold it: it may outlive this one, and the next start would find the run in use.
+    """
     with (run_dir / LOCK).open("a") as file:
+        os.register_at_fork(after_in_child=file.close)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

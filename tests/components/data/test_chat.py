@@ -19,6 +19,7 @@ from titanrun.components.data.config import ChatDatasetConfig, TinyChatDatasetCo
 from titanrun.components.data.loader import RowLoader
 from titanrun.components.data.packing import best_fit
 from titanrun.components.data.rows import Rows
+from titanrun.components.tokenizers.chat_template import ChatTemplate, check_words
 from titanrun.components.tokenizers.config import TinyTokenizerConfig
 from titanrun.components.tokenizers.huggingface import FolderTokenizer, tiny_tokenizer
 from titanrun.components.tokenizers.tokenizer import Tokenizer
@@ -249,3 +250,30 @@ def test_rows_with_marks_become_a_batch_with_positions() -> None:
     batch = TokenBatch.from_rows(rows)
     assert batch.tokens.tolist() == [[5, 6, 7]] and batch.labels.tolist() == [[6, 7, 0]]
     assert torch.equal(batch.loss_mask, torch.tensor([[True, True, False]])) and batch.positions.tolist() == [[0, 1, 2]]
+
+
+NO_TOOLS = "{%- for m in messages %}{% if m.role != 'tool' %}{{ m.role + m.content }}{% endif %}{% endfor %}"
+RAISES = "{%- for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('who?') }}{% endif %}{{ m.content }}{% endfor %}"
+CALLS = "{%- for m in messages %}{{ m.role }}{% if m.tool_calls %}{{ m.tool_calls }}{% else %}{{ m.content[:9] }}{% endif %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (NO_TOOLS, "writes nothing of message 2 of record 1, which is from 'tool'"),
+        (RAISES, "who?; record 1 has messages from: user, tool, assistant"),
+        (CALLS, None),
+        (FORGETFUL, None),
+    ],
+)
+def test_a_template_must_have_words_for_every_role(text: str, words: str | None) -> None:
+    calls = {"role": "assistant", "content": "I look", "tool_calls": [{"name": "look"}]}
+    messages = [TWO_TURNS[0], {"role": "tool", "content": "a long answer"}, calls, TWO_TURNS[1]]
+    template = ChatTemplate(text, {"bos_token": "", "eos_token": ""}, source="here")
+    if words is None:
+        check_words(template, messages, "record 1")
+        return
+    with pytest.raises(ProblemsFound) as caught:
+        check_words(template, messages, "record 1")
+    (problem,) = caught.value.problems
+    assert problem.path == ("template",) and words in problem.message and "the chat template of 'here'" in problem.message

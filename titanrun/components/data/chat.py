@@ -14,10 +14,8 @@ from titanrun.components.data.packed_rows import Packing, packed_rows
 from titanrun.components.data.rows import Rows
 from titanrun.components.data.source_files import find_files
 from titanrun.components.data.token_writer import TokenWriter
-from titanrun.components.tokenizers.chat_template import ChatTemplate, folder_template
+from titanrun.components.tokenizers.chat_template import ChatTemplate, chosen_template
 from titanrun.components.tokenizers.tokenizer import ChatTokenizer, Tokenizer
-from titanrun.components.tokenizers.vocabulary import open_folder
-from titanrun.config.placed import placed
 from titanrun.config.problems import fail
 
 SUFFIXES = (".jsonl", ".json", ".parquet", ".csv")
@@ -65,12 +63,4 @@ def open_conversations(config: ChatDatasetConfig, files: list[Path], *, tokenize
 
 def template_of(config: ChatDatasetConfig | PreferenceDatasetConfig, tokenizer: ChatTokenizer) -> ChatTemplate:
     """The template in the file that the recipe names, or the tokenizer's own."""
-    if config.template is None:
-        return folder_template(tokenizer.folder)
-    try:
-        text = Path(config.template).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"'{config.template}' cannot be read: {error}"
-        raise fail("data", message, path=("template",), help="name a file with a Jinja template, or leave template out") from None
-    with placed(("template",)):
-        return ChatTemplate(text, open_folder(tokenizer.folder).special_tokens, source=config.template)
+    return chosen_template(config.template, tokenizer.folder)

@@ -3,7 +3,7 @@
 import csv
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +20,7 @@ Wanted = Mapping[str, DataPath]
 FIRST_CHARACTERS = 2**20
 ARRAY = re.compile(r"\s*\[\s*")
 """How a JSON file begins that is one array, not a record a line."""
+BETWEEN = re.compile(r"\s*,\s*")
 
 
 def wanted_columns(config: DocumentsConfig) -> Wanted:
@@ -52,48 +53,57 @@ def missing_column(place: str, column: str, columns: Sequence[str], path: DataPa
     return fail("data", f"{place} has no column '{column}'; it has: {known}", path=path, help=help)
 
 
-def first_of_jsonl(file: Path) -> Mapping[str, Any] | None:
-    """The first record; None where that is no record, which the run tells with its line."""
+def records_of_jsonl(file: Path) -> Iterator[Mapping[str, Any]]:
+    """The records up to the first line that holds none, which the run tells."""
     try:
         with opened_text(file) as lines:
-            record = json.loads(next((line for line in lines if not line.isspace()), "null"))
+            for line in lines:
+                if line.isspace():
+                    continue
+                record = json.loads(line)
+                if not isinstance(record, dict):
+                    return
+                yield record
     except (OSError, ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) else None
+        return
 
 
-def first_of_json(file: Path) -> Mapping[str, Any] | None:
-    """The first record of an array or of lines; None where that is no record, or where it does not end in the first megabyte."""
+def records_of_json(file: Path) -> Iterator[Mapping[str, Any]]:
+    """The records of an array or of lines up to the first that is none; of an array those that end in the first megabyte."""
     try:
         with opened_text(file) as text:
             beginning = text.read(FIRST_CHARACTERS)
-        opened = ARRAY.match(beginning)
-        if opened is None:
-            return first_of_jsonl(file)
-        record, _ = json.JSONDecoder().raw_decode(beginning, opened.end())
+        before = ARRAY.match(beginning)
+        if before is None:
+            yield from records_of_jsonl(file)
+        while before is not None:
+            record, end = json.JSONDecoder().raw_decode(beginning, before.end())
+            if not isinstance(record, dict):
+                return
+            yield record
+            before = BETWEEN.match(beginning, end)
     except (OSError, ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) else None
+        return
 
 
-def first_of_csv(file: Path) -> Mapping[str, Any] | None:
-    """The first record; None where there is none."""
+def records_of_csv(file: Path) -> Iterator[Mapping[str, Any]]:
+    """The records up to the first that cannot be read."""
     try:
         with opened_text(file, newline="") as lines:
-            return next(csv.DictReader(lines), None)
+            yield from csv.DictReader(lines)
     except (OSError, ValueError, csv.Error):
-        return None
+        return
 
 
 def jsonl_columns(file: Path) -> list[str] | None:
     """The columns of the first record."""
-    record = first_of_jsonl(file)
+    record = next(records_of_jsonl(file), None)
     return None if record is None else list(record)
 
 
 def json_columns(file: Path) -> list[str] | None:
     """The columns of the first record."""
-    record = first_of_json(file)
+    record = next(records_of_json(file), None)
     return None if record is None else list(record)
 
 

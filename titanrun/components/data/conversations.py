@@ -13,7 +13,7 @@ from titanrun.components.data.chat_layouts import LAYOUTS, Columns
 from titanrun.components.data.coded import BEGINS, CODES, COUNTS
 from titanrun.components.data.records import Placed, read_records
 from titanrun.components.data.token_writer import TokenWriter
-from titanrun.components.tokenizers.chat_template import ChatTemplate, Message, Span
+from titanrun.components.tokenizers.chat_template import ChatTemplate, Message, Span, spans_of_replies
 from titanrun.components.tokenizers.tokenizer import ChatTokenizer, PlacedIds
 from titanrun.config.problems import fail
 from titanrun.distributed.liveness import sign_of_life
@@ -65,28 +65,6 @@ class ConversationWriter:
         text, spans = self.template.render_marked(messages)
         replies = spans or spans_of_replies(self.template, messages, text, place)
         return text, replies[-1:] if self.train_on == "last_reply" else replies
-
-
-def spans_of_replies(template: ChatTemplate, messages: list[Message], text: str, place: str) -> list[Span]:
-    """Where the assistant speaks in a text whose template marks nothing: from where its turn is opened to where the turn has ended.
-
-    Line ends after a turn belong to nobody. Raises a data problem where the template writes a turn otherwise once others follow.
-    """
-    spans = []
-    for number, message in enumerate(messages):
-        if message["role"] != "assistant":
-            continue
-        before = template.render(messages[:number], with_reply_opened=True) if number else ""
-        through = template.render(messages[: number + 1])
-        if not (through.startswith(before) and text.startswith(through)):
-            problem = (
-                f"the chat template does not write message {number + 1} of {place} as it opens a reply, or not the same once others follow"
-            )
-            raise fail(
-                "data", problem, path=("template",), help="put {% generation %} and {% endgeneration %} around what the assistant says"
-            )
-        spans.append((len(before), len(through.rstrip("\n"))))
-    return spans
 
 
 def coded(placed: PlacedIds, spans: Sequence[Span], place: str) -> NDArray[np.int64]:

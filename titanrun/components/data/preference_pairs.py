@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from titanrun.components.data.chat_layouts import ROLES, Message, listed, role_of, text_of, value_of
 from titanrun.components.data.config import PreferenceDatasetConfig
-from titanrun.components.data.conversations import ENCODED_TOGETHER, coded, spans_of_replies
+from titanrun.components.data.conversations import ENCODED_TOGETHER, coded
 from titanrun.components.data.records import Placed, read_records
 from titanrun.components.data.token_writer import TokenWriter
-from titanrun.components.tokenizers.chat_template import ChatTemplate, Span
+from titanrun.components.tokenizers.chat_template import ChatTemplate, Span, spans_of_replies
 from titanrun.components.tokenizers.tokenizer import ChatTokenizer
 from titanrun.config.problems import fail
 from titanrun.distributed.liveness import sign_of_life

@@ -12,7 +12,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from titanrun.components.tokenizers.vocabulary import chat_template, open_folder
-from titanrun.config.problems import fail
+from titanrun.config.problems import ProblemsFound, fail
 
 Message = dict[str, Any]
 Span = tuple[int, int]
@@ -59,6 +59,9 @@ class ChatTemplate:
                 "data", f"the chat template of '{source}' cannot be read: {error}", path=("template",), help="write it again"
             ) from None
 
+    def __str__(self) -> str:
+        return f"the chat template of '{self._source}'"
+
     def render(self, messages: Sequence[Message], *, with_reply_opened: bool = False) -> str:
         """The text of a conversation, as transformers' apply_chat_template gives it."""
         return self._render(messages, with_reply_opened).replace(OPEN, "").replace(CLOSE, "")
@@ -78,10 +81,69 @@ class ChatTemplate:
             return self._template.render(messages=list(messages), add_generation_prompt=with_reply_opened, **self._special)
         # a template computes with whatever the messages hold
         except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
-            message = f"the chat template of '{self._source}' refuses the messages: {error}"
+            message = f"{self} refuses the messages: {error}"
             raise fail(
                 "data", message, path=("template",), help="change the messages, or take a template that has words for them"
             ) from None
+
+
+def spans_of_replies(template: ChatTemplate, messages: list[Message], text: str, place: str) -> list[Span]:
+    """Where the assistant speaks in a text whose template marks nothing: from where its turn is opened to where the turn has ended.
+
+    Line ends after a turn belong to nobody. Raises a data problem where the template writes a turn otherwise once others follow.
+    """
+    spans = []
+    for number, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        before = template.render(messages[:number], with_reply_opened=True) if number else ""
+        through = template.render(messages[: number + 1])
+        if not (through.startswith(before) and text.startswith(through)):
+            problem = (
+                f"the chat template does not write message {number + 1} of {place} as it opens a reply, or not the same once others follow"
+            )
+            raise fail(
+                "data", problem, path=("template",), help="put {% generation %} and {% endgeneration %} around what the assistant says"
+            )
+        spans.append((len(before), len(through.rstrip("\n"))))
+    return spans
+
+
+def check_words(template: ChatTemplate, messages: Sequence[Message], place: str) -> None:
+    """Raises a data problem where a template refuses messages, or writes nothing of one: it has no words for that role.
+
+    A message that has no content, or calls tools, which may stand in its place, is not looked for.
+    """
+    roles = ", ".join(dict.fromkeys(str(message["role"]) for message in messages))
+    try:
+        text = template.render(messages)
+    except ProblemsFound as found:
+        told = found.problems[0]
+        raise fail("data", f"{told.message}; {place} has messages from: {roles}", path=told.path, help=told.help) from None
+    for number, message in enumerate(messages):
+        if not message["content"].strip() or message.get("tool_calls"):
+            continue
+        # on both sides: a template may write only the beginning or only the end of a message
+        other = {**message, "content": f"x{message['content']}x"}
+        try:
+            unread = template.render([*messages[:number], other, *messages[number + 1 :]]) == text
+        except ProblemsFound:
+            unread = False  # it was read, and is no longer what the template expects
+        if unread:
+            problem = f"{template} writes nothing of message {number + 1} of {place}, which is from '{message['role']}'"
+            raise fail("data", problem, path=("template",), help="take a template that has words for this role, or leave such messages out")
+
+
+def chosen_template(file: str | None, folder: Path) -> ChatTemplate:
+    """The template in a file with the special tokens of a tokenizer's folder, or that folder's own. Raises a data problem."""
+    if file is None:
+        return folder_template(folder)
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"'{file}' cannot be read: {error}"
+        raise fail("data", message, path=("template",), help="name a file with a Jinja template, or leave template out") from None
+    return ChatTemplate(text, open_folder(folder).special_tokens, source=file)
 
 
 def folder_template(folder: Path) -> ChatTemplate:

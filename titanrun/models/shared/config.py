@@ -47,6 +47,8 @@ class ModelConfig(ComponentConfig):
     """What the rest of titanrun can do and this family cannot; a rule refuses recipes that ask for it."""
     instead: ClassVar[dict[Feature, str]] = {}
     """For what a family lacks: why, and what to use instead."""
+    splits_stream: ClassVar[bool] = True
+    """Whether tensor-parallel ranks can each hold a piece of the residual stream: sequence parallelism."""
     takes: ClassVar[str] = "tokens"
     """What it trains on, tokens or images: what its dataset has to give, and its loss to be about."""
 
@@ -142,6 +144,10 @@ class ModelConfig(ComponentConfig):
         sections = {".feed_forward.": "feed_forward", ".moe.": "moe"}
         present = [section for part, section in sections.items() if any(part in name for name in self.parameter_shapes())]
         return {section: int(decided(getattr(self, section).hidden_dim)) for section in present if hasattr(self, section)}
+
+    def split_obstacle(self, degree: int) -> str | None:
+        """What keeps `degree` tensor-parallel ranks from sharing the model, where neither `lacks` nor a count of the config says it."""
+        return None
 
     def layer_count(self) -> int:
         """Layers that pipeline stages can hold."""

@@ -32,15 +32,15 @@ class TransformersConfig(ModelConfig):
     builds: ClassVar = "titanrun.models.transformers.model:TransformersModel"
     extra: ClassVar = "transformers"
     lacks: ClassVar[frozenset[Feature]] = frozenset(
-        {"tensor parallelism", "pipeline parallelism", "context parallelism", "expert parallelism", "text generation", "a loss in chunks"}
+        {"pipeline parallelism", "context parallelism", "expert parallelism", "text generation", "a loss in chunks"}
     )
     instead: ClassVar[dict[Feature, str]] = {
-        "tensor parallelism": f"titanrun has no plan for how a class of transformers is split: {SHARDS}",
         "pipeline parallelism": f"the forward pass of a class of transformers cannot be cut into stages: {SHARDS}",
         "context parallelism": "attention of a class of transformers sees whole rows only: use activation_checkpoint: full for longer ones",
         "a loss in chunks": "what a class of transformers does to logits behind its head is not known: use loss: cross_entropy",
         "expert parallelism": f"experts of a class of transformers stay whole: {SHARDS}",
     }
+    splits_stream: ClassVar[bool] = False
     path: Text | None = bookkeeping(None, examples=["assets/Mistral-7B"])
     """Folder with config.json, or that file; null: the one in hf_assets_path, where weights and tokenizer are in any case."""
     config_json: OrAuto[Text] = numerics("auto", examples=['{"model_type": "mistral", "num_hidden_layers": 32}'])
@@ -78,7 +78,11 @@ class TransformersConfig(ModelConfig):
         return self.sizes_from_huggingface(load_config_json(self.hf_assets_path))
 
     def described(self) -> dict[str, Any]:
-        """What only the class knows: {"parameters": {name: shape}, "widths": {name: number}}. Raises ProblemsFound."""
+        """What only the class knows. Raises ProblemsFound.
+
+        {"parameters": {name: shape}, "widths": {name: number}, "class": its name,
+        "split": {"obstacles": [why tensor-parallel ranks cannot share it], "shares": {what each gets an equal part of: its number}}}
+        """
         return described(self.model_dump_json())
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -111,8 +115,15 @@ class TransformersConfig(ModelConfig):
         return 4 * self.stream_width(), 3 * queries + self.key_value_width() + 4 * self.width("intermediate")
 
     def hidden_widths(self) -> dict[str, int]:
-        """None that tensor-parallel ranks could split."""
+        """None by a section of the config: `split_obstacle` knows those of the class."""
         return {}
+
+    def split_obstacle(self, degree: int) -> str | None:
+        """What keeps tensor-parallel ranks from sharing the class: its plan, or a number that `degree` does not divide."""
+        found = self.described()
+        reasons = [*found["split"]["obstacles"]]
+        reasons += [f"{number} {what} are not {degree} equal parts" for what, number in found["split"]["shares"].items() if number % degree]
+        return f"{found['class']}: {reasons[0]}" if reasons else None
 
     def layer_count(self) -> int:
         """Layers of the class; where config.json names their number in one of the usual ways, the class is not asked."""

@@ -12,6 +12,7 @@ from titanrun.distributed.meta_device import on_meta_device
 from titanrun.models.transformers.architecture import layer_count
 from titanrun.models.transformers.config import TransformersConfig
 from titanrun.models.transformers.model import TransformersModel
+from titanrun.models.transformers.parallelize import obstacles, shares
 
 EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 CHOSEN_COUNTS = ("num_experts_per_tok", "top_k", "moe_top_k", "num_experts_per_token")
@@ -24,13 +25,19 @@ def main() -> int:
 
 
 def answer(config: str) -> dict[str, Any]:
-    """Parameters and widths of the model that a config as JSON describes, or the problems with it."""
+    """Parameters and widths of the model, and how tensor-parallel ranks could share it; or the problems with the config, which is JSON."""
     try:
         with on_meta_device():
             model = TransformersModel(TransformersConfig.model_validate_json(config), seq_len=1)
     except ProblemsFound as found:
         return {"problems": [[problem.code, problem.message, problem.path, problem.help] for problem in found.problems]}
-    return {"parameters": {name: list(weight.shape) for name, weight in model.named_parameters()}, "widths": widths(model)}
+    split = {"obstacles": list(obstacles(model)), "shares": shares(model)}
+    return {
+        "parameters": {name: list(weight.shape) for name, weight in model.named_parameters()},
+        "widths": widths(model),
+        "split": split,
+        "class": type(model.huggingface).__name__,
+    }
 
 
 def widths(model: TransformersModel) -> dict[str, int]:

@@ -1,16 +1,18 @@
 """Rules about conversations: what keeps them apart in a row, and whether template and files fit them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from titanrun.components.data.chat_layouts import LAYOUTS
-from titanrun.components.data.columns import first_of_csv, first_of_json, first_of_jsonl
+from titanrun.components.data.columns import records_of_csv, records_of_json, records_of_jsonl
 from titanrun.components.data.config import ChatDatasetConfig, ConversationsConfig
 from titanrun.components.data.source_files import ending, find_files
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.components.tokenizers.vocabulary import chat_template
-from titanrun.config.problems import ProblemsFound
+from titanrun.config.problems import Problem, ProblemsFound
 from titanrun.config.tree import path_text
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.attention import FLAVOR, MASK, attention_of
@@ -77,8 +79,8 @@ def first_conversation_fits(run: Recipe) -> Iterator[Finding]:
         if not isinstance(dataset, ChatDatasetConfig):
             continue
         try:
-            file = find_files(dataset.path, tuple(FIRST))[0]
-            record = FIRST[ending(file)](file)
+            file = find_files(dataset.path, tuple(RECORDS))[0]
+            record = next(RECORDS[ending(file)](file), None)
             if record is not None:
                 LAYOUTS[dataset.layout](record, dataset.columns(), f"the first record of '{file}'")
         except ProblemsFound as error:
@@ -87,14 +89,54 @@ def first_conversation_fits(run: Recipe) -> Iterator[Finding]:
                     yield Finding(problem.message, ((*place, *problem.path), place), help=problem.help, code="data")
 
 
-def nothing_read(file: Path) -> Mapping[str, Any] | None:
-    """None: parquet is opened by the run only, through a library that takes long to import."""
-    return None
+@rule("template-has-words", level="environment")
+def template_has_words(run: Recipe) -> Iterator[Finding]:
+    """The chat template must have words for every role in the first hundred conversations of the first file, and give replies back: take
+    another template, or leave such conversations out.
+    """
+    for place, dataset in sources(run):
+        if not isinstance(dataset, ChatDatasetConfig) or not isinstance(run.tokenizer, TokenizerConfig):
+            continue
+        for problem in misfits(dataset, run.tokenizer.folder):
+            places = ((*place, *problem.path), place, ("tokenizer",))
+            yield Finding(problem.message, places, help=problem.help, code="data")
 
 
-FIRST: dict[str, Callable[[Path], Mapping[str, Any] | None]] = {
-    ".jsonl": first_of_jsonl,
-    ".json": first_of_json,
-    ".csv": first_of_csv,
+def misfits(dataset: ChatDatasetConfig, folder: Path) -> Sequence[Problem]:
+    """What a run would say first of the conversations that are looked at; nothing where another rule says that they cannot be read."""
+    # jinja is imported only where there are conversations
+    templates = import_module("titanrun.components.tokenizers.chat_template")
+    try:
+        template = templates.chosen_template(dataset.template, folder)
+        file = find_files(dataset.path, tuple(RECORDS))[0]
+    except ProblemsFound as found:
+        return [problem for problem in found.problems if problem.path == ("template",) and Path(dataset.template or "").is_file()]
+    for number, record in enumerate(islice(RECORDS[ending(file)](file), LOOKED_AT), start=1):
+        place = f"record {number} of '{file}'"
+        try:
+            messages = LAYOUTS[dataset.layout](record, dataset.columns(), place)
+        except ProblemsFound as found:
+            return found.problems if number > 1 else ()
+        try:
+            templates.check_words(template, messages, place)
+            text, marked = template.render_marked(messages)
+            if not marked and dataset.train_on != "all":
+                templates.spans_of_replies(template, messages, text, place)
+        except ProblemsFound as found:
+            return found.problems
+    return ()
+
+
+def nothing_read(file: Path) -> Iterator[Mapping[str, Any]]:
+    """Nothing: parquet is opened by the run only, through a library that takes long to import."""
+    return iter(())
+
+
+LOOKED_AT = 100
+"""Conversations that are put into words before a run."""
+RECORDS: dict[str, Callable[[Path], Iterator[Mapping[str, Any]]]] = {
+    ".jsonl": records_of_jsonl,
+    ".json": records_of_json,
+    ".csv": records_of_csv,
     ".parquet": nothing_read,
 }

@@ -47,3 +47,27 @@ def widths_divide_over_tp(run: Recipe) -> Iterator[Finding]:
 def shares_experts(run: Recipe) -> bool:
     """Whether each mixture of experts has one for every token, which is split like a feed-forward layer."""
     return bool(getattr(getattr(run.model, "moe", None), "num_shared_experts", 0))
+
+
+@rule("class-splits-over-tp")
+def class_splits_over_tp(run: Recipe) -> Iterator[Finding]:
+    """A class of transformers is split over tensor-parallel ranks by the plan that it ships, if it has one that is understood and whose
+    matrices and heads are so many equal parts. Use data_parallel_shard_degree, or a degree that divides them."""
+    degree = run.parallelism.tensor_parallel_degree
+    obstacle = run.model.split_obstacle(degree) if degree > 1 else None
+    if obstacle is not None:
+        places = (("parallelism", "tensor_parallel_degree"), ("model", "name"))
+        yield Finding(
+            f"{degree} tensor-parallel ranks cannot share {obstacle}", places, help="share its weights with data_parallel_shard_degree"
+        )
+
+
+@rule("class-keeps-stream-whole")
+def class_keeps_stream_whole(run: Recipe) -> Iterator[Finding]:
+    """The plan that a class of transformers ships leaves the residual stream whole on each tensor-parallel rank. Set
+    enable_sequence_parallel: false."""
+    section = run.parallelism
+    if section.tensor_parallel_degree > 1 and section.enable_sequence_parallel and not run.model.splits_stream:
+        places = (("parallelism", "enable_sequence_parallel"), ("parallelism", "tensor_parallel_degree"), ("model", "name"))
+        message = f"a {run.model.name} model has no sequence parallelism: each tensor-parallel rank holds the whole stream"
+        yield Finding(message, places, help="set enable_sequence_parallel: false")
