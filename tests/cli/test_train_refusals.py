@@ -15,7 +15,7 @@ CASES = {
     "empty file": ("", 2, "error[empty]"),
     "wrong type": (HEAD + "training: {dataset: tiny, seq_len: many}\n", 2, "error[wrong-type]"),
     "unknown key": (HEAD + TINY + "optimiser: adamw\n", 2, "error[unknown-key]"),
-    "unknown name": (HEAD + TINY + "loss: mse\n", 2, "error[unknown-name]"),
+    "unknown name": (HEAD + TINY + "loss: mean_squared\n", 2, "error[unknown-name]"),
     "duplicate key": (HEAD + TINY + "version: 1\n", 2, "error[duplicate-key]"),
     "out of range": (HEAD + TINY + "optimizer: {lr: -1}\n", 2, "error[out-of-range]"),
     "missing data set": (HEAD + "training: {dataset: {name: text, path: no.jsonl}}\ntokenizer: tiny\n", 3, "error[data/paths-exist]"),

@@ -174,7 +174,7 @@ def put(data: Any, path: DataPath, value: Any) -> Any:
     """A copy of `data` with `value` at `path`; NOTHING drops the key."""
     step, *rest = path
     if isinstance(data, list):
-        return [put(item, tuple(rest), value) if rest else value for item in data]
+        return [item if at != step else put(item, tuple(rest), value) if rest else value for at, item in enumerate(data)]
     if not rest and value is NOTHING:
         return {key: item for key, item in data.items() if key != step}
     return {**data, step: put(data[step], tuple(rest), value) if rest else value}

@@ -88,7 +88,7 @@ def test_its_names_are_known_where_recipes_are_described(installed: Path, capsys
     assert "number or null, above 0" in printed
     schema = json.loads(printed[printed.index("{\n") :])
     assert "target_loss" in schema["$defs"]["Training"]["properties"]
-    assert schema["properties"]["kind"]["enum"] == ["pretrain", "until_target"]
+    assert schema["properties"]["kind"]["enum"] == ["pretrain", "sft", "eval", "rl", "until_target"]
     assert {"owner", "patience"} <= schema["properties"].keys()
 
 

@@ -31,6 +31,10 @@ CONTRADICTIONS = [
     ("llama3_sft_debug.yaml", CUSTOM),
     ("llama4_17bx128e.yaml", CUSTOM),
     ("llama4_17bx16e.yaml", CUSTOM),
+    *((f"{name}.yaml", CUSTOM) for name in ("llama3_8b_sft", "llama3_8b_sft_lora", "llama3_8b_qlora_sft", "llama3_qlora_sft_debug")),
+    *((f"{name}.yaml", CUSTOM) for name in ("qwen3_8b_sft", "qwen3_8b_sft_lora")),
+    # pictures have another loss, and their models other sizes
+    *((f"flux_{name}.yaml", changes) for name in ("debug", "dev", "schnell") for changes in (CHANGES[2], FEWER_LAYERS, CUSTOM)),
 ]
 CASES = [
     pytest.param(path, changes, id=f"{path.name}-{changes}")

@@ -21,6 +21,8 @@ from titanrun.recipe.resolve import Resolved, resolve
 Shapes = Mapping[str, tuple[int, ...]]
 LAYER = re.compile(r"layers\.(\d+)\.")
 EMBEDDING = "tok_embeddings.weight"
+# families that torchtitan does not have
+OURS = ("decoder", "transformers")
 # choices that leave the parameters as they are
 WITHOUT_WEIGHTS = ("attention",)
 
@@ -43,7 +45,7 @@ def alike(saved: Shapes) -> Iterator[tuple[str, str]]:
     """Families and flavors of the width and the number of layers that the parameters show; one of those that differ in no parameter."""
     layers = len({match[1] for name in saved if (match := LAYER.match(name))})
     width = saved.get(EMBEDDING, (0, 0))[1]
-    for family in registry.choices(ModelConfig):
+    for family in (name for name in registry.choices(ModelConfig) if name not in OURS):
         seen: list[dict[str, Any]] = []
         for flavor, sizes in flavors(family).items():
             weights = {key: value for key, value in sizes.items() if key not in WITHOUT_WEIGHTS}

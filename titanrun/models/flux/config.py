@@ -1,7 +1,9 @@
 """Config of the flux family: sizes, encoders, and what follows from them."""
 
 from math import prod
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Interval
 
 from titanrun.config.base import Config
 from titanrun.config.fields import bookkeeping, numerics, section
@@ -74,7 +76,7 @@ class FluxConfig(ModelConfig):
     """Layers with separate weights for picture and text; they come first."""
     n_single_layers: OrAuto[LayerCount] = numerics("auto", examples=[38])
     """Layers with the same weights for picture and text."""
-    mlp_ratio: OrAuto[PositiveFloat] = numerics("auto", examples=[4.0])
+    mlp_ratio: OrAuto[Annotated[float, Interval(gt=0, le=64)]] = numerics("auto", examples=[4.0])
     """Width of the hidden part over dim."""
     axes_dim: OrAuto[tuple[PositiveInt, ...]] = numerics("auto", examples=[[16, 56, 56]])
     """Width of a head that RoPE turns by each axis of a position: 0, row and column. Their sum is the width of a head."""

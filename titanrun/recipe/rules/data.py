@@ -70,7 +70,7 @@ def paths_exist(run: Recipe) -> Iterator[Finding]:
 @rule("tokenizer-fits-vocabulary", level="environment")
 def tokenizer_fits_vocabulary(run: Recipe) -> Iterator[Finding]:
     """Every token id needs a row of the embedding: the tokenizer may not have more entries than model.vocab_size."""
-    if not isinstance(run.tokenizer, TokenizerConfig):
+    if not isinstance(run.tokenizer, TokenizerConfig) or run.model.vocab_size is None:
         return
     folder, assets = run.tokenizer.folder, run.model.hf_assets_path
     places: tuple[DataPath, ...] = (("tokenizer", "path"), *([("model", "hf_assets_path")] if str(folder) == assets else []))
