@@ -13,11 +13,12 @@ from titanrun.config.problems import DataPath
 Span = tuple[int, int]
 
 BLANK = re.compile(r"[ \t]*+")
-GAP = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*+")
+GAP = re.compile(r"(?:[ \t\r\n]|#[^\n]*+)*+")
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+# Python before 3.11.5 loses its way where a possessive repeat holds a part that may match in two ways
 TEXT = re.compile(
-    r'"""(?:[^"\\]|\\[\s\S]|"{1,2}(?!"))*+"{3,5}'
-    r"|'''(?:[^']|'{1,2}(?!'))*+'{3,5}"
+    r'"""(?:[^"\\]|\\[\s\S]|"(?!"")|""(?!"))*"{3,5}'
+    r"|'''(?:[^']|'(?!'')|''(?!'))*'{3,5}"
     r'|"(?!"")(?:[^"\\\n]|\\.)*+"'
     r"|'(?!'')[^'\n]*+'"
 )

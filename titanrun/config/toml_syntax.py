@@ -16,7 +16,7 @@ from titanrun.config.wording import word_text_for_number
 BAD_VALUE = ("Invalid value", "Expected newline", "Unclosed")
 TWICE = ("Cannot overwrite", "Cannot declare", "Cannot redefine", "Cannot mutate", "Duplicate inline")
 WORD_BEFORE = re.compile(r"[^\s=,\[\]{}]*$")
-WORD = re.compile(r"(?:\$\{[^}\n]*\}|[^\s,\]}#])*+")
+WORD = re.compile(r"(?:\$\{[^}\n]*+\}|[^\s,\]}#])*+")
 LONGEST_WORD = 100
 ESCAPE = "write \\\\ for a backslash, or use single quotes"
 

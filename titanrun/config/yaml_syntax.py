@@ -14,7 +14,7 @@ NO_SPACE = re.compile(r"\s*(?:- +)?([A-Za-z_][\w.-]*:)([^\s:/\\].*)")
 KEY = re.compile(r".*:(?:\s|$)")
 KEY_OR_ITEM = re.compile(r"\s*-(?:\s|$)|.*:(?:\s|$)")
 TWO_WORDS = re.compile(r"(?:- +)?([A-Za-z_]\w*)(?: *= *| +)([^\s:#=]+)")
-DIRECTIVE = re.compile(r"(?:[ \t]*(?:#[^\r\n]*)?[\r\n])*+(%[^\r\n]*)")
+DIRECTIVE = re.compile(r"(?:[ \t]*+(?:#[^\r\n]*+)?+[\r\n])*+(%[^\r\n]*)")
 WORD_START = re.compile(r"[^\s,\[{]*$")
 QUOTE = "put the value in quotes"
 ESCAPE = "write \\\\ for a backslash, or use single quotes"

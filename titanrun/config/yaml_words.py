@@ -18,7 +18,7 @@ from titanrun.config.yaml_events import events
 
 TAG = re.compile(r"![^\s,\[\]{}]*")
 # anchors and tags, and what may stand between them and their value
-PROPERTIES = re.compile(r"(?:&[^\s,\[\]{}]+|![^\s,\[\]{}]*|\s+|#.*)*+")
+PROPERTIES = re.compile(r"(?:&[^\s,\[\]{}]++|![^\s,\[\]{}]*+|\s++|#.*+)*+")
 BLOCK_HEADER = re.compile(r"[|>][-+0-9]*")
 SURROGATE = re.compile("[\ud800-\udfff]")
 ZERO_WIDTH = "\u200b\u200c\u200d\u2060"
