@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +47,7 @@ def test_each_line_on_the_console_is_an_object_and_the_end_is_told(titanrun: Run
 
 @pytest.mark.slow
 def test_a_stop_is_told_and_so_is_the_death_of_the_first_rank(tmp_path: Path) -> None:
-    command = ["titanrun", "train", DEBUG, *SMALL, "training.steps=4000", "--nproc", "2", "--notify", NOTIFY]
+    command = [sys.executable, "-m", "titanrun", "train", DEBUG, *SMALL, "training.steps=4000", "--nproc", "2", "--notify", NOTIFY]
     for number in (signal.SIGTERM, signal.SIGKILL):
         started = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
         before = steps_in(tmp_path)

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +44,8 @@ def table(titanrun: Run) -> list[dict[str, str]]:
 
 
 def start(folder: Path) -> "subprocess.Popen[str]":
-    return subprocess.Popen(["titanrun", "sweep", "sweep.yaml"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    command = [sys.executable, "-m", "titanrun", "sweep", "sweep.yaml"]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def wait_for(is_so: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
