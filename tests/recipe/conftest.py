@@ -291,7 +291,7 @@ def some_recipes(recipes: st.SearchStrategy[Data]) -> list[Data]:
     """A few of them, the same ones in every run."""
     drawn: list[Data] = []
 
-    @settings(max_examples=220, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=320, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     @given(recipes)
     def keep(data: Data) -> None:
         drawn.append(data)
