@@ -230,9 +230,9 @@ def test_row_45_reading_that_stalls_is_metered_and_reading_that_ends_never_is_a_
     assert "rows_stall" in (never.parent / "logs" / "stacks-rank-0.txt").read_text()
     assert work(never) == 0
     plain, killed = run("plain", "checkpoint.enable=false"), run("killed", "training.dataloader.num_workers=2", "checkpoint.enable=false")
-    assert work(plain) == work(killed, seams.loading_process_is_killed, 5) == 0
+    assert work(plain) == work(killed, seams.loading_process_is_killed, 2) == 0
     assert losses(killed) == losses(plain)
     assert "was killed by SIGKILL; another one takes its place" in (killed.parent / "logs" / "rank-0.log").read_text()
     outcome = "time/data_seconds shows it; exit 6 with the stack that reads; a process that is killed is replaced, and no loss differs"
-    injected = "reading takes 0.5 s in step 5; reading never ends; a loading process killed in step 5"
+    injected = "reading takes 0.5 s in step 5; reading never ends; a loading process killed in step 2"
     note(45, injected=injected, outcome=outcome, lost="one interval")

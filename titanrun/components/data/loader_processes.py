@@ -24,6 +24,8 @@ PREFETCH = 2
 """Batches each process reads ahead where the recipe says nothing, as PyTorch's loader does."""
 MOST_DEATHS = 3
 WAIT_SECONDS = 1.0
+# a killed process closes its connection before its exit code can be read: much later where the machine is busy
+END_SECONDS = 10.0
 NumbersAt = Callable[[int], Sequence[Number] | None]
 """The numbers of the rows of the batch at a place, or None where there is none."""
 
@@ -88,11 +90,16 @@ class LoaderProcesses:
         for helper in self._helpers:
             helper.ends.close()
         for helper in self._helpers:
-            helper.process.join(WAIT_SECONDS)
-            if helper.process.is_alive():
-                helper.process.kill()
-                helper.process.join()
+            self._end(helper)
         self._helpers = []
+
+    @staticmethod
+    def _end(helper: Helper) -> None:
+        """Wait for the end of a process nobody asks any more; its exit code is known after it."""
+        helper.process.join(END_SECONDS)
+        if helper.process.is_alive():
+            helper.process.kill()
+            helper.process.join()
 
     def _begin_at(self, place: int) -> None:
         """Forget what was read ahead, which belongs to other places; start the processes unless they run."""
@@ -142,7 +149,7 @@ class LoaderProcesses:
 
     def _replace(self, helper: Helper) -> None:
         """Start a process in the place of one that died, and ask it for the same batches."""
-        helper.process.join(WAIT_SECONDS)
+        self._end(helper)
         code = helper.process.exitcode
         how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with code {code}"
         message = f"data loading process {helper.process.pid} {how}"
