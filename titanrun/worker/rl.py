@@ -84,8 +84,7 @@ def assembled_rl(
         checkpoints = build_checkpoints(recipe, job, engine=engine, rows=prompts.rows, state=state, progress=progress)
         begin(recipe, checkpoints)
         announce(recipe, job, device, meshes, rows=len(prompts.questions))
-        rollouter = build_rollouter(recipe, recipe.rl, job, device, prompts.tokenizer)
-        delivery = build_delivery(recipe, recipe.rl, job, rollouter.generator)
+        rollouter, delivery = build_generation(recipe, recipe.rl, job, device, prompts.tokenizer)
         with (
             torch.autograd.set_detect_anomaly(recipe.debug.detect_anomaly),
             all_closed(checkpoints, rollouter, delivery.bus),
@@ -201,6 +200,12 @@ def build_rl_plan(recipe: Recipe, meshes: Meshes | None, *, stop_after: int | No
         ranks=1 if meshes is None else meshes.degrees.batch,
         stop_after=stop_after,
     )
+
+
+def build_generation(recipe: Recipe, config: RlConfig, job: Job, device: torch.device, tokenizer: Tokenizer) -> tuple[Rollouter, Delivery]:
+    """What holds the conversations, and what brings new weights to its generator."""
+    rollouter = build_rollouter(recipe, config, job, device, tokenizer)
+    return rollouter, build_delivery(recipe, config, job, rollouter.generator)
 
 
 def build_rollouter(recipe: Recipe, config: RlConfig, job: Job, device: torch.device, tokenizer: Tokenizer) -> Rollouter:
