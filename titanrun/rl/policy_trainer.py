@@ -7,6 +7,7 @@ import torch
 
 from titanrun.components.data.batch import TokenBatch
 from titanrun.components.metrics.recorder import Recorder
+from titanrun.rl.algorithms.losses import per_token
 from titanrun.rl.weight_sync.bus import WeightBus, as_sent
 from titanrun.training.engine import Engine
 from titanrun.training.passes import Loss
@@ -57,7 +58,9 @@ class PolicyTrainer:
         normalizer = torch.tensor(num_global_valid_tokens, device=self.engine.device)
         with recorder.open():
             output = self.engine.forward_backward(batches, loss=self.loss, normalizer=normalizer)
-        return {"loss": float(output.loss_sum) / max(1, num_global_valid_tokens), **recorder.flush(self.engine.loss_group)}
+        recorded = self.engine.of_all_stages(recorder.flush(self.engine.loss_group))
+        loss = float(output.loss_sum) / max(1, num_global_valid_tokens)
+        return {"loss": loss, **per_token(recorded, tokens=num_global_valid_tokens)}
 
     def optim_step(self, *, lr: float | None = None) -> dict[str, float]:
         """Clips, updates, drops the gradients; an update that is no number is left out. `lr`: of this step alone."""

@@ -298,6 +298,13 @@ class Engine:
         everywhere = Ranks(group.rank(), group.size(), group).together(lambda: own)
         return frozenset(name for names in everywhere for name in names).difference(own)
 
+    def of_all_stages(self, values: dict[str, float]) -> dict[str, float]:
+        """What the stages of a pipeline know by name, on all its ranks; of the same name the last stage's, which has the loss."""
+        group = self._group("pp")
+        if group is None:
+            return values
+        return dict(item for known in Ranks(group.rank(), group.size(), group).together(lambda: values) for item in known.items())
+
     @property
     def loss_group(self) -> ProcessGroup | None:
         """The ranks whose losses cover different tokens; None for one alone."""

@@ -180,7 +180,7 @@ def open_policy_trainer(
     keep = opened.recipe.checkpoint.keep_latest_k
     return PolicyTrainer(
         engine=opened.engine,
-        loss=build_policy_loss(config),
+        loss=build_policy_loss(config, opened.engine.meshes),
         bus=bus_in(config, Path("weights") if folder is None else folder),
         dtype=dtype_of(opened.recipe, config),
         parameters=parameter_names(opened.recipe),
