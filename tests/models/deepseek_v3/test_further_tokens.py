@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import Generator
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
@@ -192,6 +193,11 @@ def test_counts_are_those_that_deepseek_publishes(deepseek_v3):
     length = 128
     attention = config.key_value_width() * length
     assert flops_per_token(config, length) - flops_per_token(without, length) == 6 * (active + ends // 2 + attention)
+
+
+def test_a_mistyped_count_is_refused_before_its_layers_are_listed():
+    with pytest.raises(ValidationError, match="num_mtp_layers"):
+        DeepseekV3Config.model_validate({"num_mtp_layers": 100_000_000})
 
 
 def test_the_shapes_are_those_of_the_model(config, model):

@@ -1,6 +1,8 @@
 """Config of the deepseek_v3 family, and what follows from its sizes."""
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from annotated_types import Interval
 
 from titanrun.config.base import Config
 from titanrun.config.fields import bookkeeping, numerics, section
@@ -16,6 +18,8 @@ from titanrun.models.shared.huggingface_decoder import read_decoder, read_rope
 LATENT_NORM_EPS_OF_TRANSFORMERS = 1e-6
 EXPERTS_OF_TRANSFORMERS = {"score_func": "sigmoid", "gate_bias": False, "score_before_experts": False}
 BALANCE_OF_THE_PAPER = 1e-3
+# each has names and shapes of its own, as LayerCount says
+FurtherLayers: TypeAlias = Annotated[int, Interval(ge=0, le=100)]
 FURTHER_NORMS = ("embedding_norm", "stream_norm", "out_norm")
 # keys of losses and of code that are not ours; and whether a model predicts further tokens is for the recipe to say
 UNREAD = ("aux_loss_alpha", "auto_map", "ep_size", "num_mtp_layers", "num_nextn_predict_layers", "output_router_logits", "seq_aux")
@@ -49,7 +53,7 @@ class DeepseekV3Config(DecoderConfig):
     """Width of the part of a query or key that RoPE turns; all heads share that part of the key."""
     v_head_dim: OrAuto[PositiveInt] = numerics("auto", examples=[128])
     """Width of the value of one head."""
-    num_mtp_layers: NonNegativeInt = numerics(0, examples=[1])
+    num_mtp_layers: FurtherLayers = numerics(0, examples=[1])
     """Layers behind the last one that predict the tokens after the next one, in training alone; loss multi_token_cross_entropy."""
     attention: AttentionConfig = section(AttentionConfig)
     rope: RopeConfig = section(RopeConfig)
