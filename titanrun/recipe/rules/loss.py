@@ -31,7 +31,7 @@ def further_tokens_have_layers(run: Recipe) -> Iterator[Finding]:
     multi_token_cross_entropy: write both, or neither."""
     if run.loss.further_scale is not None and not run.model.further_tokens():
         message = f"{run.loss.name} is about tokens that model '{run.model.name}' has no layers for"
-        yield Finding(message, (LOSS, ("model", "name")), help="set model.num_mtp_layers: 1 of deepseek_v3, or loss: cross_entropy")
+        yield Finding(message, (LOSS, ("model", "name"), DEPTH), help="set model.num_mtp_layers: 1 of deepseek_v3, or loss: cross_entropy")
 
 
 @rule("further-tokens-are-learned")
