@@ -84,6 +84,12 @@ DECODER = (
     f"model={{name: decoder, flavor: debugmodel, dim: 64, n_layers: 4, n_heads: 4, n_kv_heads: 2, head_dim: 16, {INGREDIENTS}}}",
     LARGE_EPS,
 )
+LATENT_DECODER = (
+    f"model={{name: decoder, flavor: debugmodel, dim: 64, n_layers: 4, n_heads: 4, attention: {{latent: {{{LATENT}}}, window: 16, "
+    f"window_pattern: [window, full]}}, rope: {{pairs: neighbours}}, feed_forward: {{hidden_dim: 96}}, "
+    f"hidden_pattern: [dense, experts], moe: {IN_GROUPS}}}",
+    LARGE_EPS,
+)
 CHATS = (
     "kind=sft",
     "model.attention={mask: block_causal}",
@@ -337,6 +343,8 @@ LAYOUTS = [
     case("llama4_tp2_pp2_compiled", nproc=4, base=LLAMA4, overrides=[*COMPILED, TP2, *pipeline(2)], slow=True),
     case("llama4_fsdp2_tp2_pp2_ep4_compiled", nproc=8, base=LLAMA4, overrides=[*COMPILED, TP2, *pipeline(2), EP4], slow=True),
     case("llama4_fsdp2_tp2_ep2_etp2", nproc=4, base=LLAMA4, overrides=[TP2, EP2, ETP2], slow=True),
+    case("fsdp2_tp2_decoder_latent", nproc=4, base=LATENT_DECODER, overrides=[TP2], slow=True),
+    case("cp2_pp2_decoder_latent_ep2", nproc=4, base=LATENT_DECODER, overrides=[CP2, *pipeline(2), EP2], slow=True),
     case("hsdp2x2_ep2", nproc=4, base=EXPERTS, overrides=[EP2, DDP2], slow=True),
     case("fsdp2_deepseek_v3_recomputed", nproc=2, base=DEEPSEEK, overrides=["activation_checkpoint=full"], slow=True),
     case("tp2_deepseek_v3", nproc=2, base=DEEPSEEK, overrides=[TP2], slow=True),
