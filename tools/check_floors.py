@@ -58,6 +58,7 @@ DESCRIPTION_BESIDE_EXECUTION = {
     "titanrun.models.shared.flavors",
     "titanrun.models.shared.huggingface_config",
     "titanrun.models.shared.huggingface_decoder",
+    "titanrun.models.shared.latent_config",
 }
 MAY_IMPORT = {
     "D0": {"D0"},
