@@ -126,7 +126,7 @@ def family_sizes(config: ModelConfig, family: str) -> Sizes:
         latent = sizes["attention"]["latent"]
         section = {name: value for name, value in section.items() if name not in ("n_kv_heads", "head_dim")}
         section |= {name: latent[name] for name in LATENT}
-        section |= {"latent_norm_eps": latent["norm_eps"], "n_dense_layers": kinds_of(sizes).count("dense")}
+        section |= {"latent_norm_eps": latent["norm_eps"], "n_dense_layers": kinds_of(sizes).count("dense"), "num_mtp_layers": 0}
     if family in ("qwen3", "deepseek_v3"):
         clamped = ("swiglu_limit", "swiglu_alpha")
         section["moe"] = None if sizes["moe"] is None else {key: value for key, value in sizes["moe"].items() if key not in clamped}
