@@ -77,6 +77,7 @@ YARN = {"name": "yarn", "original_max_position_embeddings": 32, "factor": 4.0}
 EXAMPLES: dict[str, dict[str, Any]] = {
     "model:transformers": {"model": {"name": "transformers", "flavor": "debugmodel"}},
     **dict.fromkeys(("model:flux", "loss:flow_matching", "dataset:tiny_images"), PICTURES),
+    "task:lm_eval": {"evaluation": {"tasks": [{"name": "lm_eval", "task": "hellaswag"}]}},
     "task:exact_match": {"evaluation": {"tasks": ["exact_match"]}, "training": {"dataset": "tiny_chat"}},
     **dict.fromkeys(("loss:dpo", "dataset:preference"), PAIRS),
     "dataset:images": {**PICTURES, "training": {"dataset": {"name": "images", "path": "pictures", "image_size": 128}, "seq_len": 128}},
