@@ -9,7 +9,7 @@ from titanrun.recipe import menu
 from titanrun.recipe.migrate.places import data_of, is_required, path_in
 from titanrun.recipe.migrate.plan import Item, placements, plan
 from titanrun.recipe.migrate.sheet import recipe_text
-from titanrun.recipe.migrate.source import read_torchtitan
+from titanrun.recipe.migrate.source import Written, read_torchtitan
 from titanrun.recipe.resolve import Case, examine, further_problems
 
 
@@ -31,7 +31,11 @@ class Migration:
 def migrate(file: str, *, recipe: str, head: Sequence[str]) -> Migration:
     """The migration of `file`. `recipe` is how problems call the new recipe, `head` its first lines. Raises ProblemsFound."""
     menu.open_menu()
-    written = read_torchtitan(file)
+    return migrated(read_torchtitan(file), recipe=recipe, head=head)
+
+
+def migrated(written: Written, *, recipe: str, head: Sequence[str]) -> Migration:
+    """The migration of entries wherever they come from."""
     items = plan(written)
     while True:
         text = recipe_text(items, written, head=head)
