@@ -30,7 +30,8 @@ GROUPED = {**MOE, "model.converters": ["quantize.grouped_mm.float8"]}
 MX = {"model.converters": ["quantize.linear.mx"]}
 MX_GROUPED = {**MOE, "model.converters": ["quantize.grouped_mm.mx"]}
 REFUSED = "refused"
-OWN = "what the actor itself does: tests/actors/test_titan_trainer.py"
+CHECKED = "a problem that names the field: no other value of its kind is there"
+OWN = "what the actor itself does: a test of its own here, or in test_titan_trainer.py"
 
 # field, documented default, another value, path in the recipe and value there (of the same words unless told), further fields, ranks
 ROWS: list[tuple[Any, ...]] = [
@@ -68,7 +69,7 @@ ROWS: list[tuple[Any, ...]] = [
     ("training.enable_cpu_offload", False, True, "training.enable_cpu_offload", True, {"parallelism.data_parallel_shard_degree": 2}, 2),
     ("training.dtype", "float32", "bfloat16", "training.dtype"),
     ("training.mixed_precision_param", "bfloat16", "float32", "training.mixed_precision_param"),
-    ("training.mixed_precision_reduce", "float32", None, OWN),
+    ("training.mixed_precision_reduce", "float32", "bfloat16", CHECKED),
     ("training.gc_freq", 50, 1, "training.gc_freq"),
     ("training.gc_debug", False, True, "training.gc_debug"),
     ("training.seed", None, 5, "debug.seed"),
@@ -87,7 +88,7 @@ ROWS: list[tuple[Any, ...]] = [
     ("parallelism.pipeline_parallel_last_stage_less_layers", 1, 2, "parallelism.pipeline_parallel_last_stage_less_layers", 2, PIPE, 2),
     ("parallelism.pipeline_parallel_layers_per_stage", None, 4, "parallelism.pipeline_parallel_layers_per_stage", 4, PIPE, 2),
     ("parallelism.pipeline_parallel_schedule", "1F1B", "GPipe", "parallelism.pipeline_parallel_schedule", "GPipe", PIPE, 2),
-    ("parallelism.pipeline_parallel_schedule_csv", "", None, OWN),
+    ("parallelism.pipeline_parallel_schedule_csv", "", "plan.csv", "parallelism.pipeline_parallel_schedule_csv", "plan.csv", PIPE, 2),
     ("parallelism.pipeline_parallel_microbatch_size", 1, 2, "parallelism.pipeline_parallel_microbatch_size", 2, PIPE, 2),
     ("parallelism.context_parallel_degree", 1, 2, "parallelism.context_parallel_degree", 2, {}, 2),
     (
@@ -225,13 +226,14 @@ def test_a_field_has_its_documented_default_and_another_value_changes_the_run(ro
     assert section == default and type(section) is type(default)
     if target == OWN:
         return
-    if target == REFUSED:
-        with pytest.raises(ProblemsFound) as found:
-            TitanTrainer(**nested({path: other}))
-        [problem] = found.value.problems
-        assert problem.path == tuple(path.split(".")) and problem.message.startswith(f"{path} is refused: ")
-        return
     expected, with_, ranks = [*rest, *(other, {}, 1)[len(rest) :]]
+    if target in (REFUSED, CHECKED):
+        with pytest.raises(ProblemsFound) as found:
+            recipe_of({**with_, path: other}, ranks)
+        [problem] = found.value.problems
+        assert problem.path == tuple(path.split("."))
+        assert problem.message.startswith(f"{path} is refused: ") == (target == REFUSED)
+        return
     before = plain(ranks, *((key, repr(value)) for key, value in with_.items()))
     after = recipe_of({**with_, path: other}, ranks)
     assert at(after, target) == expected

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from tests.actors.parts import batch, fields, next_token_loss
 from titanrun.actors import pushed
 from titanrun.actors.pushed import DcpHandle, drop_version
-from titanrun.actors.titan_trainer import TitanTrainer
+from titanrun.actors.titan_trainer import TitanTrainer, the_logits
 from titanrun.components.data.batch import TokenBatch
 from titanrun.components.tokenizers.config import CharactersTokenizerConfig
 from titanrun.components.tokenizers.huggingface import characters_tokenizer
@@ -199,11 +199,16 @@ def test_what_a_step_cannot_take_is_said(make: Make) -> None:
         (([inputs] * 2, [targets]), "inputs has 2 entries, and there is 1 data-parallel rank"),
         (([{"ids": inputs["tokens"]}], [targets]), "inputs has ids"),
         (([{"tokens": inputs["tokens"][0]}], [targets]), "no tensor of rows by tokens"),
+        (([{"tokens": inputs["tokens"] + 2048}], [targets]), "outside the model's vocabulary of 2048"),
+        (([inputs["tokens"]], [targets]), "inputs of a rank is Tensor, which is no mapping"),
         (([batch(0, rows=3)[0]], [targets]), "has 3 rows, and a step takes 2 of a rank"),
         (([batch(0, length=17)[0]], [targets]), "rows of 17 tokens, longer than 16"),
     ]:
         with pytest.raises(ProblemsFound, match=message):
             trainer.train_step(*given)
+    for loss, message in [(the_logits, r"a tensor of shape \[2, 16, 2048\]"), (lambda logits, labels: 0.5, "loss gives float")]:
+        with pytest.raises(ProblemsFound, match=message):
+            make(loss).train_step([inputs], [targets])
 
 
 def test_the_loss_is_compiled_where_the_section_says_so(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +244,7 @@ def test_two_ranks_learn_what_one_does(layout: dict[str, int], tmp_path: Path) -
 import json, sys
 from pathlib import Path
 from tests.actors.parts import batch, fields, next_token_loss
-from titanrun.actors.titan_trainer import TitanTrainer
+from titanrun.actors.titan_trainer import TitanTrainer, the_logits
 layout = {layout!r}
 count = 2 if any(key.startswith("data") for key in layout) and len(sys.argv) > 1 else 1
 rows = 4 // count

@@ -19,11 +19,12 @@ INPUTS = ("tokens", "positions")
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
-    """What a step may be: rows of a rank and of one pass, tokens of a row, and whether ranks share the rows."""
+    """What a step may be: rows of a rank and of one pass, tokens of a row, ids of the model, and whether ranks share the rows."""
 
     rows: int
     rows_per_pass: int
     seq_len: int
+    vocab_size: int
     shares_rows: bool
 
 
@@ -46,14 +47,16 @@ def batch_of(inputs: Mapping[str, Any], targets: Mapping[str, Any], shape: StepS
 
     Raises ProblemsFound where they are not what `shape` says.
     """
+    for name, given in (("inputs", inputs), ("targets", targets)):
+        if not isinstance(given, Mapping):
+            raise wrong(f"{name} of a rank is {type(given).__name__}, which is no mapping")
     unknown = set(inputs).difference(INPUTS)
     if unknown or "tokens" not in inputs:
         raise wrong(
             f"inputs has {', '.join(sorted(inputs)) or 'nothing'}", help="write inputs={'tokens': ids}, and 'positions' if you like"
         )
     tokens_BT = inputs["tokens"]
-    if not isinstance(tokens_BT, Tensor) or tokens_BT.ndim != 2:
-        raise wrong("inputs['tokens'] is no tensor of rows by tokens")
+    refuse_ids("inputs['tokens']", tokens_BT, shape.vocab_size)
     refuse_shape(tokens_BT, shape)
     rows, length = tokens_BT.shape
     by_row = {name: value for name, value in targets.items() if isinstance(value, Tensor) and value.ndim and len(value) == rows}
@@ -65,6 +68,16 @@ def batch_of(inputs: Mapping[str, Any], targets: Mapping[str, Any], shape: StepS
     everywhere = {name: value for name, value in targets.items() if name not in by_row}
     counted_BT = torch.ones_like(tokens_BT, dtype=torch.bool)
     return TokenBatch(tokens_BT, tokens_BT, inputs.get("positions"), counted_BT, by_row), everywhere
+
+
+def refuse_ids(name: str, ids_BT: object, vocab_size: int) -> None:
+    """Raises ProblemsFound for what is no tensor [B, T] of ids that the model knows; ids on a device are not looked at."""
+    if not isinstance(ids_BT, Tensor) or ids_BT.ndim != 2 or ids_BT.is_floating_point():
+        raise wrong(f"{name} is no tensor of rows by tokens")
+    if ids_BT.device.type == "cpu" and ids_BT.numel():
+        for id in (int(ids_BT.max()), int(ids_BT.min())):
+            if not 0 <= id < vocab_size:
+                raise wrong(f"{name} holds id {id}, outside the model's vocabulary of {vocab_size}")
 
 
 def refuse_shape(tokens_BT: Tensor, shape: StepShape) -> None:
@@ -90,6 +103,10 @@ def engine_loss(loss: CallersLoss, everywhere: Mapping[str, Any]) -> Callable[[T
     """The caller's loss(logits, **targets) as the engine calls it: on the logits of some rows and the targets of these."""
 
     def measured(logits_BTV: Tensor, batch: TokenBatch) -> Tensor:
-        return loss(whole(logits_BTV), **batch.extra, **everywhere)
+        found = loss(whole(logits_BTV), **batch.extra, **everywhere)
+        if not isinstance(found, Tensor) or found.numel() != 1:
+            shape = f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+            raise wrong(f"loss gives {shape}, and a step learns from one number", help="give loss(logits, **targets)")
+        return found.reshape(())
 
     return measured

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from titanrun.actors.batches import wrong
+from titanrun.actors.batches import refuse_ids, wrong
 from titanrun.actors.fields import section_of
 from titanrun.actors.opened import OpenActor, open_actor
 from titanrun.actors.translated import translate
@@ -71,8 +71,7 @@ class ReferenceModel:
         """
         if self._opened is None:
             raise RuntimeError("call setup() first: the reference has no model, or cleanup() has ended it")
-        if not isinstance(input_ids, Tensor) or input_ids.ndim != 2:
-            raise wrong("input_ids is no tensor of rows by tokens")
+        refuse_ids("input_ids", input_ids, self._opened.run.model.output_width())
         length, longest = input_ids.size(1), self._opened.run.training.seq_len
         if length > longest:
             raise wrong(f"input_ids has rows of {length} tokens, longer than {longest}", help="see training.seq_len")

@@ -144,6 +144,7 @@ class TitanTrainer:
             rows=int(run.training.global_batch_size) // opened.dp_size,
             rows_per_pass=run.training.local_batch_size,
             seq_len=run.training.seq_len,
+            vocab_size=run.model.output_width(),
             shares_rows=opened.engine.rows is not None,
         )
         return Training(opened, checkpoints, build_save_times(run), state, shape, compiled(self.loss, run.compile), steps_of(run))
