@@ -10,9 +10,9 @@ from torch import Tensor
 
 from titanrun.components.checkpoints.whole_folder import remove_whole, written_whole
 from titanrun.models.shared.config import ModelConfig
-from titanrun.models.shared.family import family_module
 from titanrun.rl.weight_sync.files import read_dcp, write_dcp
 from titanrun.training.engine import Engine
+from titanrun.worker.weights import huggingface_state
 
 Store = MutableMapping[str, Any]
 
@@ -66,11 +66,5 @@ def drop_version(store: Store, version: int) -> None:
 @torch.no_grad()
 def huggingface_weights(engine: Engine, model: ModelConfig, *, is_kept: bool) -> dict[str, Tensor]:
     """Copies of the whole weights in host memory under Hugging Face's names; empty where they are not kept. Every rank must call it."""
-    state = {}
-    for name, tensor in engine.state_dict_stream():
-        if is_kept:
-            state[name] = tensor.detach().cpu()
-    if not is_kept:
-        return {}
-    found: dict[str, Tensor] = family_module(type(model), "huggingface").to_huggingface(model, state)
+    found = huggingface_state(engine, model, dtype=None, is_kept=is_kept)
     return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in found.items()}

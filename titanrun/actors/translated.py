@@ -11,10 +11,12 @@ from titanrun.config.problems import Problem, ProblemsFound, SourceText
 from titanrun.config.source import read_text
 from titanrun.config.tree import path_text
 from titanrun.recipe import menu
+from titanrun.recipe.migrate.entries import Entry, Written
+from titanrun.recipe.migrate.migration import Migration, migrated
 from titanrun.recipe.migrate.places import data_of, path_in
 from titanrun.recipe.migrate.plan import NOT_BUILT, Item, placements
-from titanrun.recipe.migrate.source import Entry, Written, read_torchtitan, todays
-from titanrun.recipe.migrate.torchtitan import Migration, migrated
+from titanrun.recipe.migrate.source import read_torchtitan, todays
+from titanrun.recipe.migrate.torchtitan import TORCHTITAN
 from titanrun.recipe.reading import read_back
 from titanrun.recipe.resolve import Case, Resolved, examine
 
@@ -60,7 +62,7 @@ def translate(name: str, sections: Mapping[str, object]) -> Translation:
         raise ProblemsFound(problems)
     menu.open_menu()
     entries = entries_of(values)
-    migration = migrated(Written((*entries.values(), DATASET), {}), recipe=name, head=())
+    migration = migrated(Written((*entries.values(), DATASET), {}), TORCHTITAN, recipe=name, head=())
     problems = [refusal(item.entry.written, item.value, item.words) for item in migration.items if item.entry and item.fate == "refused"]
     problems += [in_fields(problem, migration.items) for problem in migration.problems if problem.severity == "error"]
     if problems:
