@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from titanrun.components.checkpoints.adapters import is_adapter
 from titanrun.components.checkpoints.optimizer_state import flatten
-from titanrun.components.data.batch import Batch, TokenBatch
+from titanrun.components.data.batch import Batch, TokenBatch, divisor_of
 from titanrun.components.data.documents import Marking, unmarked
 from titanrun.distributed.agreement import Ranks
 from titanrun.distributed.gradient_norm import clip_gradients, gradient_norm
@@ -40,7 +40,8 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What a pass over batches gives: the loss as a sum over the tokens of all ranks, and their number. All stay on the device.
+    """What a pass over batches gives: the loss as a sum over the tokens of all ranks, and their number, or what they weigh together where
+    they have weights. All stay on the device.
 
     `own_loss_sum` is the sum over what this rank computed itself.
     """
@@ -52,7 +53,7 @@ class StepOutput:
     @property
     def loss(self) -> Tensor:
         """Mean loss of a valid token; 0 where there is none."""
-        return self.loss_sum / self.valid_tokens.clamp(min=1)
+        return self.loss_sum / divisor_of(self.valid_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class Engine:
             assert len(parts) == 1, "a rule refuses several passes where weights are updated in the first"
             self._set_rates(None)
         valid_tokens = self._of_all_ranks(torch.stack([part.valid_count() for part in parts]).sum().to(self.device, non_blocking=True))
-        divisor = (valid_tokens if normalizer is None else normalizer).clamp(min=1)
+        divisor = divisor_of(valid_tokens if normalizer is None else normalizer)
         sums = []
         for part in parts:
             sums.append(self.passes.backward(part.to(self.device), divisor, loss=loss))
