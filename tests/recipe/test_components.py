@@ -28,7 +28,7 @@ KEYWORDS = {
     "launch": {"resolved", "processes"},
     "converters": {"model", "shards"},
     "rope_scaling": {"frequencies", "theta"},
-    "algorithm": {"sampling_temperature"},
+    "algorithm": {"sampling_temperature", "row_ranks"},
     "environment": {"logs"},
     "generator": {"supplies"},
     "reward": {"logs"},

@@ -14,7 +14,7 @@ from titanrun.config import registry
 from titanrun.rl.algorithms.advantages import advantages_for
 from titanrun.rl.algorithms.config import AlgorithmConfig
 from titanrun.rl.algorithms.divergence import ESTIMATORS
-from titanrun.rl.packing import pack
+from titanrun.rl.packing import empty_rows, pack
 from titanrun.rl.samples import TrainingSample
 
 VOCABULARY = 7
@@ -158,6 +158,14 @@ def test_a_token_whose_logprob_is_no_number_counts_nowhere() -> None:
     shorter = replace(given[3], mask=[*given[3].mask[:-1], False])
     assert loss_of(config, [*given[:3], spoiled]) == loss_of(config, [*given[:3], shorter])
     assert batch_of(config, [*given[:3], spoiled]).valid_count() == batch_of(config, given).valid_count() - 1
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_rows_that_are_all_filling_cost_nothing(name: str) -> None:
+    config = configured(name)
+    empty = empty_rows(2, 8)
+    empty.extra["reference"] = torch.zeros(2, 8)
+    assert config.builder()(config, sampling_temperature=1.0)(torch.zeros(2, 8, 5, requires_grad=True), empty).item() == 0
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -9,8 +9,11 @@ import pytest
 from tests.rl.parts import TEXT
 from tests.rl.test_runs import numbers
 
-COMPARED = ("loss", "grad_norm", "rollout/reward_mean", "rollout/tokens_mean", "rl/ratio_mean", "validation/reward_mean")
+COMPARED = (*("loss", "grad_norm", "rollout/reward_mean", "rollout/tokens_mean"), *("rl/ratio_mean", "rl/kl", "validation/reward_mean"))
 LARGER = ("model.n_kv_heads=2", "training.steps=4", "rl.rollout={prompts_per_step: 3, samples_per_prompt: 5}", "optimizer.lr=1.0e-3")
+TWO_LAYERS = ("model.n_layers=2", "training.local_batch_size=2")
+PIPELINE = ("parallelism={pipeline_parallel_degree: 2, pipeline_parallel_schedule: 1F1B}",)
+HELD = ("converters=[{name: lora, rank: 4}]", "rl.algorithm={name: grpo, entropy_coef: 0.01, kl: {coef: 0.5}}")
 
 
 def train(folder: Path, nproc: int, *overrides: str) -> list[dict[str, float]]:
@@ -35,8 +38,12 @@ def train(folder: Path, nproc: int, *overrides: str) -> list[dict[str, float]]:
             ("rl.reference=frozen_copy", "rl.algorithm={name: gspo, kl: {coef: 0.1}}", "rl.sync.transport=file"),
             ("parallelism.tensor_parallel_degree=2",),
         ),
+        (TWO_LAYERS, PIPELINE),
+        ((*TWO_LAYERS, *HELD, "rl.reference=adapter_off"), PIPELINE),
+        ((), ("parallelism.context_parallel_degree=2",)),
+        (("rl.reference=frozen_copy", "rl.algorithm={name: gspo, kl: {coef: 0.1}}"), ("parallelism.context_parallel_degree=2",)),
     ],
-    ids=["fsdp2", "ddp2", "tp2", "fsdp2_lora_recomputed", "tp2_gspo_reference_file"],
+    ids=[*("fsdp2", "ddp2", "tp2", "fsdp2_lora_recomputed", "tp2_gspo_reference_file"), *("pp2", "pp2_adapter_off", "cp2", "cp2_gspo")],
 )
 def test_ranks_learn_what_one_process_learns(tmp_path: Path, base: tuple[str, ...], layout: tuple[str, ...]) -> None:
     alone = train(tmp_path, 1, *LARGER, *base)

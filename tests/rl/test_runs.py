@@ -111,6 +111,19 @@ def test_validation_comes_as_often_as_it_should(runs: Callable[..., Path]) -> No
     assert few[0] != many[0]
 
 
+def test_what_the_policy_writes_is_kept_as_in_pretraining(runs: Callable[..., Path]) -> None:
+    folder = runs("metrics.samples={prompts: ['ab>'], freq: 1, max_new_tokens: 2}", "name=with-samples")
+    lines = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    assert {line["step"] for line in lines} == {1, 2}
+
+
+def test_ranks_wait_no_longer_than_they_should_after_the_first_step(runs: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    shortened: list[int] = []
+    monkeypatch.setattr("titanrun.worker.rl.shorten_patience", lambda recipe, meshes: shortened.append(recipe.comm.train_timeout_seconds))
+    runs("comm.train_timeout_seconds=77", "name=patience")
+    assert shortened == [77]
+
+
 def test_the_recorder_keeps_what_it_should(runs: Callable[..., Path]) -> None:
     more = kept(runs("rl.recorder={keep_extremes: 2, tokens: true, logprobs: true}"))
     assert len(more) == 16 and len(more[0]["tokens"][0]) == len(more[0]["logprobs"][0]) > 0
@@ -165,6 +178,14 @@ def test_a_wide_window_lets_the_quick_overtake(runs: Callable[..., Path]) -> Non
 def test_the_penalty_needs_the_weights_that_training_began_with(runs: Callable[..., Path]) -> None:
     held = numbers(runs("rl.reference=frozen_copy", "rl.algorithm={name: grpo, kl: {coef: 0.1}}"))
     assert held[1]["rl/kl"] == pytest.approx(0, abs=1e-6) and held[2]["rl/kl"] > 1e-6
+
+
+def test_a_policy_without_its_adapters_is_what_training_began_with(runs: Callable[..., Path]) -> None:
+    held = ("converters=[{name: lora, rank: 2}]", "rl.algorithm={name: grpo, kl: {coef: 0.1}}")
+    copied, switched_off = (numbers(runs(*held, f"rl.reference={name}")) for name in ("frozen_copy", "adapter_off"))
+    assert copied[2]["rl/kl"] > 1e-6
+    for one, other in zip(copied, switched_off, strict=True):
+        assert other == pytest.approx(one, abs=1e-6)
 
 
 def test_nothing_differs_by_a_bit_where_that_is_asked_for(runs: Callable[..., Path]) -> None:

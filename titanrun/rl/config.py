@@ -95,7 +95,8 @@ class RlConfig(Config):
     sync: SyncConfig = section(SyncConfig)
     recorder: RecorderConfig = section(RecorderConfig)
     validation: RlValidationConfig = section(RlValidationConfig)
-    reference: Literal["frozen_copy"] | None = numerics(None)
-    """What the policy is held against: frozen_copy, the weights that training began with; null: nothing."""
+    reference: Literal["frozen_copy", "adapter_off"] | None = numerics(None)
+    """What the policy is held against: frozen_copy, a second model with the weights that training began with; adapter_off, the policy's
+    own without its adapters, which takes no memory; null: nothing."""
     batch_invariant: bool = numerics(False)
     """Whether the generator must compute exactly what the trainer computes: log-probabilities equal bit by bit, whatever is batched."""

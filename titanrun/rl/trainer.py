@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from titanrun.components.data.batch import TokenBatch
 from titanrun.components.data.loader import RowLoader
 from titanrun.components.metrics.log import MetricLog
 from titanrun.components.metrics.recorder import Recorder
@@ -13,11 +12,13 @@ from titanrun.components.metrics.throughput import Throughput
 from titanrun.config.counted import counted
 from titanrun.config.problems import fail
 from titanrun.rl.algorithms.advantages import RunningMean, advantages_for
+from titanrun.rl.algorithms.losses import per_token
 from titanrun.rl.buffer import GroupWindow
 from titanrun.rl.config import RlConfig
 from titanrun.rl.measures import measured
 from titanrun.rl.packing import Packed, pack, share_of
 from titanrun.rl.recorder import RolloutRecorder
+from titanrun.rl.reference import Reference
 from titanrun.rl.rollouts import Rollouter
 from titanrun.rl.samples import Group, training_samples
 from titanrun.rl.tasks.rows import TaskRows
@@ -83,11 +84,13 @@ class RlTrainer:
     recovery: Recovery
     progress: "Progress"
     rollout_log: RolloutRecorder
-    reference: Engine | None = None
+    reference: Reference | None = None
     examination: Examination | None = None
     signals: SignalRequests | AgreedSignals = field(default_factory=SignalRequests)
     checkpoints: RunCheckpoints | None = None
     on_step: Callable[[int], None] = lambda step: None
+    on_first_step: Callable[[], None] = lambda: None
+    has_trained: bool = False
     on_step_end: Callable[[int], None] = lambda step: None
 
     def fit(self) -> Outcome:
@@ -159,10 +162,10 @@ class RlTrainer:
         self.progress.dropped_in_a_row = 0
         batches = share_of(packed.batch, rows_per_pass=self.plan.rows_per_pass, rank=self.plan.rank, ranks=self.plan.ranks)
         if self.reference is not None:
-            batches = [with_reference(batch, self.reference, self.config.sampling.temperature) for batch in batches]
+            batches = [self.reference(batch, temperature=self.config.sampling.temperature) for batch in batches]
         with self.recorder.open():
             output = self.engine.forward_backward(batches, loss=self.loss)
-        recorded = self.recorder.flush(self.engine.loss_group)
+        recorded = per_token(self.engine.of_all_stages(self.recorder.flush(self.engine.loss_group)), tokens=packed.tokens)
         self._verify(recorded["rl/logprob_diff_max"])
         update = self.engine.optim_step(accepts=lambda norm: self.guard.accepts(self.state.step + 1, loss=output.loss, grad_norm=norm))
         if update.is_skipped:
@@ -170,6 +173,9 @@ class RlTrainer:
         else:
             self.recovery.after_good_step()
         numbers = self.guard.last
+        if not self.has_trained:
+            self.on_first_step()
+        self.has_trained = True
         self.state.step += 1
         self.state.tokens_seen += packed.batch.tokens.numel()
         self.throughput.count_step(packed.batch.tokens.numel() // self.plan.ranks)
@@ -292,10 +298,3 @@ class Progress:
             self.advantages.load_state(state["running_mean"])
         self.window.load_state(state["groups"])
         self.examined.update((step, values) for step, values in state["examined"])
-
-
-def with_reference(batch: TokenBatch, reference: Engine, temperature: float) -> TokenBatch:
-    """The batch with the reference's log-probability of each token."""
-    found = reference.forward(batch, outputs=("logprobs",), temperature=temperature or 1.0)["logprobs"]
-    batch.extra["reference"] = found.to(batch.tokens.device)
-    return batch

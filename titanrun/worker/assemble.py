@@ -97,13 +97,15 @@ def assembled(
                 watchdog=watchdog,
                 **guards(recipe, job, data.rows, engine),
                 on_first_step=partial(shorten_patience, recipe, meshes),
-                on_step_end=with_samples(recipe, job, engine, data, after_step),
+                on_step_end=with_samples(recipe, job, engine, data.tokenizer, after_step),
             )
 
 
-def with_samples(recipe: Recipe, job: Job, engine: Engine, data: "Data", after_step: Callable[[int], None]) -> Callable[[int], None]:
+def with_samples(
+    recipe: Recipe, job: Job, engine: Engine, tokenizer: Tokenizer | None, after_step: Callable[[int], None]
+) -> Callable[[int], None]:
     """What follows a step, with the texts that the recipe asks for before it."""
-    samples = build_samples(recipe, engine, data.tokenizer, job.resolved.parent, is_first=job.place.is_first)
+    samples = build_samples(recipe, engine, tokenizer, job.resolved.parent, is_first=job.place.is_first)
     if samples is None:
         return after_step
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from titanrun.components.converters.lora import Adapter
+from titanrun.components.converters.lora_experts import ExpertAdapters
 from titanrun.components.data.batch import PairBatch, TokenBatch
 from titanrun.components.losses.dpo import REFERENCE
 from titanrun.distributed.agreement import Ranks
@@ -69,7 +70,7 @@ def unchanged(batch: TokenBatch) -> TokenBatch:
 @contextmanager
 def without_adapters(model: nn.Module) -> Iterator[None]:
     """The model as it is without its adapters within the block."""
-    adapters = [module for module in model.modules() if isinstance(module, Adapter)]
+    adapters = [module for module in model.modules() if isinstance(module, Adapter | ExpertAdapters)]
     scales = [adapter.scale for adapter in adapters]
     for adapter in adapters:
         adapter.scale = 0.0

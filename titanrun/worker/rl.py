@@ -15,7 +15,7 @@ from titanrun.components.metrics.recorder import Recorder
 from titanrun.components.tokenizers.chat_template import folder_template
 from titanrun.components.tokenizers.tokenizer import ChatTokenizer, Tokenizer
 from titanrun.config.placed import placed
-from titanrun.distributed.agreement import current_ranks
+from titanrun.distributed.agreement import current_ranks, ranks_beside
 from titanrun.distributed.device import find_device
 from titanrun.distributed.liveness import heard_by, sign_of_life
 from titanrun.distributed.mesh import Meshes
@@ -27,6 +27,7 @@ from titanrun.rl.config import RlConfig
 from titanrun.rl.environments.environment import Environment
 from titanrun.rl.generators.generator import Generator, Supplies
 from titanrun.rl.recorder import RolloutRecorder
+from titanrun.rl.reference import Reference
 from titanrun.rl.renderer import ChatRenderer, PlainRenderer, Renderer
 from titanrun.rl.rewards.rubric import Reward, Rubric
 from titanrun.rl.rollouts import Rollouter
@@ -45,13 +46,14 @@ from titanrun.training.passes import Loss
 from titanrun.training.recovery import Recovery
 from titanrun.training.signals import SignalRequests
 from titanrun.training.state import TrainState
-from titanrun.worker.assemble import announce, build_save_times, build_whole_engine, settle_chance
+from titanrun.worker.assemble import announce, build_save_times, build_whole_engine, settle_chance, shorten_patience, with_samples
 from titanrun.worker.build_checkpoints import begin, build_checkpoints, writes
 from titanrun.worker.build_data import build_marking, build_rows, build_tokenizer
 from titanrun.worker.build_guard import build_finite_guard, build_watchdog
 from titanrun.worker.build_metrics import build_metric_log, build_throughput, label
 from titanrun.worker.build_model import build_model, materialise
 from titanrun.worker.build_profiling import profiled
+from titanrun.worker.build_reference import without_adapters
 from titanrun.worker.company import company
 from titanrun.worker.converters import convert
 from titanrun.worker.job import Job
@@ -82,8 +84,7 @@ def assembled_rl(
         checkpoints = build_checkpoints(recipe, job, engine=engine, rows=prompts.rows, state=state, progress=progress)
         begin(recipe, checkpoints)
         announce(recipe, job, device, meshes, rows=len(prompts.questions))
-        rollouter = build_rollouter(recipe, recipe.rl, job, device, prompts.tokenizer)
-        delivery = build_delivery(recipe, recipe.rl, job, rollouter.generator)
+        rollouter, delivery = build_generation(recipe, recipe.rl, job, device, prompts.tokenizer)
         with (
             torch.autograd.set_detect_anomaly(recipe.debug.detect_anomaly),
             all_closed(checkpoints, rollouter, delivery.bus),
@@ -94,7 +95,7 @@ def assembled_rl(
             yield RlTrainer(
                 config=recipe.rl,
                 engine=engine,
-                loss=build_policy_loss(recipe.rl),
+                loss=build_policy_loss(recipe.rl, meshes),
                 rows=prompts.rows,
                 questions=prompts.questions,
                 rollouter=rollouter,
@@ -111,12 +112,13 @@ def assembled_rl(
                 recovery=Recovery(recipe.guard),
                 progress=progress,
                 rollout_log=RolloutRecorder(recipe.rl.recorder, job.resolved.parent if job.place.is_first else None),
-                reference=build_reference(recipe, device, meshes, prompts.tokenizer),
+                reference=build_reference(recipe, engine, device, meshes, prompts.tokenizer),
                 examination=prompts.examination(recipe.rl, progress),
                 signals=signals if meshes is None else AgreedSignals(signals, device),
                 checkpoints=checkpoints if writes(recipe.checkpoint) else None,
                 on_step=on_step,
-                on_step_end=after_step,
+                on_first_step=partial(shorten_patience, recipe, meshes),
+                on_step_end=with_samples(recipe, job, engine, prompts.tokenizer, after_step),
             )
 
 
@@ -129,9 +131,11 @@ def all_closed(*parts: Closable) -> Iterator[None]:
         yield
 
 
-def build_policy_loss(config: RlConfig) -> Loss:
+def build_policy_loss(config: RlConfig, meshes: Meshes | None) -> Loss:
     """What the algorithm minimises."""
-    loss: Loss = config.algorithm.builder()(config.algorithm, sampling_temperature=config.sampling.temperature)
+    row_ranks = None if meshes is None else meshes.group("cp")
+    temperature = config.sampling.temperature
+    loss: Loss = config.algorithm.builder()(config.algorithm, sampling_temperature=temperature, row_ranks=row_ranks)
     return loss
 
 
@@ -171,14 +175,16 @@ def open_questions(dataset: DatasetConfig, path: tuple[str, ...], recipe: Recipe
     return rows
 
 
-def build_reference(recipe: Recipe, device: torch.device, meshes: Meshes | None, tokenizer: Tokenizer) -> Engine | None:
-    """A second model with the weights that training begins with, which nothing trains."""
+def build_reference(recipe: Recipe, engine: Engine, device: torch.device, meshes: Meshes | None, tokenizer: Tokenizer) -> Reference | None:
+    """What the policy is held against: itself without its adapters, or a second model with the weights that training begins with."""
     assert recipe.rl is not None
     if recipe.rl.reference is None:
         return None
-    reference = build_whole_engine(recipe, device, meshes, build_marking(recipe, tokenizer))
-    load_initial_weights(recipe.checkpoint, model_config=recipe.model, engine=reference, ranks=current_ranks(), seed=recipe.debug.seed)
-    return reference
+    if recipe.rl.reference == "adapter_off":
+        return Reference(engine, around=partial(without_adapters, engine.model))
+    frozen = build_whole_engine(recipe, device, meshes, build_marking(recipe, tokenizer))
+    load_initial_weights(recipe.checkpoint, model_config=recipe.model, engine=frozen, ranks=current_ranks(), seed=recipe.debug.seed)
+    return Reference(frozen)
 
 
 def build_rl_plan(recipe: Recipe, meshes: Meshes | None, *, stop_after: int | None) -> RlPlan:
@@ -196,6 +202,12 @@ def build_rl_plan(recipe: Recipe, meshes: Meshes | None, *, stop_after: int | No
     )
 
 
+def build_generation(recipe: Recipe, config: RlConfig, job: Job, device: torch.device, tokenizer: Tokenizer) -> tuple[Rollouter, Delivery]:
+    """What holds the conversations, and what brings new weights to its generator."""
+    rollouter = build_rollouter(recipe, config, job, device, tokenizer)
+    return rollouter, build_delivery(recipe, config, job, rollouter.generator)
+
+
 def build_rollouter(recipe: Recipe, config: RlConfig, job: Job, device: torch.device, tokenizer: Tokenizer) -> Rollouter:
     """What holds the conversations: generator, environment, rewards, renderer."""
     logs = job.resolved.parent / "logs"
@@ -210,7 +222,8 @@ def build_rollouter(recipe: Recipe, config: RlConfig, job: Job, device: torch.de
         max_tokens=config.rollout.max_tokens or recipe.training.seq_len,
         max_new_tokens=config.sampling.max_new_tokens,
         seed=recipe.debug.seed,
-        ranks=current_ranks(),
+        # whoever answers takes as long as it takes: ranks that wait for it must not give up as they would in training
+        ranks=ranks_beside(),
     )
 
 

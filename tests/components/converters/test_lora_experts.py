@@ -16,6 +16,7 @@ from titanrun.models.gpt_oss.config import GptOssConfig
 from titanrun.models.qwen3.config import Qwen3Config
 from titanrun.models.shared.config import ModelConfig
 from titanrun.worker.build_model import materialise, trained
+from titanrun.worker.build_reference import without_adapters
 
 CPU = torch.device("cpu")
 MOE = {"num_experts": 4, "top_k": 2, "hidden_dim": 24}
@@ -110,6 +111,19 @@ def test_a_model_begins_as_it_is_without_adapters_of_experts() -> None:
         assert torch.equal(model(tokens), plain(tokens))
         a, bound = next(weight for name, weight in trained(model) if name.endswith("lora_a")), 1 / 32**0.5
         assert 0.9 * bound < a.abs().max() <= bound
+
+
+def test_a_reference_leaves_adapters_of_experts_out_too() -> None:
+    tokens = torch.randint(0, 64, (2, 16), generator=torch.Generator().manual_seed(3))
+    model, _ = adapted(LoraConfig(target_modules=("experts", "wq")))
+    materialise(model, device=CPU, seed=4)
+    first = model(tokens)
+    with torch.no_grad():
+        for name, weight in trained(model):
+            weight.add_(0.1 if name.endswith("lora_b") else 0.0)
+    with without_adapters(model):
+        assert torch.equal(model(tokens), first)
+    assert not torch.allclose(model(tokens), first)
 
 
 def test_dropout_of_experts_leaves_out_inputs_of_the_adapters_alone() -> None:

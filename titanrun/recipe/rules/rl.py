@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 
+from titanrun.components.data.config import DataLoaderConfig
 from titanrun.config.problems import DataPath
 from titanrun.models.shared.config import decided
+from titanrun.recipe.adapters import lora_of
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rule
 from titanrun.recipe.rules.unread import unread
@@ -14,14 +16,16 @@ RL: DataPath = ("rl",)
 DATASET: DataPath = ("training", "dataset")
 ROLLOUT: DataPath = ("rl", "rollout")
 # of pretraining: what an RL step has nothing to do with
-NOT_READ = {
+NOT_READ: dict[DataPath, str] = {
     ("training", "global_batch_size"): "a step has as many rows as its answers fill",
+    ("training", "data_cache"): "prompts are read anew at each start",
     ("guard", "replay_interval"): "no step of it is computed twice",
     ("guard", "spike_sigmas"): "the loss of a policy is near 0 whatever it does",
     ("guard", "spike_window"): "the loss of a policy is near 0 whatever it does",
     ("guard", "straggler_ratio"): "ranks wait for each other's answers anyway",
     ("loss",): "the loss follows from rl.algorithm",
 }
+NOT_READ |= {("training", "dataloader", name): "prompts are texts that are there already" for name in DataLoaderConfig.model_fields}
 
 
 @rule("rl-needs-its-section")
@@ -89,7 +93,11 @@ def reference_is_read(run: Recipe) -> Iterator[Finding]:
     reads = algorithm.needs_reference or algorithm.kl.coef > 0
     if reads and run.rl.reference is None:
         what = algorithm.builds.rpartition(":")[2].lower() if algorithm.needs_reference else "kl.coef"
-        yield Finding(f"{what} needs a reference", (path, ("rl", "algorithm")), help="set rl.reference: frozen_copy")
+        kind = "frozen_copy" if lora_of(run) is None else "adapter_off"
+        yield Finding(f"{what} needs a reference", (path, ("rl", "algorithm")), help=f"set rl.reference: {kind}")
+    if run.rl.reference == "adapter_off" and lora_of(run) is None:
+        message = "adapter_off is the policy without its adapters, and it has none"
+        yield Finding(message, (path, ("converters",)), help="use frozen_copy, or give it adapters with the converter lora")
     if not reads:
         yield unread(path, ("rl", "algorithm", "kl", "coef"), "is 0", "set a coef above 0, or remove it")
         yield unread(("rl", "algorithm", "kl", "estimator"), ("rl", "algorithm", "kl", "coef"), "is 0", "set a coef above 0, or remove it")
@@ -117,8 +125,8 @@ def answers_fit_rows(run: Recipe) -> Iterator[Finding]:
 
 @rule("batch-invariant-means-on-policy")
 def batch_invariant_means_on_policy(run: Recipe) -> Iterator[Finding]:
-    """rl.batch_invariant wants the same bits from generator and trainer: the same weights (target_offpolicy 0), whole matrices on every
-    rank, the same code (native, not compiled), and kernels that give the same bits twice."""
+    """rl.batch_invariant wants the same bits from generator and trainer: the same weights (target_offpolicy 0), whole matrices and
+    rows on every rank, the same code (native, not compiled), and kernels that give the same bits twice."""
     rl = run.rl
     if rl is None or not rl.batch_invariant:
         return
@@ -134,6 +142,18 @@ def batch_invariant_means_on_policy(run: Recipe) -> Iterator[Finding]:
             run.parallelism.tensor_parallel_degree == 1,
             ("parallelism", "tensor_parallel_degree"),
             "split matrices sum in another order",
+            "use 1",
+        ),
+        (
+            run.parallelism.context_parallel_degree == 1,
+            ("parallelism", "context_parallel_degree"),
+            "attention over shared rows sums in another order",
+            "use 1",
+        ),
+        (
+            run.parallelism.pipeline_parallel_degree == 1,
+            ("parallelism", "pipeline_parallel_degree"),
+            "stages compute fewer rows at once",
             "use 1",
         ),
     ]
@@ -167,14 +187,13 @@ def window_needs_older_answers(run: Recipe) -> Iterator[Finding]:
 
 @rule("rl-can-train-it")
 def rl_can_train_it(run: Recipe) -> Iterator[Finding]:
-    """Some things that pretraining can do RL cannot: pipelines, lengths in epochs or tokens, going back after a bad step, a held-out
-    loss, models that titanrun does not generate with."""
+    """Some things that pretraining can do RL cannot: lengths in epochs or tokens, going back after a bad step, a held-out loss, models
+    that titanrun does not generate with."""
     if run.kind != "rl" or run.rl is None:
         return
     refused: list[tuple[bool, DataPath, str, str]] = [
-        (run.parallelism.pipeline_parallel_degree > 1, ("parallelism", "pipeline_parallel_degree"), "a policy in stages", "use 1"),
-        (run.parallelism.context_parallel_degree > 1, ("parallelism", "context_parallel_degree"), "rows that ranks share", "use 1"),
         (run.training.epochs is not None, ("training", "epochs"), "a length in epochs", "use training.steps"),
+        (run.training.tokens is not None, ("training", "tokens"), "a length in tokens", "use training.steps"),
         (run.guard.non_finite == "rollback", ("guard", "non_finite"), "going back after a bad step", "use stop or skip"),
         (run.validation.enable, ("validation", "enable"), "a held-out loss", "use rl.validation"),
         ("text generation" in run.model.lacks, ("model", "name"), f"generating with a {run.model.name} model", "use another family"),
