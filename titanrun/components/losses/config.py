@@ -81,6 +81,7 @@ class MultiTokenCrossEntropyConfig(CrossEntropyConfig):
 
     name: Literal["multi_token_cross_entropy"] = numerics("multi_token_cross_entropy")  # type: ignore[assignment]
     builds: ClassVar = "titanrun.components.losses.cross_entropy:CrossEntropy"
+    takes_weights: ClassVar = False
     mtp_scale: PositiveFloat = numerics(0.3, examples=[0.1])
     """Weight of the mean loss of the further tokens (https://arxiv.org/abs/2412.19437, section 2.2); DeepSeek-V3 ended with 0.1."""
 
