@@ -28,6 +28,7 @@ class GeneratorConfig(ComponentConfig):
     slot: ClassVar = "generator"
     is_slot: ClassVar = True
     default_name: ClassVar = "native"
+    out_of_reach: ClassVar = {"vllm": "vllm 0.33.0 comes for torch 2.14.0 alone and cannot be installed beside the torch of titanrun"}
 
 
 class NativeConfig(GeneratorConfig):
