@@ -361,7 +361,7 @@ LAYOUTS = [
         overrides=[*pipeline(2, "Interleaved1F1B"), *FOUR_STAGES, TP2, EP2, ETP2],
         slow=True,
     ),
-    case("fsdp2_pp2_ep2_deepseek_v3_flex_recomputed", nproc=4, base=DEEPSEEK_FLEX, overrides=[*pipeline(2), EP2, OPERATIONS], slow=True),
+    case("fsdp4_pp2_ep4_deepseek_v3_flex_recomputed", nproc=8, base=DEEPSEEK_FLEX, overrides=[*pipeline(2), EP4, OPERATIONS], slow=True),
 ]
 
 

@@ -3,6 +3,7 @@
 python tools/bench                    training, start-up, recipes and checkpoints on the CPU
 python tools/bench train              the debug model against a bare loop, one thread
 python tools/bench ranks              two gloo ranks, FSDP and TP, against a bare script; the start of two workers against one
+python tools/bench families           each family against transformers' or diffusers' class, experts against dense layers
 python tools/bench startup            validate, --help, the first step
 python tools/bench recipes            validate of large and many recipes, diff-config
 python tools/bench checkpoints        a save against a raw write, the digest, a save in the background
@@ -23,6 +24,7 @@ from checkpoints import checkpoints_report
 from compare import Comparison, compare
 from data import data_report
 from experiments import experiments_report
+from families import families_report
 from interruptions import interruptions_report
 from startup import DEBUG_RECIPE, startup_report, workers_report
 from two_ranks import two_ranks_report
@@ -47,7 +49,7 @@ TOY_SIZES = {"debugmodel, 2 x 64": ("training.local_batch_size=2", "training.seq
 def main() -> None:
     """Run one benchmark, or those for the CPU."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = ("train", "ranks", "startup", "recipes", "checkpoints", "interruptions", "data", "experiments", "gpu")
+    names = ("train", "ranks", "families", "startup", "recipes", "checkpoints", "interruptions", "data", "experiments", "gpu")
     parser.add_argument("what", nargs="?", choices=names)
     parser.add_argument("--toy", action="store_true", help="gpu: toy size on the CPU, so that the code stays alive without a GPU")
     parser.add_argument("--blocks", type=int, default=5)
@@ -59,6 +61,8 @@ def main() -> None:
     if options.what in (None, "ranks"):
         two_ranks_report(DEBUG_RECIPE, options.blocks, options.steps)
         workers_report(options.runs)
+    if options.what in (None, "families"):
+        families_report(options.blocks, min(options.steps, 2))
     if options.what in (None, "startup"):
         startup_report(options.runs)
     if options.what in (None, "data"):

@@ -18,7 +18,7 @@ from titanrun.models.shared.config import (
     RopeConfig,
     Sizes,
     decided,
-    swiglu_width,
+    with_plain_widths,
 )
 from titanrun.models.shared.decoder_config import GroupedQueryConfig, Shapes, conflict, rope_conflicts
 from titanrun.models.shared.flavors import spell_out
@@ -121,15 +121,7 @@ class IngredientsConfig(GroupedQueryConfig):
         """Key and value heads, head width, feed-forward width, the plainest experts, and the output head's std, where undecided."""
         sizes = super().derived(sizes)
         sizes["moe"] = with_plain_experts(sizes["moe"])
-        dim, feed_forward = sizes["dim"], sizes["feed_forward"]
-        if sizes["n_kv_heads"] == AUTO:
-            sizes["n_kv_heads"] = sizes["n_heads"]
-        if sizes["head_dim"] == AUTO and AUTO not in (dim, sizes["n_heads"]):
-            sizes["head_dim"] = dim // sizes["n_heads"]
-        rule = (dim, feed_forward["multiple_of"], feed_forward["ffn_dim_multiplier"])
-        if feed_forward["hidden_dim"] == AUTO and AUTO not in rule:
-            feed_forward["hidden_dim"] = swiglu_width(dim, multiplier=rule[2], multiple_of=rule[1])
-        return sizes
+        return with_plain_widths(sizes)
 
     @classmethod
     def conflicts(cls, sizes: Sizes) -> list[Problem]:

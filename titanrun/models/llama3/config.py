@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 from titanrun.config.fields import bookkeeping, numerics, section
 from titanrun.config.problems import Problem
 from titanrun.config.types import AUTO, OrAuto, PositiveInt
-from titanrun.models.shared.config import AttentionConfig, DecoderInitConfig, FeedForwardConfig, RopeConfig, Sizes, swiglu_width
+from titanrun.models.shared.config import AttentionConfig, DecoderInitConfig, FeedForwardConfig, RopeConfig, Sizes, with_plain_widths
 from titanrun.models.shared.decoder_config import GroupedQueryConfig, conflict, rope_conflicts
 from titanrun.models.shared.huggingface_config import HuggingFaceConfig
 from titanrun.models.shared.huggingface_decoder import read_decoder, read_rope
@@ -46,16 +46,7 @@ class Llama3Config(GroupedQueryConfig):
     @classmethod
     def derived(cls, sizes: Sizes) -> Sizes:
         """Key and value heads, head width, feed-forward width and the output head's std, where they are undecided."""
-        sizes = super().derived(sizes)
-        dim, feed_forward = sizes["dim"], sizes["feed_forward"]
-        if sizes["n_kv_heads"] == AUTO:
-            sizes["n_kv_heads"] = sizes["n_heads"]
-        if sizes["head_dim"] == AUTO and AUTO not in (dim, sizes["n_heads"]):
-            sizes["head_dim"] = dim // sizes["n_heads"]
-        rule = (dim, feed_forward["multiple_of"], feed_forward["ffn_dim_multiplier"])
-        if feed_forward["hidden_dim"] == AUTO and AUTO not in rule:
-            feed_forward["hidden_dim"] = swiglu_width(dim, multiplier=rule[2], multiple_of=rule[1])
-        return sizes
+        return with_plain_widths(super().derived(sizes))
 
     @classmethod
     def conflicts(cls, sizes: Sizes) -> list[Problem]:

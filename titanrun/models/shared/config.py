@@ -295,6 +295,19 @@ def swiglu_width(dim: int, *, multiplier: float | None, multiple_of: int) -> int
     return -(-width // multiple_of) * multiple_of
 
 
+def with_plain_widths(sizes: Sizes) -> Sizes:
+    """`sizes` with as many key and value heads as query heads, heads that share dim, and the width of the rule, where undecided."""
+    dim, n_heads, feed_forward = sizes["dim"], sizes["n_heads"], sizes["feed_forward"]
+    decided_here: Sizes = {"n_kv_heads": n_heads} if sizes["n_kv_heads"] == AUTO else {}
+    if sizes["head_dim"] == AUTO and AUTO not in (dim, n_heads):
+        decided_here["head_dim"] = dim // n_heads
+    rule = (dim, feed_forward["multiple_of"], feed_forward["ffn_dim_multiplier"])
+    if feed_forward["hidden_dim"] == AUTO and AUTO not in rule:
+        width = swiglu_width(dim, multiplier=rule[2], multiple_of=rule[1])
+        decided_here["feed_forward"] = {**feed_forward, "hidden_dim": width}
+    return sizes | decided_here
+
+
 class MoeConfig(Config):
     """Mixture of experts: a router sends each token to `top_k` of `num_experts` feed-forward layers."""
 
