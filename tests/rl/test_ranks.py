@@ -38,12 +38,16 @@ def train(folder: Path, nproc: int, *overrides: str) -> list[dict[str, float]]:
             ("rl.reference=frozen_copy", "rl.algorithm={name: gspo, kl: {coef: 0.1}}", "rl.sync.transport=file"),
             ("parallelism.tensor_parallel_degree=2",),
         ),
+        (("training.dataset={name: arithmetic, count: 64, digits: 3}",), ("parallelism.tensor_parallel_degree=2",)),
         (TWO_LAYERS, PIPELINE),
         ((*TWO_LAYERS, *HELD, "rl.reference=adapter_off"), PIPELINE),
         ((), ("parallelism.context_parallel_degree=2",)),
         (("rl.reference=frozen_copy", "rl.algorithm={name: gspo, kl: {coef: 0.1}}"), ("parallelism.context_parallel_degree=2",)),
     ],
-    ids=[*("fsdp2", "ddp2", "tp2", "fsdp2_lora_recomputed", "tp2_gspo_reference_file"), *("pp2", "pp2_adapter_off", "cp2", "cp2_gspo")],
+    ids=[
+        *("fsdp2", "ddp2", "tp2", "fsdp2_lora_recomputed", "tp2_gspo_reference_file"),
+        *("tp2_mixed_lengths", "pp2", "pp2_adapter_off", "cp2", "cp2_gspo"),
+    ],
 )
 def test_ranks_learn_what_one_process_learns(tmp_path: Path, base: tuple[str, ...], layout: tuple[str, ...]) -> None:
     alone = train(tmp_path, 1, *LARGER, *base)

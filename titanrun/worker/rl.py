@@ -25,6 +25,7 @@ from titanrun.models.shared.config import AttentionConfig
 from titanrun.recipe.recipe import Recipe
 from titanrun.rl.config import RlConfig
 from titanrun.rl.environments.environment import Environment
+from titanrun.rl.generators.as_trained import AsTrained
 from titanrun.rl.generators.generator import Generator, Supplies
 from titanrun.rl.recorder import RolloutRecorder
 from titanrun.rl.reference import Reference
@@ -189,12 +190,13 @@ def build_reference(recipe: Recipe, engine: Engine, device: torch.device, meshes
 
 def build_rl_plan(recipe: Recipe, meshes: Meshes | None, *, stop_after: int | None) -> RlPlan:
     """The numbers that steer the loop."""
+    assert recipe.rl is not None
     attention = getattr(recipe.model, "attention", None)
     return RlPlan(
         steps=steps_of(recipe),
         row_length=recipe.training.seq_len,
         rows_per_pass=recipe.training.local_batch_size,
-        share_rows=isinstance(attention, AttentionConfig) and attention.mask == "block_causal",
+        share_rows=isinstance(attention, AttentionConfig) and attention.mask == "block_causal" and not recipe.rl.batch_invariant,
         log_every=recipe.metrics.log_freq,
         rank=0 if meshes is None else meshes.batch_rank,
         ranks=1 if meshes is None else meshes.degrees.batch,
@@ -229,7 +231,8 @@ def build_rollouter(recipe: Recipe, config: RlConfig, job: Job, device: torch.de
 
 def build_supplies(recipe: Recipe, config: RlConfig, device: torch.device, tokenizer: Tokenizer) -> Supplies:
     """What a generator is built from."""
-    precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
+    training = recipe.training
+    precision = precision_named(training.dtype, training.mixed_precision_param)
 
     def autocast() -> AbstractContextManager[object]:
         return precision.autocast(device) if config.batch_invariant else nullcontext()
@@ -240,7 +243,7 @@ def build_supplies(recipe: Recipe, config: RlConfig, device: torch.device, token
         end_ids=frozenset() if tokenizer.eos_id is None else frozenset({tokenizer.eos_id}),
         encode=partial(tokenizer.encode, bos=False, eos=True),
         autocast=autocast,
-        recomputes=config.batch_invariant,
+        reread=AsTrained(training.local_batch_size, training.seq_len, build_marking(recipe, tokenizer)) if config.batch_invariant else None,
     )
 
 
@@ -274,8 +277,8 @@ def build_rubric(config: RlConfig, logs: Path) -> Rubric:
     """The rewards by name; a second one of a name is numbered."""
     rewards: dict[str, tuple[Reward, float]] = {}
     for reward in config.rewards:
-        name = str(reward.name)  # type: ignore[attr-defined]
-        rewards[label(name, rewards)] = (reward.builder()(reward, logs=logs), reward.weight)
+        name = label(str(reward.name), rewards)  # type: ignore[attr-defined]
+        rewards[name] = (reward.builder()(reward, log=logs / f"reward-{name.replace(' ', '-')}.log"), reward.weight)
     return Rubric(rewards, config.rollout.truncation_reward, config.rollout.error_reward)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from titanrun.rl.generators.as_trained import AsTrained
 from titanrun.rl.generators.config import SamplingConfig
 from titanrun.rl.samples import Completion, Request
 
@@ -21,7 +22,7 @@ class Supplies:
         end_ids: tokens after which nothing follows.
         encode: text to ids, the end of an answer included.
         autocast: what passes run in.
-        recomputes: whether each token is computed from the whole row, as a trainer does, instead of from remembered keys.
+        reread: computes each next token from all before it, as a trainer does, instead of from remembered keys; None: keys are remembered.
     """
 
     model: Callable[[], Any]
@@ -29,7 +30,7 @@ class Supplies:
     end_ids: frozenset[int]
     encode: Callable[[str], list[int]]
     autocast: Callable[[], AbstractContextManager[object]]
-    recomputes: bool = False
+    reread: AsTrained | None = None
 
 
 class Generator(Protocol):
