@@ -28,7 +28,8 @@ class PolicyTrainer:
         dtype: of the pushed parameters; buffers keep theirs.
         parameters: names of what is cast.
         rank: which data-parallel rank this is.
-        save: writes a checkpoint of the run as it is after its current step.
+        save: writes a checkpoint under a step's number.
+        load: takes one up, the latest for None, and gives its step.
         on_close: ends what was opened for it.
     """
 
@@ -38,7 +39,8 @@ class PolicyTrainer:
     dtype: torch.dtype
     parameters: frozenset[str]
     rank: int = 0
-    save: Callable[[], None] | None = None
+    save: Callable[[int], object] | None = None
+    load: Callable[[int | None], int] | None = None
     on_close: Callable[[], None] = lambda: None
 
     def forward_backward(self, train_data: Sequence[Given], *, num_global_valid_tokens: int) -> dict[str, float]:
@@ -74,12 +76,21 @@ class PolicyTrainer:
                 self.bus.publish(version, as_sent(self.engine.state_dict_stream(), dtype=self.dtype, parameters=self.parameters))
         return version
 
-    def save_checkpoint(self) -> bool:
-        """Saves the run after its current step; false where it writes no checkpoints."""
+    def save_checkpoint(self, step: int | None = None) -> bool:
+        """Saves weights, optimizer, schedule, version and random states, as `step` or the policy's version; false where nowhere is named.
+
+        Gradients that wait for `optim_step` are not saved.
+        """
         if self.save is None:
             return False
-        self.save()
+        self.save(self.engine.policy_version if step is None else step)
         return True
+
+    def load_checkpoint(self, step: int | None = None) -> int:
+        """Takes up a checkpoint, the latest without `step`; gives its step. Raises ValueError where nowhere is named."""
+        if self.load is None:
+            raise ValueError("no folder of checkpoints is named")
+        return self.load(step)
 
     def get_policy_version(self) -> int:
         """Updates that were made."""

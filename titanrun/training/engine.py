@@ -6,6 +6,7 @@ Shapes: B rows, T tokens of a row, V vocabulary.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -27,6 +28,7 @@ from titanrun.distributed.shards import finished_gradients, from_all_stages, gat
 from titanrun.distributed.tied_ends import TiedEnds
 from titanrun.distributed.vocabulary import label_logprobs, token_entropy
 from titanrun.training.early_steps import EarlySteps
+from titanrun.training.moves import move_state
 from titanrun.training.passes import Loss, Passes, WholeModel
 
 MODEL_PREFIX = "model."
@@ -102,7 +104,12 @@ class Engine:
             group.setdefault("peak_lr", group["lr"])
 
     def forward_backward(
-        self, batches: Batch | Sequence[Batch], *, loss: Loss | None = None, normalizer: Tensor | None = None
+        self,
+        batches: Batch | Sequence[Batch],
+        *,
+        loss: Loss | None = None,
+        normalizer: Tensor | None = None,
+        microbatches: bool = False,
     ) -> StepOutput:
         """Adds the gradients of the mean loss over `batches`, one batch after the other.
 
@@ -111,22 +118,30 @@ class Engine:
             loss: in the place of the engine's own.
             normalizer: what the loss sum is divided by; without it the valid tokens of all ranks' `batches`, and then one call makes
                 a step.
+            microbatches: in a pipeline `batches` go through it together, as they are cut, and have one shape; else each is cut.
+
+        Raises ValueError for a second call before `optim_step` without a normalizer.
         """
-        parts = [self._own_share(batch) for batch in (batches if isinstance(batches, Sequence) else [batches])]
-        assert normalizer is not None or not self._holds_gradients, "several calls a step need an explicit normalizer"
+        parts = [self._own_share(batch) for batch in listed(batches)]
+        if normalizer is None and self._holds_gradients:
+            raise ValueError("several calls a step need an explicit normalizer: each of them would be divided by its own tokens")
         self._holds_gradients = True
         if self.early is not None:
             assert len(parts) == 1, "a rule refuses several passes where weights are updated in the first"
             self._set_rates(None)
-        valid_tokens = self._of_all_ranks(torch.stack([part.valid_count() for part in parts]).sum().to(self.device, non_blocking=True))
+        valid_tokens = self._valid_tokens(parts)
         divisor = (valid_tokens if normalizer is None else normalizer).clamp(min=1)
         sums = []
-        for part in parts:
-            sums.append(self.passes.backward(part.to(self.device), divisor, loss=loss))
+        for given in self._passes_of(parts, microbatches=microbatches):
+            sums.append(self.passes.backward(given(), divisor, loss=loss))
         return self._output(torch.stack(sums).sum(), valid_tokens)
 
     def optim_step(
-        self, *, lr: float | Sequence[float] | None = None, accepts: Callable[[Tensor], bool] = lambda norm: True
+        self,
+        *,
+        lr: float | Sequence[float] | None = None,
+        accepts: Callable[[Tensor], bool] = lambda norm: True,
+        moves_schedule: bool = True,
     ) -> OptimOutput:
         """Clips, updates the weights, drops the gradients and moves the schedule on.
 
@@ -134,6 +149,7 @@ class Engine:
             lr: this step's learning rate of every group, or one of each; without it peak x schedule.
             accepts: whether gradients of that norm may update the weights. While it is asked, they are there to be looked at. Early
                 steps are done by then: a refusal says that the weights are spoiled.
+            moves_schedule: else `lr_step` does.
         """
         parameters = self._parameters()
         norm = self._norm(parameters)
@@ -146,8 +162,14 @@ class Engine:
             self.policy_version += 1
             self.weights_changed()
         self.zero_grad()
-        self.steps_done += 1
+        self.steps_done += moves_schedule
         return OptimOutput(norm, self.optimizer.param_groups[0]["lr"], is_skipped=not is_accepted)
+
+    def lr_step(self) -> float:
+        """Moves the schedule on, for loops that do so by themselves. Gives the learning rate that the next update takes."""
+        self.steps_done += 1
+        self._set_rates(None)
+        return float(self.optimizer.param_groups[0]["lr"])
 
     def weights_changed(self) -> None:
         """Tells those who keep something that follows from the weights that these are others now."""
@@ -178,16 +200,25 @@ class Engine:
             parameter.grad = None
         self._holds_gradients = False
 
-    def eval_forward(self, batch: Batch, *, loss: Loss | None = None) -> StepOutput:
-        """The loss of all ranks' batches, without gradients; `loss` in the place of the engine's own."""
-        share = self._own_share(batch)
-        own = self.passes.loss_sum(share.to(self.device), loss=loss)
-        return self._output(own, self._of_all_ranks(share.valid_count().to(self.device, non_blocking=True)))
+    def eval_forward(self, batches: Batch | Sequence[Batch], *, loss: Loss | None = None, microbatches: bool = False) -> StepOutput:
+        """The loss of all ranks' batches, without gradients; arguments as of `forward_backward`."""
+        parts = [self._own_share(batch) for batch in listed(batches)]
+        sums = [self.passes.loss_sum(given(), loss=loss) for given in self._passes_of(parts, microbatches=microbatches)]
+        return self._output(sums[0] if len(sums) == 1 else torch.stack(sums).sum(), self._valid_tokens(parts))
 
-    def forward(self, batch: Batch, *, outputs: Sequence[str] = ("logprobs",), temperature: float = 1.0) -> dict[str, Tensor]:
+    def forward(
+        self,
+        batches: Batch | Sequence[Batch],
+        *,
+        outputs: Sequence[str] = ("logprobs",),
+        temperature: float = 1.0,
+        microbatches: bool = False,
+    ) -> dict[str, Tensor]:
         """Per-token outputs of a batch, in evaluation mode and fp32, on the device; of whole rows on each rank that shares them.
 
         Args:
+            batches: rows [B, T] of one length; those of several batches follow each other.
+            microbatches: as of `forward_backward`.
             outputs: any of `logprobs` [B, T] of the labels (0 where the label is not valid), `entropy` [B, T], `logits` [B, T, V].
             temperature: what the logits are divided by.
         """
@@ -196,9 +227,26 @@ class Engine:
             scaled_BTV = logits_BTV.float() / temperature
             return {name: OUTPUTS[name](scaled_BTV, batch) for name in outputs}
 
+        parts = [self._own_share(batch) for batch in listed(batches)]
         with self.eval_mode():
-            found = self.passes.measure(self._own_share(batch).to(self.device), measure)
+            each = [self.passes.measure(given(), measure) for given in self._passes_of(parts, microbatches=microbatches)]
+        found = each[0] if len(each) == 1 else {name: torch.cat([part[name] for part in each]) for name in outputs}
         return found if self.rows is None else {name: self.rows.gathered(share) for name, share in found.items()}
+
+    def to(self, device: torch.device | str, *, model: bool = True, optimizer: bool = True, grad: bool = True) -> None:
+        """Moves weights with their gradients, and optimizer state, into host memory or back. They must be back for the next pass.
+
+        Raises ValueError for gradients without their weights, and for a device that is neither the CPU nor the engine's.
+        """
+        if grad and not model:
+            raise ValueError("gradients move with their weights: grad needs model")
+        if torch.device(device).type not in ("cpu", self.device.type):
+            raise ValueError(f"an engine on {self.device} moves to the CPU and back, not to {device}")
+        to = self.device if torch.device(device).type == self.device.type else torch.device(device)
+        if model:
+            self.model.to(to)
+        if optimizer:
+            move_state(self.optimizer, to)
 
     def eval_mode(self) -> AbstractContextManager[None]:
         """The model in evaluation mode within the block, then back in the mode it was in."""
@@ -270,6 +318,18 @@ class Engine:
         marked = self.marking(batch) if isinstance(batch, TokenBatch) else batch
         return marked if self.rows is None else marked.shared(self.rows.own_share)
 
+    def _passes_of(self, parts: Sequence[Batch], *, microbatches: bool) -> Iterator[Callable[[], Any]]:
+        """What goes through the model at once, on the device, each when it is asked for: batches, or all microbatches of a pipeline."""
+        if microbatches and self.passes.takes_microbatches:
+            yield lambda: [part.to(self.device) for part in parts]
+            return
+        for part in parts:
+            yield partial(part.to, self.device)
+
+    def _valid_tokens(self, parts: Sequence[Batch]) -> Tensor:
+        """Over all ranks."""
+        return self._of_all_ranks(torch.stack([part.valid_count() for part in parts]).sum().to(self.device, non_blocking=True))
+
     def _output(self, own_loss_sum: Tensor, valid_tokens: Tensor) -> StepOutput:
         """What this rank computed, added up over all of them."""
         return StepOutput(self._of_all_ranks(self._of_all_stages(own_loss_sum.clone())), valid_tokens, own_loss_sum)
@@ -306,6 +366,11 @@ class Engine:
     def _parameters(self) -> list[Tensor]:
         """What the optimizer updates; much faster to list than a walk over the model's modules."""
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+
+def listed(batches: Batch | Sequence[Batch]) -> Sequence[Batch]:
+    """One batch or several as several."""
+    return batches if isinstance(batches, Sequence) else [batches]
 
 
 def valid_logprobs(logits_BTV: Tensor, batch: TokenBatch) -> Tensor:

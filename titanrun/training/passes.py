@@ -5,7 +5,7 @@ Shapes: B rows, T tokens of a row, V numbers of a token, such as logits of the v
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +21,11 @@ Measure = Callable[[Tensor, Any], dict[str, Tensor]]
 class Passes(Protocol):
     """What an engine does with a model and its loss. Batches are on the device, and sums are over this rank's share of the loss.
 
-    `loss` takes the place of the loss that training has.
+    `loss` takes the place of the loss that training has. `takes_microbatches`: whether a list of batches may stand where one does, and
+    goes through together.
     """
+
+    takes_microbatches: ClassVar[bool]
 
     def backward(self, batch: Batch, divisor: Tensor, *, loss: Loss | None = None) -> Tensor:
         """Adds the gradients of the loss sum, divided. Gives the sum."""
@@ -38,6 +41,7 @@ class Passes(Protocol):
 class WholeModel:
     """One rank has all layers."""
 
+    takes_microbatches: ClassVar[bool] = False
     model: nn.Module
     loss: Loss
     precision: Precision

@@ -3,27 +3,35 @@
 Shapes: B rows, M rows of a microbatch, T tokens of a row, V vocabulary.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from titanrun.components.data.batch import TokenBatch, documents_of
+from titanrun.config.suggest import listing
 from titanrun.distributed.pipeline import Inputs, Pipeline
 from titanrun.distributed.shards import gathered
 from titanrun.training.passes import Loss, Measure
 
+Given = TokenBatch | Sequence[TokenBatch]
+
 
 @dataclass(frozen=True, slots=True)
 class PipelinePasses:
-    """Each rank has the layers of its stages. The loss is known to the last stage; on all other ranks it counts zero."""
+    """Each rank has the layers of its stages. The loss is known to the last stage; on all other ranks it counts zero.
 
+    Microbatches are given, or cut of a batch.
+    """
+
+    takes_microbatches: ClassVar[bool] = True
     pipeline: Pipeline
     loss: Loss
 
-    def backward(self, batch: TokenBatch, divisor: Tensor, *, loss: Loss | None = None) -> Tensor:
+    def backward(self, batch: Given, divisor: Tensor, *, loss: Loss | None = None) -> Tensor:
         parts, sums, measured = self._split(batch), [], loss or self.loss
 
         def share_of_loss(logits_MTV: Tensor, number: int) -> Tensor:
@@ -35,20 +43,26 @@ class PipelinePasses:
         return self._total(sums)
 
     @torch.no_grad()
-    def loss_sum(self, batch: TokenBatch, *, loss: Loss | None = None) -> Tensor:
+    def loss_sum(self, batch: Given, *, loss: Loss | None = None) -> Tensor:
         parts, measured = self._split(batch), loss or self.loss
         inputs = [inputs_of(part) for part in parts]
         return self._total(self.pipeline.forward(inputs, lambda logits_MTV, number: measured(logits_MTV, parts[number])))
 
     @torch.no_grad()
-    def measure(self, batch: TokenBatch, measure: Measure) -> dict[str, Tensor]:
+    def measure(self, batch: Given, measure: Measure) -> dict[str, Tensor]:
         parts = self._split(batch)
         inputs = [inputs_of(part) for part in parts]
         found = self.pipeline.forward(inputs, lambda logits_MTV, number: measure(logits_MTV, parts[number]))
         return self._from_last({name: torch.cat([part[name] for part in found]) for name in found[0]} if found else {})
 
-    def _split(self, batch: TokenBatch) -> list[TokenBatch]:
-        return batch.split(self.pipeline.plan.rows)
+    def _split(self, batch: Given) -> list[TokenBatch]:
+        """Raises ValueError for given microbatches of several shapes."""
+        if isinstance(batch, TokenBatch):
+            return batch.split(self.pipeline.plan.rows)
+        shapes = sorted({tuple(part.tokens.shape) for part in batch})
+        if len(shapes) > 1:
+            raise ValueError(f"the microbatches of a pipeline have one shape, and these have {listing(map(str, shapes), last='and')}")
+        return list(batch)
 
     def _total(self, sums: list[Tensor]) -> Tensor:
         return torch.stack(sums).sum() if sums else torch.zeros((), device=self.pipeline.device)

@@ -181,21 +181,36 @@ def export_huggingface(
     Every rank must call it, since each may hold a part of the weights; one of them is the writer.
     """
     family = family_module(type(model_config), "huggingface")
-    state: dict[str, Tensor] = {}
-    dtype = dtype_named(dtype_name)
-    # adapters are merged in the type they were trained in, and rounded once
-    for name, tensor in engine.state_dict_stream(dtype=dtype if lora is None else None):
-        if is_writer:
-            state[name] = tensor.cpu()
+    state = huggingface_state(engine, model_config, dtype=dtype_named(dtype_name), lora=lora, is_kept=is_writer)
     if not is_writer:
         return
-    if lora is not None:
-        state = {name: tensor.to(dtype) for name, tensor in merged(state, scale=lora.scale).items()}
     files, texts = huggingface_files(tokenizer, model_config)
     config = family.huggingface_config(model_config, dtype_name)
     stem = stem_of(family)
-    write_folder(folder, family.to_huggingface(model_config, state), config, files, texts, stem=stem)
+    write_folder(folder, state, config, files, texts, stem=stem)
     log.info("wrote %s, which %s opens", folder, "transformers" if stem == STEMS[0] else "diffusers")
+
+
+def huggingface_state(
+    engine: Engine, model_config: ModelConfig, *, dtype: torch.dtype | None, lora: AdapterConfig | None = None, is_kept: bool = True
+) -> dict[str, Tensor]:
+    """The whole weights under Hugging Face's names, in host memory, adapters merged; a tied head has no name.
+
+    Empty where `is_kept` is false.
+
+    Every rank must call it. `dtype`: None keeps that of training.
+    """
+    state: dict[str, Tensor] = {}
+    # adapters are merged in the type they were trained in, and rounded once
+    for name, tensor in engine.state_dict_stream(dtype=dtype if lora is None else None):
+        if is_kept:
+            state[name] = tensor.cpu()
+    if not is_kept:
+        return {}
+    if lora is not None:
+        state = {name: tensor if dtype is None else tensor.to(dtype) for name, tensor in merged(state, scale=lora.scale).items()}
+    found: dict[str, Tensor] = family_module(type(model_config), "huggingface").to_huggingface(model_config, state)
+    return found
 
 
 def stem_of(family: ModuleType) -> str:
