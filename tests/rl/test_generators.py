@@ -35,7 +35,7 @@ def build(recipe: Recipe) -> Callable[..., Any]:
     def make(name: str = "native", *, recomputes: bool = False, sampling: dict[str, Any] | None = None, **options: Any) -> Any:
         config = registry.choice(GeneratorConfig, name).model_validate({"name": name, **options})
         supplies = Supplies(
-            model=lambda: own_copy(recipe, CPU, torch.float32),
+            model=lambda is_split: own_copy(recipe, CPU, torch.float32),
             sampling=SamplingConfig(**(sampling or {})),
             end_ids=frozenset({0}),
             encode=lambda text: tokenizer().encode(text, bos=False, eos=True),
@@ -142,5 +142,5 @@ def test_a_batch_invariant_generator_computes_whole_rows(tmp_path: Path) -> None
     asked = ["rl.batch_invariant=true", "debug.deterministic=true", "training.mixed_precision_param=bfloat16"]
     run = read_resolved_text(resolve(str(tmp_path / "recipe.yaml"), asked, environment={}).text)
     assert run.rl is not None
-    assert build_supplies(run, run.rl, CPU, tokenizer()).reread is not None
+    assert build_supplies(run, run.rl, CPU, None, tokenizer()).reread is not None
     assert dtype_of(run, run.rl) == torch.float32

@@ -17,7 +17,7 @@ class Supplies:
     """What a generator is built from.
 
     Args:
-        model: makes a model of the policy's kind, the generator's own, in its dtype.
+        model: makes a model of the policy's kind, the generator's own, in its dtype; told whether tensor-parallel ranks split it.
         sampling: how tokens are chosen.
         end_ids: tokens after which nothing follows.
         encode: text to ids, the end of an answer included.
@@ -25,7 +25,7 @@ class Supplies:
         reread: computes each next token from all before it, as a trainer does, instead of from remembered keys; None: keys are remembered.
     """
 
-    model: Callable[[], Any]
+    model: Callable[[bool], Any]
     sampling: SamplingConfig
     end_ids: frozenset[int]
     encode: Callable[[str], list[int]]

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
+from titanrun.distributed.shards import fill
 from titanrun.models.shared.kv_cache import cached
 from titanrun.rl.generators.config import NativeConfig
 from titanrun.rl.generators.draws import draw, uniforms
@@ -23,7 +24,7 @@ class NativeGenerator:
     """
 
     def __init__(self, config: NativeConfig, *, supplies: Supplies) -> None:
-        self.model = supplies.model().eval()
+        self.model = supplies.model(config.tensor_parallel).eval()
         self.batch_size = config.batch_size
         self.supplies = supplies
         self.version = -1
@@ -44,7 +45,7 @@ class NativeGenerator:
         own = self.model.state_dict()
         missing = set(own)
         for name, tensor in weights:
-            own[name].copy_(tensor)
+            fill(own[name], tensor)
             missing.discard(name)
         assert not missing, f"weights without {sorted(missing)[:3]}"
         self.version = version
