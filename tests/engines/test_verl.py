@@ -276,6 +276,13 @@ def test_a_batch_that_cannot_be_cut_as_it_says_is_a_problem(engine: VerlEngine, 
         engine.infer_batch(batch(**settings))
 
 
+def test_a_batch_that_lacks_something_is_a_problem(engine: VerlEngine) -> None:
+    with pytest.raises(ProblemsFound, match="the batch has no loss_mask"):
+        engine.infer_batch({"input_ids": batch()["input_ids"], "max_token_len_per_gpu": 16})
+    with pytest.raises(ProblemsFound, match="no attention_mask says with what"):
+        engine.infer_batch({"input_ids": torch.ones(2, 4, dtype=torch.long), "loss_mask": torch.ones(2, 4), "max_token_len_per_gpu": 16})
+
+
 def test_moves_and_updates_that_cannot_be_are_refused(recipe: str, engine: VerlEngine) -> None:
     with pytest.raises(ValueError, match="gradients move with their weights"):
         engine.to("cpu", model=False, optimizer=True, grad=True)

@@ -27,9 +27,23 @@ DEGREES = {
 Config = Any
 
 
-def open_verl_engine(recipe: str, overrides: Sequence[str] = (), *, rule: Rule = "difference", **options: bool) -> VerlEngine:
-    """The engine of a recipe; `options` and `rule` are those of `VerlEngine`. It is built by `initialize`."""
-    return VerlEngine(open=lambda: open_engine(recipe, overrides), rule=rule, **options)
+def open_verl_engine(
+    recipe: str,
+    overrides: Sequence[str] = (),
+    *,
+    rule: Rule = "difference",
+    param_offload: bool = False,
+    optimizer_offload: bool = False,
+    forward_only: bool = False,
+) -> VerlEngine:
+    """The engine of a recipe; further arguments as of `VerlEngine`. It is built by `initialize`."""
+    return VerlEngine(
+        open=lambda: open_engine(recipe, overrides),
+        rule=rule,
+        param_offload=param_offload,
+        optimizer_offload=optimizer_offload,
+        forward_only=forward_only,
+    )
 
 
 def build_verl_engine(

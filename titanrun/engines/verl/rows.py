@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from titanrun.config.problems import fail
+
 Data = Any
 
 
@@ -32,10 +34,17 @@ def with_settings(data: Data, **settings: Any) -> None:
 
 
 def sequences(data: Data, key: str = "input_ids") -> list[Tensor]:
-    """What a batch holds of each sequence under that name; of a filled-up batch what `attention_mask` says is its own."""
-    value: Tensor = data[key]
+    """What a batch holds of each sequence under that name; of a filled-up batch what `attention_mask` says is its own.
+
+    Raises a problem where the batch lacks one of them.
+    """
+    value: Tensor | None = data.get(key, None)
+    if value is None:
+        raise fail("usage", f"the batch has no {key}")
     if value.is_nested:
         return list(value.unbind())
+    if data.get("attention_mask", None) is None:
+        raise fail("usage", f"{key} is filled up, and no attention_mask says with what", help="give one, or jagged sequences")
     return [row[seen.bool()] for row, seen in zip(value, data["attention_mask"], strict=True)]
 
 
