@@ -25,6 +25,7 @@ FLOORS = [
     ("titanrun.rl", "E3"),
     ("titanrun.engines", "E3"),
     ("titanrun.worker", "E4"),
+    ("titanrun.actors", "E4"),
 ]
 # torch-free modules beside their implementations that the description wing reads
 DESCRIPTION_BESIDE_EXECUTION = {

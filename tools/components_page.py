@@ -78,6 +78,10 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "model:transformers": {"model": {"name": "transformers", "flavor": "debugmodel"}},
     **dict.fromkeys(("model:flux", "loss:flow_matching", "dataset:tiny_images"), PICTURES),
     "task:exact_match": {"evaluation": {"tasks": ["exact_match"]}, "training": {"dataset": "tiny_chat"}},
+    "loss:multi_token_cross_entropy": {
+        "model": {"name": "deepseek_v3", "flavor": "debugmodel", "num_mtp_layers": 1},
+        "loss": {"name": "multi_token_cross_entropy", "mtp_scale": 0.3},
+    },
     **dict.fromkeys(("loss:dpo", "dataset:preference"), PAIRS),
     "dataset:images": {**PICTURES, "training": {"dataset": {"name": "images", "path": "pictures", "image_size": 128}, "seq_len": 128}},
     "dataset:webdataset": {

@@ -1,5 +1,6 @@
-"""Writes what is made from the code: docs/reference.md, docs/components.md, docs/migration.md, docs/commands.md and docs/commands/, and
-what settings like torchtitan's shipped ones become today, so that a change shows in review; with --check says whether all is fresh."""
+"""Writes what is made from the code: docs/reference.md, docs/components.md, docs/migration*.md, docs/commands.md and docs/commands/,
+and what settings like those that torchtitan and others ship become today, so that a change shows in review; with --check says whether
+all is fresh."""
 
 import io
 import sys
@@ -12,22 +13,30 @@ from components_page import components_page
 from titanrun.cli.command_docs import index
 from titanrun.cli.main import COMMANDS
 from titanrun.recipe.migrate.document import document
+from titanrun.recipe.migrate.guide import guide
+from titanrun.recipe.migrate.migration import migrate
+from titanrun.recipe.migrate.programs import PROGRAMS
 from titanrun.recipe.migrate.report import report
-from titanrun.recipe.migrate.torchtitan import migrate
 from titanrun.recipe.reference import reference
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-SETTINGS = ROOT / "tests" / "recipe" / "migrate" / "torchtitan"
+SETTINGS = ROOT / "tests" / "recipe" / "migrate"
 
 
 def pages() -> dict[Path, str]:
     """The text of every generated file."""
     commands = {DOCS / "commands" / f"{name}.md": page(name) for name in COMMANDS}
-    settings = {file.with_suffix(".txt"): migrated(file) for file in sorted(SETTINGS.glob("*.toml"))}
+    settings = {file.with_suffix(".txt"): migrated(file) for program in PROGRAMS for file in files_of(program)}
     tables = {DOCS / "reference.md": reference(), DOCS / "migration.md": document(), DOCS / "commands.md": index(COMMANDS)}
     tables[DOCS / "components.md"] = components_page()
+    tables |= {DOCS / f"migration_{name}.md": guide(PROGRAMS[name]) for name in ("torchtune",)}
     return {**tables, **commands, **settings}
+
+
+def files_of(program: str) -> list[Path]:
+    """The settings of a program that the tests have."""
+    return sorted(file for file in (SETTINGS / program).glob("*.*") if file.suffix in (".toml", ".yaml"))
 
 
 def page(command: str) -> str:
@@ -39,8 +48,10 @@ def page(command: str) -> str:
 
 
 def migrated(file: Path) -> str:
-    """The recipe that a setting of torchtitan becomes, and the report."""
-    migration = migrate(str(file), recipe="recipe.yaml", head=(f"# Migrated from torchtitan's {file.name} by titanrun migrate.",))
+    """The recipe that a setting of another program becomes, and the report."""
+    program = file.parent.name
+    head = (f"# Migrated from {program}'s {file.name} by titanrun migrate.",)
+    migration = migrate(str(file), PROGRAMS[program], recipe="recipe.yaml", head=head)
     return f"{migration.text}\n===== report, exit code {migration.exit_code} =====\n{report(migration, file.name)}"
 
 

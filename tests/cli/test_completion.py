@@ -50,7 +50,14 @@ def test_the_options_are_those_that_help_shows(command: str) -> None:
         ("train x.yaml optimizer.implementation=fo", ["optimizer.implementation=foreach", "optimizer.implementation=for-loop"]),
         (
             "train x.yaml loss=",
-            ["loss=chunked_cross_entropy", "loss=cross_entropy", "loss=dpo", "loss=flow_matching", "loss=mse"],
+            [
+                "loss=chunked_cross_entropy",
+                "loss=cross_entropy",
+                "loss=dpo",
+                "loss=flow_matching",
+                "loss=mse",
+                "loss=multi_token_cross_entropy",
+            ],
         ),
         (
             "train x.yaml tokenizer=",

@@ -70,13 +70,28 @@ def test_a_recipe_without_former_names_is_version_1_already(titanrun: Run, tmp_p
             assert (done.returncode, done.stdout, done.stderr) == (0, "", f"{name}: already version 1\n")
 
 
-@pytest.mark.parametrize("option", [[], ["--check"], ["--write"]])
+@pytest.mark.parametrize("option", [["--check"], ["--write"]])
 def test_a_configuration_of_torchtitan_is_not_taken_for_a_recipe(titanrun: Run, tmp_path: Path, option: list[str]) -> None:
     (tmp_path / "theirs.toml").write_text('[job]\ndump_folder = "./outputs"\n[model]\nname = "llama3"\n', encoding="utf-8")
     done = titanrun("migrate", "theirs.toml", *option)
     assert (done.returncode, done.stdout) == (2, "")
     assert "it looks like a configuration of torchtitan" in done.stderr
     assert "titanrun migrate --from torchtitan theirs.toml" in done.stderr
+
+
+def test_a_configuration_of_another_program_is_known_by_its_keys(titanrun: Run, tmp_path: Path) -> None:
+    (tmp_path / "theirs.toml").write_text('[job]\ndescription = "x"\n[training]\ndataset = "tiny"\n', encoding="utf-8")
+    tune = "seed: 1\noptimizer: {_component_: torch.optim.SGD, lr: 1.0, magic: 2}\n"
+    (tmp_path / "theirs.yaml").write_text(tune, encoding="utf-8")
+    for name, program, code in (("theirs.toml", "torchtitan", 0), ("theirs.yaml", "torchtune", 1)):
+        done = titanrun("migrate", name)
+        assert (done.returncode, done.stdout.splitlines()[0]) == (code, f"# Migrated from {program}'s {name} by titanrun migrate.")
+        assert done.stderr.startswith(f"{name}: a configuration of {program}\n")
+        assert titanrun("migrate", "--from", program, name).stdout == done.stdout
+    assert "torchtune has no such key" in done.stderr
+    assert "optimizer.magic: 2" in done.stdout
+    checked = titanrun("migrate", "theirs.yaml", "--check")
+    assert (checked.returncode, "titanrun migrate --from torchtune theirs.yaml" in checked.stderr) == (2, True)
 
 
 def test_a_recipe_from_the_future_is_an_error(titanrun: Run, tmp_path: Path) -> None:

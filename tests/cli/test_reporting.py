@@ -46,8 +46,9 @@ def test_each_line_on_the_console_is_an_object_and_the_end_is_told(titanrun: Run
 
 
 @pytest.mark.slow
-def test_a_stop_is_told_and_so_is_the_death_of_the_first_rank(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "titanrun", "train", DEBUG, *SMALL, "training.steps=4000", "--nproc", "2", "--notify", NOTIFY]
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_stop_is_told_and_so_is_the_death_of_the_first_rank(tmp_path: Path, processes: str) -> None:
+    command = [sys.executable, "-m", "titanrun", "train", DEBUG, *SMALL, "training.steps=4000", "--nproc", processes, "--notify", NOTIFY]
     for number in (signal.SIGTERM, signal.SIGKILL):
         started = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
         before = steps_in(tmp_path)

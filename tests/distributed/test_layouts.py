@@ -60,6 +60,9 @@ DEEPSEEK_MODEL = f"model={{name: deepseek_v3, flavor: debugmodel, {DEEPSEEK_SIZE
 # gradients that are nothing but rounding move weights by the learning rate, unless they are small beside it
 LARGE_EPS = "optimizer.eps=1.0e-5"
 DEEPSEEK = (DEEPSEEK_MODEL, LARGE_EPS)
+FURTHER_MODEL = DEEPSEEK_MODEL.replace("n_layers: 4", "n_layers: 2, num_mtp_layers: 2")
+FURTHER = (FURTHER_MODEL, LARGE_EPS, "loss=multi_token_cross_entropy")
+FURTHER_FLEX = (FURTHER_MODEL.replace("flavor: debugmodel", "flavor: debugmodel_flex_attn"), *FURTHER[1:])
 DEEPSEEK_FLEX = (DEEPSEEK_MODEL.replace("flavor: debugmodel", "flavor: debugmodel_flex_attn"), LARGE_EPS)
 
 
@@ -342,6 +345,13 @@ LAYOUTS = [
     case("tp2_deepseek_v3", nproc=2, base=DEEPSEEK, overrides=[TP2], slow=True),
     case("tp2_deepseek_v3_whole_stream", nproc=2, base=DEEPSEEK, overrides=[TP2, WHOLE_STREAM], slow=True),
     case("tp2_deepseek_v3_whole_queries", nproc=2, base=[*DEEPSEEK, "model.q_lora_rank=null"], overrides=[TP2], slow=True),
+    case("fsdp2_further_tokens_recomputed", nproc=2, base=FURTHER, overrides=["activation_checkpoint=full"], slow=True),
+    case("ddp2_further_tokens_by_operation", nproc=2, base=FURTHER, overrides=[DDP2, OPERATIONS], slow=True),
+    case("tp2_further_tokens", nproc=2, base=FURTHER, overrides=[TP2], slow=True),
+    case("tp2_further_tokens_whole_stream", nproc=2, base=FURTHER, overrides=[TP2, WHOLE_STREAM], slow=True),
+    case("cp2_further_tokens", nproc=2, base=FURTHER, overrides=[CP2], slow=True),
+    case("fsdp4_ep2_further_tokens_compiled", nproc=4, base=FURTHER, overrides=[EP2, *COMPILED], slow=True),
+    case("fsdp2_tp2_further_tokens_documents", nproc=4, base=FURTHER_FLEX, overrides=[TP2], slow=True),
     case("cp2_deepseek_v3", nproc=2, base=DEEPSEEK, overrides=[CP2], slow=True),
     case("cp2_alltoall_deepseek_v3", nproc=2, base=DEEPSEEK, overrides=[CP2, BY_HEADS], slow=True),
     case("fsdp4_ep2_deepseek_v3_compiled", nproc=4, base=DEEPSEEK, overrides=[EP2, *COMPILED], slow=True),

@@ -14,6 +14,9 @@ MOE = "moe: {num_experts: 4, top_k: 2, hidden_dim: 128, num_shared_experts: 1}"
 MIXTURE = (f"model={{name: qwen3, flavor: debugmodel_moe, {SIZES}, {MOE}}}", *SHORT)
 ALL = "converters=[{name: lora, rank: 4}]"
 LORA = (*SMALL, ALL)
+WITH_DROPOUT = "converters=[{name: lora, rank: 4, dropout: 0.3}]"
+DROPOUT = (*SMALL, WITH_DROPOUT)
+WHOLE_STREAM = "parallelism.enable_sequence_parallel=false"
 ATTENTION = (*SMALL, "converters=[{name: lora, rank: 4, target_modules: [wq, wo]}]")
 FLOAT8 = (*SMALL, "converters=[{name: float8_linear, emulate: true, recipe_name: rowwise}, {name: lora, rank: 4}]")
 EXPERTS = (*MIXTURE, ALL)
@@ -46,6 +49,10 @@ CASES = [
     case("tp2_shared_experts", nproc=2, base=EXPERTS, overrides=[TP2], slow=True),
     case("fsdp2_stacks", nproc=2, base=STACKS, slow=True),
     case("ep2_stacks", nproc=2, base=STACKS, overrides=[EP2], slow=True),
+    case("tp2_dropout", nproc=2, base=DROPOUT, overrides=[TP2], slow=True),
+    case("tp2_dropout_recomputed_whole_stream", nproc=2, base=DROPOUT, overrides=[TP2, FULL, WHOLE_STREAM], slow=True),
+    case("tp2_dropout_compiled", nproc=2, base=DROPOUT, overrides=[TP2, COMPILED], slow=True),
+    case("tp2_dropout_shared_experts", nproc=2, base=(*MIXTURE, WITH_DROPOUT), overrides=[TP2], slow=True),
     case("tp2_stacks", nproc=2, base=STACKS, overrides=[TP2], slow=True),
     case("fsdp2_tp2_stacks", nproc=4, base=STACKS, overrides=[TP2, FULL], slow=True),
     case("fsdp2_ep2_tp2_stacks", nproc=4, base=STACKS, overrides=[TP2, EP2], slow=True),

@@ -149,9 +149,9 @@ def test_the_documentation_shows_what_plan_prints(command: str, text: str) -> No
 class Keeping(TorchDispatchMode):
     """Adds up what selective checkpointing keeps of the operations of one pass, by its own choice."""
 
-    def __init__(self, shapes: frozenset[torch.Size]) -> None:
+    def __init__(self, shapes: frozenset[torch.Size], saves: tuple[Any, ...]) -> None:
         super().__init__()
-        self.choice = Choice(shapes)
+        self.choice = Choice(shapes, saves)
         self.bytes = 0
         self.has_kernel = False
 
@@ -164,14 +164,17 @@ class Keeping(TorchDispatchMode):
 
 
 @FAMILIES
-def test_operations_keep_what_the_formula_says(family: Any, model: str, tmp_path: Path) -> None:
-    run, built = built_of(family, model, tmp_path, "activation_checkpoint={name: selective, selective_ac_option: op}")
+@pytest.mark.parametrize("saves", ["", "[attention, products]", "[every_second_product, activations, grouped_products, biased_products]"])
+def test_operations_keep_what_the_formula_says(family: Any, model: str, saves: str, tmp_path: Path) -> None:
+    chosen = f", per_op_sac_saves: {saves}" if saves else ""
+    run, built = built_of(family, model, tmp_path, f"activation_checkpoint={{name: selective, selective_ac_option: op{chosen}}}")
     layer = list(built.layers.values())[-1]
     wanted = run.activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns
-    with Keeping(product_shapes(layer, "layers.0", wanted)) as keeping:
+    with Keeping(product_shapes(layer, "layers.0", wanted), run.activation_checkpoint.per_op_sac_saves) as keeping:
         through_a_layer(run, built)
     layout = Layout(run, Degrees(), NOTHING, [NOTHING], NOTHING)
     # where keys are wider than values, a CPU has no kernel for attention, and the products instead are not kept
-    attended = 0 if keeping.has_kernel else layer.attention.wo.in_features
+    is_unkept = keeping.has_kernel or "attention" not in run.activation_checkpoint.per_op_sac_saves
+    attended = 0 if is_unkept else layer.attention.wo.in_features
     measured = keeping.bytes + 2 * 64 * 4 * (run.model.stream_width() + attended)
     assert measured == pytest.approx(2 * 64 * 4 * kept_of(layout).partly, rel=0.02)

@@ -133,6 +133,34 @@ def test_attention_and_every_second_product_are_kept() -> None:
     assert full[ATTENTION] == 4
 
 
+SAVED = {
+    # of each layer; with nothing else kept, all are computed again
+    "attention": (DENSE, ATTENTION, 4),
+    "products": (DENSE, PRODUCT, 4 * 7),
+    "every_second_product": (DENSE, PRODUCT, 4 * 4),
+    "activations": (DENSE, "aten::silu", 4),
+    "top_k": (EXPERTS, "aten::topk", 2),
+    "grouped_products": (EXPERTS, "aten::_grouped_mm", 2 * 3),
+}
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_what_is_saved_is_not_computed_again(name: str) -> None:
+    model, kernel, fewer = SAVED[name]
+    chosen = "{{name: selective, selective_ac_option: op, early_stop: false, per_op_sac_saves: {}}}"
+    nothing, something = built(chosen.format("[]"), model), built(chosen.format(f"[{name}]"), model)
+    (kept_of_nothing, again), (kept, fewer_again) = passed(nothing), passed(something)
+    assert again[kernel] - fewer_again[kernel] == fewer
+    assert kept > kept_of_nothing
+    for one, other in zip(nothing.parameters(), something.parameters(), strict=True):
+        assert one.grad is None or torch.equal(one.grad, other.grad)
+
+
+def test_products_are_saved_in_one_way() -> None:
+    with pytest.raises(ProblemsFound, match="every product, and every second one too"):
+        recipe("activation_checkpoint={name: selective, per_op_sac_saves: [products, every_second_product]}")
+
+
 def test_products_of_forced_shapes_are_recomputed_and_not_counted() -> None:
     forced = "{name: selective, selective_ac_option: op, per_op_sac_force_recompute_mm_shapes_by_fqns: [layers.1.feed_forward.w1]}"
     _, plain = passed(built("none"))

@@ -1,6 +1,6 @@
 """Activation checkpointing: trade memory for a second forward pass of each layer (https://arxiv.org/abs/1604.06174)."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -13,29 +13,36 @@ from titanrun.distributed.config import (
     FullActivationCheckpointConfig,
     MemoryBudgetActivationCheckpointConfig,
     NoActivationCheckpointConfig,
+    Operation,
     RecomputingConfig,
     SelectiveActivationCheckpointConfig,
 )
 
 PRODUCT = "aten::mm"
-# what is dear to compute again, or waits for other ranks, or must not come out otherwise the second time
-KEPT = frozenset(
-    {
-        "aten::_scaled_dot_product_efficient_attention",
-        "aten::_scaled_dot_product_flash_attention",
-        "aten::_scaled_dot_product_flash_attention_for_cpu",
-        "aten::_scaled_dot_product_cudnn_attention",
-        "aten::_scaled_dot_product_attention_math",
-        "aten::_scaled_dot_product_fused_attention_overrideable",
-        "aten::max",
-        "aten::topk",
-        "_c10d_functional::reduce_scatter_tensor",
-        "_c10d_functional::all_to_all_single",
-        "flex_attention",
-        "torch_attn::_varlen_attn",
-        "inductor_compiled_code",
-    }
-)
+KERNELS: Mapping[Operation, frozenset[str]] = {
+    "attention": frozenset(
+        {
+            "aten::_scaled_dot_product_efficient_attention",
+            "aten::_scaled_dot_product_flash_attention",
+            "aten::_scaled_dot_product_flash_attention_for_cpu",
+            "aten::_scaled_dot_product_cudnn_attention",
+            "aten::_scaled_dot_product_attention_math",
+            "aten::_scaled_dot_product_fused_attention_overrideable",
+            "flex_attention",
+            "torch_attn::_varlen_attn",
+        }
+    ),
+    "products": frozenset({PRODUCT}),
+    "biased_products": frozenset({"aten::addmm"}),
+    "grouped_products": frozenset({"aten::_grouped_mm"}),
+    "activations": frozenset({"aten::silu", "aten::sigmoid", "aten::gelu", "aten::relu"}),
+    "top_k": frozenset({"aten::topk"}),
+    "max": frozenset({"aten::max"}),
+    "reduce_scatter": frozenset({"_c10d_functional::reduce_scatter_tensor"}),
+    "all_to_all": frozenset({"_c10d_functional::all_to_all_single"}),
+    "compiled": frozenset({"inductor_compiled_code"}),
+}
+"""PyTorch's operations by the name that a recipe has for them; every_second_product is counted."""
 
 
 def keep_all(config: NoActivationCheckpointConfig, *, model: nn.Module) -> None:
@@ -56,7 +63,7 @@ def recompute_some(config: SelectiveActivationCheckpointConfig, *, model: nn.Mod
     for name, layer in model.get_submodule("layers").named_children():
         if config.every is None:
             shapes = product_shapes(layer, f"layers.{name}", config.per_op_sac_force_recompute_mm_shapes_by_fqns)
-            recompute(layer, config, context_fn=partial(choosing_contexts, shapes))
+            recompute(layer, config, context_fn=partial(choosing_contexts, shapes, config.per_op_sac_saves))
         elif (int(name) + 1) % config.every == 0:
             recompute(layer, config)
 
@@ -89,24 +96,27 @@ def product_shapes(layer: nn.Module, name: str, wanted: Iterable[str]) -> frozen
     return frozenset(module.weight.shape[::-1] for path, module in linears if any(text in path for text in wanted))
 
 
-def choosing_contexts(shapes: frozenset[Size]) -> Any:
+def choosing_contexts(shapes: frozenset[Size], saves: Collection[Operation]) -> Any:
     """What the first and the second pass of one call of a layer run in."""
     # FSDP marks for the profiler what it does for the experts within a layer, and does more of it in the second pass
     SAC_IGNORED_OPS.update(
         (torch.ops.profiler._record_function_enter_new.default, torch.ops.profiler._record_function_exit._RecordFunction)
     )
-    return create_selective_checkpoint_contexts(Choice(shapes))
+    return create_selective_checkpoint_contexts(Choice(shapes, saves))
 
 
 class Choice:
-    """What is kept of one call of a layer: every second matrix product, attention, and what comes from other ranks.
+    """What is kept of one call of a layer.
 
     Args:
         shapes: of right-hand matrices whose products are computed again, and not counted.
+        saves: whose results are kept otherwise.
     """
 
-    def __init__(self, shapes: frozenset[Size]) -> None:
+    def __init__(self, shapes: frozenset[Size], saves: Collection[Operation]) -> None:
         self.shapes = shapes
+        self.counts_products = "every_second_product" in saves
+        self.kept = frozenset(kernel for name in saves for kernel in KERNELS.get(name, ()))
         self.products = {True: 0, False: 0}
 
     def __call__(self, context: Any, operation: Any, *arguments: Any, **options: Any) -> CheckpointPolicy:
@@ -117,12 +127,14 @@ class Choice:
             return CheckpointPolicy.MUST_SAVE
         if name == PRODUCT:
             return saved_if(self.keeps_product(arguments[1].shape, is_second=context.is_recompute))
-        return saved_if(name in KEPT)
+        return saved_if(name in self.kept)
 
     def keeps_product(self, shape: Size, *, is_second: bool) -> bool:
         """Whether this product of the pass is one that is kept."""
         if shape in self.shapes:
             return False
+        if not self.counts_products:
+            return PRODUCT in self.kept
         self.products[is_second] += 1
         return self.products[is_second] % 2 == 1
 

@@ -12,6 +12,19 @@ from titanrun.config.types import Fraction, NonNegativeInt, OrAuto, PositiveInt,
 
 DEEPEP = "the exchange of tokens by DeepEP's kernels"
 BY_OPERATION = "op"
+Operation: TypeAlias = Literal[
+    "attention",
+    "every_second_product",
+    "products",
+    "biased_products",
+    "grouped_products",
+    "activations",
+    "top_k",
+    "max",
+    "reduce_scatter",
+    "all_to_all",
+    "compiled",
+]
 
 
 def op_or_number(text: str) -> str:
@@ -128,7 +141,12 @@ class SelectiveActivationCheckpointConfig(RecomputingConfig):
     name: Literal["selective"] = performance("selective")
     builds: ClassVar = "titanrun.distributed.activation_checkpoint:recompute_some"
     selective_ac_option: Layers = performance("2", examples=["op"])
-    """A number in quotes: every n-th layer as a whole; op: of every layer all but attention and every second matrix product."""
+    """A number in quotes: every n-th layer as a whole; op: of every layer all but what per_op_sac_saves names."""
+    per_op_sac_saves: tuple[Operation, ...] = performance(
+        ("attention", "every_second_product", "top_k", "max", "reduce_scatter", "all_to_all", "compiled")
+    )
+    """With op: whose results are kept; all others are computed again. The default is what is dear to compute, waits for other ranks, or
+    must not come out otherwise the second time."""
     per_op_sac_force_recompute_mm_shapes_by_fqns: tuple[Text, ...] = performance(("moe.router.gate",))
     """With op: matrices of the shapes that linear modules with these texts in their names have are multiplied again too."""
 
@@ -136,6 +154,14 @@ class SelectiveActivationCheckpointConfig(RecomputingConfig):
     def every(self) -> int | None:
         """Which layers are recomputed whole; None where operations decide."""
         return None if self.selective_ac_option == BY_OPERATION else int(self.selective_ac_option)
+
+    @model_validator(mode="after")
+    def keeps_products_once(self) -> Self:
+        """Every product, or every second one."""
+        if {"products", "every_second_product"} <= set(self.per_op_sac_saves):
+            message = "per_op_sac_saves has every product, and every second one too"
+            raise conflict(message, "per_op_sac_saves", help="keep one of products and every_second_product")
+        return self
 
     @model_validator(mode="after")
     def debugs_whole_layers(self) -> Self:

@@ -74,7 +74,8 @@ def share_over_ranks(model: nn.Module, data_parallel: DataParallel, meshes: Mesh
         if isinstance(module, FSDPModule):
             sum_gradients(module)
     if meshes.sparse is not None:
-        prefetch_in_order(layers)
+        # layers that run in training alone would stay gathered after a held-out pass, and old
+        prefetch_in_order([layer for layer in layers if not getattr(layer, "is_for_training_alone", False)])
     return True
 
 

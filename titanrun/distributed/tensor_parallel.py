@@ -37,6 +37,8 @@ class Role(Enum):
     """Linear, split over its outputs."""
     ROWS = auto()
     """Linear, split over its inputs; into the stream."""
+    STREAM_ROWS = auto()
+    """Linear, split over its inputs, which are as the stream is; into the stream."""
     HEAD_NORM = auto()
     """Whole weights; normalises each attention head [B, T, N, H] on the rank that has it."""
     OUTPUT = auto()
@@ -70,6 +72,7 @@ ADAPTERS: Mapping[Role, Mapping[str, Placement]] = {
     Role.OUTPUT: SPLIT_BEHIND,
     Role.SUMMAND_COLUMNS: SPLIT_BEHIND,
     Role.ROWS: SPLIT_BEFORE,
+    Role.STREAM_ROWS: SPLIT_BEFORE,
     Role.SUMMAND_ROWS: SPLIT_BEFORE,
     Role.SUMMAND_WHOLE: WHOLE,
 }
@@ -151,6 +154,7 @@ def styles_of(how: TensorParallel) -> dict[Role, ParallelStyle]:
         Role.READS_STREAM: ReadsStream(stream),
         Role.COLUMNS: ColwiseParallel(),
         Role.ROWS: RowwiseParallel(output_layouts=stream),
+        Role.STREAM_ROWS: RowwiseParallel(input_layouts=stream, output_layouts=stream),
         Role.HEAD_NORM: SequenceParallel(sequence_dim=2, use_local_output=True),
         Role.OUTPUT: Vocabulary(
             input_layouts=stream, output_layouts=Shard(-1) if how.vocabulary else Replicate(), use_local_output=not how.vocabulary

@@ -13,6 +13,7 @@ from titanrun.launch.config import LaunchConfig, LocalLaunchConfig
 from titanrun.launch.environment import environment, logs_json
 from titanrun.launch.saying import say
 from titanrun.launch.workers import HELD_BACK, SHELL_SIGNAL_BASE, WORKER, run_workers
+from titanrun.recipe.notice import NOTIFY
 from titanrun.recipe.saved import checkpoints_at
 
 EXIT_HANG = 6
@@ -23,7 +24,8 @@ DEADLY = {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.
 def start(config: LaunchConfig, *, resolved: Path, processes: int) -> int:
     """Train the run in `resolved` with so many workers. Returns the exit code, unless the one worker takes over."""
     assert isinstance(config, LocalLaunchConfig)
-    if processes == 1 and not config.max_restarts:
+    # who wants to be told of the end is told of a SIGKILL too: somebody has to outlive the worker for that
+    if processes == 1 and not config.max_restarts and not environment().get(NOTIFY):
         become_worker([str(resolved)], environment())
     return wait_for_workers(config, resolved=resolved, processes=processes)
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from titanrun.components.converters.lora import init_adapters
 from titanrun.components.data.documents import Marking
+from titanrun.components.data.further_tokens import with_further_tokens
 from titanrun.components.metrics.recorder import record
 from titanrun.config.problems import ProblemsFound, fail
 from titanrun.distributed.chunked_head import ChunkedHead
@@ -33,6 +34,7 @@ from titanrun.recipe.recipe import Recipe
 from titanrun.training.chunked_passes import ChunkedModel
 from titanrun.training.early_steps import EarlySteps
 from titanrun.training.engine import Engine
+from titanrun.training.further_passes import FurtherTokens
 from titanrun.training.passes import Loss, Passes
 from titanrun.worker.replacements import replace_parts
 
@@ -251,7 +253,7 @@ def build_engine(
         rows=layout.rows,
         early=EarlySteps(optimizer, device=device) if steps_early else None,
         tied=tied,
-        marking=marking,
+        marking=told_further_tokens(recipe, marking),
         passes=build_passes(recipe, model, layout, loss, device=device, meshes=meshes),
     )
 
@@ -262,10 +264,19 @@ def build_passes(
     """How batches go through the model, where it is not simply called for its logits."""
     if layout.stages is not None:
         return pipeline_passes(recipe, layout, loss, device=device, meshes=meshes)
+    if recipe.loss.further_scale is not None:
+        return FurtherTokens(model, loss, layout.precision, device, recipe.model.further_tokens(), recipe.loss.further_scale)
     if recipe.loss.pieces is None:
         return None
     head = ChunkedHead(model.get_submodule("output"), recipe.loss.pieces, whole_vocabulary=not splits_vocabulary(recipe))
     return ChunkedModel(model, loss, layout.precision, device, head)
+
+
+def told_further_tokens(recipe: Recipe, marking: Marking) -> Marking:
+    """`marking`, after which each token knows those behind the next one, where the loss is about them."""
+    if recipe.loss.further_scale is None:
+        return marking
+    return lambda batch: with_further_tokens(marking(batch), recipe.model.further_tokens())
 
 
 def splits_vocabulary(recipe: Recipe) -> bool:

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from titanrun.config.problems import ProblemsFound
+from titanrun.recipe.migrate.migration import Migration, migrate
 from titanrun.recipe.migrate.plan import SAME
 from titanrun.recipe.migrate.report import report
 from titanrun.recipe.migrate.table import CORE
-from titanrun.recipe.migrate.torchtitan import Migration, migrate
+from titanrun.recipe.migrate.torchtitan import TORCHTITAN
 
 DUMPS = Path(__file__).parent / "dumps"
 
@@ -18,7 +19,7 @@ DUMPS = Path(__file__).parent / "dumps"
 def migrated(data: Any, folder: Path) -> Migration:
     file = folder / "config.json"
     file.write_text(data if isinstance(data, str) else json.dumps(data, indent=2), encoding="utf-8")
-    return migrate(str(file), recipe="recipe.yaml", head=())
+    return migrate(str(file), TORCHTITAN, recipe="recipe.yaml", head=())
 
 
 def fates(migration: Migration) -> dict[str, tuple[str, str]]:
@@ -39,14 +40,14 @@ def test_a_dump_of_the_release_is_what_its_defaults_are(tmp_path: Path) -> None:
         holder[last] = key.default
     dumped = migrated(nested, tmp_path)
     (tmp_path / "empty.toml").write_text("", encoding="utf-8")
-    empty = migrate(str(tmp_path / "empty.toml"), recipe="recipe.yaml", head=())
+    empty = migrate(str(tmp_path / "empty.toml"), TORCHTITAN, recipe="recipe.yaml", head=())
     values = [line for line in dumped.text.splitlines() if line and "#" not in line]
     assert values == [line for line in empty.text.splitlines() if line]
     assert len(fates(dumped)) == len(CORE)
 
 
 def test_a_dump_of_the_dataclasses_is_brought_back_to_the_release() -> None:
-    migration = migrate(str(DUMPS / "dataclasses.json"), recipe="recipe.yaml", head=())
+    migration = migrate(str(DUMPS / "dataclasses.json"), TORCHTITAN, recipe="recipe.yaml", head=())
     found = fates(migration)
     assert found["model_spec"] == ("refused", "this dump does not say which model it trained: add model.name and model.flavor")
     assert found["model_converters.converters[1]"] == ("refused", "the dump does not say which converter this is")
@@ -60,7 +61,7 @@ def test_a_dump_of_the_dataclasses_is_brought_back_to_the_release() -> None:
 
 
 def test_a_dump_of_later_versions_is_brought_back_to_the_release() -> None:
-    migration = migrate(str(DUMPS / "head.json"), recipe="recipe.yaml", head=())
+    migration = migrate(str(DUMPS / "head.json"), TORCHTITAN, recipe="recipe.yaml", head=())
     found = fates(migration)
     wanted = {"  flavor: debugmodel", "  lr: 0.001", "  beta2: 0.99", "  weight_decay: 0.05", "  implementation: foreach"}
     assert lines(migration) >= wanted | {"  seq_len: 1024", "  local_batch_size: 4", "  global_batch_size: 16", "  steps: 20"}

@@ -12,10 +12,11 @@ from titanrun.config.source import read_text
 from titanrun.config.tree import find, plain
 from titanrun.recipe.migrate.extensions import EXTENSIONS
 from titanrun.recipe.migrate.keys import Key
+from titanrun.recipe.migrate.migration import migrate
 from titanrun.recipe.migrate.places import path_in, target_steps
 from titanrun.recipe.migrate.plan import NOT_BUILT, Item
 from titanrun.recipe.migrate.table import CORE
-from titanrun.recipe.migrate.torchtitan import migrate
+from titanrun.recipe.migrate.torchtitan import TORCHTITAN
 from titanrun.recipe.resolve import resolve
 
 # leaves of each section of torchtitan 0.2.2, counted in its own configuration
@@ -174,7 +175,7 @@ def test_the_table_has_every_leaf_once() -> None:
 def test_a_key_ends_as_the_table_says(key: Key, tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(emit_toml(nested(settings(key))), encoding="utf-8")
-    migration = migrate(str(file), recipe="recipe.yaml", head=())
+    migration = migrate(str(file), TORCHTITAN, recipe="recipe.yaml", head=())
     assert {item.path for item in migration.items if item.entry} == set(settings(key))
     (item,) = [item for item in migration.items if item.entry and item.path == key.path]
     if NOT_BUILT in item.words:

@@ -7,8 +7,9 @@ import pytest
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.migrate.extensions import EXTENSIONS
 from titanrun.recipe.migrate.keys import TORCHFT
+from titanrun.recipe.migrate.migration import migrate
 from titanrun.recipe.migrate.table import CORE
-from titanrun.recipe.migrate.torchtitan import migrate
+from titanrun.recipe.migrate.torchtitan import TORCHTITAN
 from titanrun.recipe.resolve import resolve
 
 RECIPE = "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntraining: {dataset: tiny}\n"
@@ -18,7 +19,8 @@ GROUPS = "[fault_tolerance]\nenable = true\ngroup_size = 2\nprocess_group = 'glo
 def fates(text: str, folder: Path) -> dict[str, tuple[str, str]]:
     file = folder / "config.toml"
     file.write_text(text)
-    return {item.path: (item.fate, item.words) for item in migrate(str(file), recipe="recipe.yaml", head=()).items if item.entry}
+    items = migrate(str(file), TORCHTITAN, recipe="recipe.yaml", head=()).items
+    return {item.path: (item.fate, item.words) for item in items if item.entry}
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,11 @@ from titanrun.config.problems import ProblemsFound, SourceText
 from titanrun.config.shape import value_at
 from titanrun.config.source import read_text
 from titanrun.config.tree import plain
+from titanrun.recipe.migrate.migration import Migration, migrate
 from titanrun.recipe.migrate.places import target_steps
 from titanrun.recipe.migrate.report import report
 from titanrun.recipe.migrate.table import CORE
-from titanrun.recipe.migrate.torchtitan import Migration, migrate
+from titanrun.recipe.migrate.torchtitan import TORCHTITAN
 from titanrun.recipe.resolve import resolve
 
 FILES = sorted((Path(__file__).parent / "torchtitan").glob("*.toml"))
@@ -28,7 +29,7 @@ FILES = sorted((Path(__file__).parent / "torchtitan").glob("*.toml"))
 def migrated(text: str, folder: Path, suffix: str = ".toml") -> Migration:
     file = folder / f"config{suffix}"
     file.write_text(text, encoding="utf-8")
-    return migrate(str(file), recipe="recipe.yaml", head=())
+    return migrate(str(file), TORCHTITAN, recipe="recipe.yaml", head=())
 
 
 def lines(migration: Migration) -> list[str]:
@@ -37,7 +38,7 @@ def lines(migration: Migration) -> list[str]:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_nothing_is_dropped_silently(file: Path) -> None:
-    migration = migrate(str(file), recipe="recipe.yaml", head=())
+    migration = migrate(str(file), TORCHTITAN, recipe="recipe.yaml", head=())
     keys = [item.entry.written for item in migration.items if item.entry]
     text = file.read_text(encoding="utf-8")
     written = sum("=" in line and not line.startswith("#") for line in text.splitlines())

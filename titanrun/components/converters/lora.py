@@ -19,7 +19,7 @@ from titanrun.components.converters.lora_experts import ExpertAdapters, adapt_st
 from titanrun.components.converters.schemes import HEAD
 from titanrun.distributed.packed import pack_linear
 from titanrun.distributed.seeds import WeightGenerator
-from titanrun.distributed.shards import fill
+from titanrun.distributed.shards import fill, is_split
 
 
 class Adapter(nn.Module):
@@ -35,7 +35,7 @@ class Adapter(nn.Module):
 
     def forward(self, x_NI: Tensor) -> Tensor:
         y_NO: Tensor = super().forward(x_NI)
-        seen_NI = F.dropout(x_NI, self.dropout, self.training) if self.dropout else x_NI
+        seen_NI = left_out(x_NI, self.dropout) if self.dropout and self.training else x_NI
         return y_NO + self.scale * F.linear(F.linear(seen_NI, self.lora_a), self.lora_b)
 
     @torch.no_grad()
@@ -47,6 +47,24 @@ class Adapter(nn.Module):
         draws_RI = torch.empty(self.lora_a.shape, dtype=torch.float32, device=generator.device)
         fill(self.lora_a, draws_RI.uniform_(-bound, bound, generator=generator))
         self.lora_b.zero_()
+
+
+def left_out(x_NI: Tensor, share: float) -> Tensor:
+    """`x_NI` with a share of it at zero, and the rest as much larger.
+
+    Tensor-parallel ranks, whose generators are equal, draw for the whole and take their part: they leave out the same inputs, on a CPU
+    those that one process leaves out.
+    """
+    if not is_split(x_NI):
+        return F.dropout(x_NI, share)
+    placed: Any = x_NI
+    kept_NI = torch.empty(x_NI.shape, dtype=x_NI.dtype, device=x_NI.device).bernoulli_(1 - share).div_(1 - share)
+    (placement,), mesh = placed.placements, placed.device_mesh
+    if placement.is_shard():
+        kept_NI = kept_NI.chunk(mesh.size(), placement.dim)[mesh.get_local_rank()]
+    # the class by its object: a compiled graph has no imports
+    own_NI: Tensor = type(placed).from_local(kept_NI, mesh, placed.placements, run_check=False)
+    return x_NI * own_NI
 
 
 def convert(config: AdapterConfig, *, model: nn.Module, shards: int) -> Conversion:

@@ -27,6 +27,12 @@ class LossConfig(ComponentConfig):
         """Pieces that the head cuts each row into, computing the loss of one after the other; None: the loss takes logits of whole rows."""
         return None
 
+    @property
+    def further_scale(self) -> float | None:
+        """Weight, in training, of the mean loss of the tokens behind the next one, which a model has layers of its own for; None: the
+        loss is about the next one alone."""
+        return None
+
 
 class CrossEntropyConfig(LossConfig):
     """Cross entropy of the next token, in fp32."""
@@ -65,6 +71,20 @@ class ChunkedCrossEntropyConfig(CrossEntropyConfig):
     def pieces(self) -> int:
         """As the recipe says."""
         return self.num_chunks
+
+
+class MultiTokenCrossEntropyConfig(CrossEntropyConfig):
+    """Cross entropy of the next token and, in training, of the tokens behind it, which deepseek_v3 has num_mtp_layers for."""
+
+    name: Literal["multi_token_cross_entropy"] = numerics("multi_token_cross_entropy")  # type: ignore[assignment]
+    builds: ClassVar = "titanrun.components.losses.cross_entropy:CrossEntropy"
+    mtp_scale: PositiveFloat = numerics(0.3, examples=[0.1])
+    """Weight of the mean loss of the further tokens (https://arxiv.org/abs/2412.19437, section 2.2); DeepSeek-V3 ended with 0.1."""
+
+    @property
+    def further_scale(self) -> float:
+        """As the recipe says."""
+        return self.mtp_scale
 
 
 class MseConfig(LossConfig):

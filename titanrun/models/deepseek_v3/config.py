@@ -16,7 +16,8 @@ from titanrun.models.shared.huggingface_decoder import read_decoder, read_rope
 LATENT_NORM_EPS_OF_TRANSFORMERS = 1e-6
 EXPERTS_OF_TRANSFORMERS = {"score_func": "sigmoid", "gate_bias": False, "score_before_experts": False}
 BALANCE_OF_THE_PAPER = 1e-3
-# keys of losses and of code that are not ours, and of modules for predicting more tokens, which are no part of the model
+FURTHER_NORMS = ("embedding_norm", "stream_norm", "out_norm")
+# keys of losses and of code that are not ours; and whether a model predicts further tokens is for the recipe to say
 UNREAD = ("aux_loss_alpha", "auto_map", "ep_size", "num_mtp_layers", "num_nextn_predict_layers", "output_router_logits", "seq_aux")
 
 
@@ -48,6 +49,8 @@ class DeepseekV3Config(DecoderConfig):
     """Width of the part of a query or key that RoPE turns; all heads share that part of the key."""
     v_head_dim: OrAuto[PositiveInt] = numerics("auto", examples=[128])
     """Width of the value of one head."""
+    num_mtp_layers: NonNegativeInt = numerics(0, examples=[1])
+    """Layers behind the last one that predict the tokens after the next one, in training alone; loss multi_token_cross_entropy."""
     attention: AttentionConfig = section(AttentionConfig)
     rope: RopeConfig = section(RopeConfig)
     feed_forward: DeepseekV3FeedForwardConfig = section(DeepseekV3FeedForwardConfig)
@@ -112,9 +115,25 @@ class DeepseekV3Config(DecoderConfig):
             problems.append(conflict("n_dense_layers", message, f"use {layers} at most"))
         return problems + rope_conflicts(sizes["rope"]) + super().conflicts(sizes)
 
+    def layer_count(self) -> int:
+        """All layers, those that predict further tokens behind the others."""
+        return super().layer_count() + self.num_mtp_layers
+
     def has_experts(self, layer: int) -> bool:
-        """Whether a layer comes after the dense ones."""
-        return layer >= decided(self.n_dense_layers)
+        """Whether a layer comes after the dense ones; layers that predict further tokens are as the last of the others."""
+        return min(layer, decided(self.n_layers) - 1) >= decided(self.n_dense_layers)
+
+    def further_tokens(self) -> int:
+        """Tokens after the next one that the model predicts in training."""
+        return self.num_mtp_layers
+
+    def shapes_beside(self, layer: int) -> Shapes:
+        """What joins the stream with the embedding of a further token, and the norms around it."""
+        if layer < decided(self.n_layers):
+            return {}
+        dim = decided(self.dim)
+        norms: Shapes = {f"{name}.weight": (dim,) for name in FURTHER_NORMS}
+        return norms | {"join.weight": (dim, 2 * dim)}
 
     def routed_experts(self) -> int:
         """Experts of a layer that a router chooses from; 0 where all layers are dense."""

@@ -39,7 +39,13 @@ LAYER_NAMES = {
     "moe.shared_experts.w3.weight": "mlp.shared_experts.up_proj.weight",
     "moe.expert_bias": BIAS,
     **NORM_NAMES,
+    "embedding_norm.weight": "enorm.weight",
+    "stream_norm.weight": "hnorm.weight",
+    "join.weight": "eh_proj.weight",
+    "out_norm.weight": "shared_head.norm.weight",
 }
+# what each layer for further tokens shares with the model, of which DeepSeek's releases hold copies
+COPIES = ("embed_tokens.weight", "shared_head.head.weight")
 
 
 def to_huggingface(config: DeepseekV3Config, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -50,16 +56,22 @@ def to_huggingface(config: DeepseekV3Config, state: Mapping[str, Tensor]) -> dic
     if config.export_problems():
         raise ProblemsFound(config.export_problems())
     unbiased = {name: torch.zeros(config.moe.num_experts, dtype=torch.float32) for name in bias_names(config)}
-    return unbiased | exported_weights(config, state, LAYER_NAMES)
+    exported = unbiased | exported_weights(config, state, LAYER_NAMES)
+    head = "tok_embeddings.weight" if config.tie_word_embeddings else "output.weight"
+    for layer in further_layers(config):
+        shared = zip(COPIES, ("tok_embeddings.weight", head), strict=True)
+        exported |= {f"model.layers.{layer}.{theirs}": state[ours].clone() for theirs, ours in shared}
+    return exported
 
 
 def from_huggingface(config: DeepseekV3Config, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a DeepseekV3ForCausalLM under titanrun's names, without the layers that predict more than one token.
+    """The weights of a DeepseekV3ForCausalLM under titanrun's names, without layers that predict more tokens than the model does.
 
     Raises ProblemsFound where names or shapes are not those of the model, and where a model without biases is given some.
     """
     beyond = layers_that_predict_more(config, state)
-    given = {name: tensor for name, tensor in state.items() if not name.startswith(beyond)}
+    shared = {f"model.layers.{layer}.{theirs}" for layer in further_layers(config) for theirs in COPIES}
+    given = {name: tensor for name, tensor in state.items() if not name.startswith(beyond) and name not in shared}
     if config.moe.load_balance_coeff is None:
         biases = [given.pop(name) for name in bias_names(config) if name in given]
         if any(bias.count_nonzero() for bias in biases):
@@ -70,14 +82,19 @@ def from_huggingface(config: DeepseekV3Config, state: Mapping[str, Tensor]) -> d
 
 def bias_names(config: DeepseekV3Config) -> list[str]:
     """The names of the biases of all layers that have experts."""
-    return [f"model.layers.{layer}.{BIAS}" for layer in range(config.n_layers) if config.has_experts(layer)]
+    return [f"model.layers.{layer}.{BIAS}" for layer in range(config.layer_count()) if config.has_experts(layer)]
+
+
+def further_layers(config: DeepseekV3Config) -> range:
+    """The numbers of the model's own layers for further tokens."""
+    return range(config.n_layers, config.layer_count())
 
 
 def layers_that_predict_more(config: DeepseekV3Config, state: Mapping[str, Tensor]) -> tuple[str, ...]:
-    """How the names of layers for multi-token prediction begin, which DeepSeek's releases keep after the last layer. They alone join the
-    stream with an embedding; other layers after the last are of a larger model."""
+    """How the names of layers for multi-token prediction begin that the model lacks; DeepSeek's releases keep them after the last layer.
+    They alone join the stream with an embedding; other layers after the last are of a larger model."""
     joining = (name.removesuffix(JOINS) for name in state if name.endswith(JOINS))
-    own = {f"model.layers.{layer}" for layer in range(config.n_layers)}
+    own = {f"model.layers.{layer}" for layer in range(config.layer_count())}
     return tuple(f"{layer}." for layer in joining if layer not in own)
 
 
@@ -108,5 +125,5 @@ def huggingface_config(config: DeepseekV3Config, dtype_name: str) -> dict[str, A
         "routed_scaling_factor": moe.route_scale,
         "n_group": moe.num_expert_groups or 1,
         "topk_group": moe.num_limited_groups or 1,
-        "num_nextn_predict_layers": 0,
+        "num_nextn_predict_layers": config.num_mtp_layers,
     }

@@ -12,4 +12,8 @@ TENSOR_PLAN: Plan = {
     "layers.*.attention.wkv_a": Role.SUMMAND_WHOLE,
     "layers.*.attention.kv_norm": Role.SUMMAND_WHOLE,
     "layers.*.attention.wkv_b": Role.SUMMAND_COLUMNS,
+    "layers.*.embedding_norm": Role.STREAM_NORM,
+    "layers.*.stream_norm": Role.STREAM_NORM,
+    "layers.*.out_norm": Role.STREAM_NORM,
+    "layers.*.join": Role.STREAM_ROWS,
 }

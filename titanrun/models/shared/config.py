@@ -149,6 +149,10 @@ class ModelConfig(ComponentConfig):
         """What keeps `degree` tensor-parallel ranks from sharing the model, where neither `lacks` nor a count of the config says it."""
         return None
 
+    def further_tokens(self) -> int:
+        """Tokens after the next one that the model predicts in training."""
+        return 0
+
     def layer_count(self) -> int:
         """Layers that pipeline stages can hold."""
         return int(decided(getattr(self, "n_layers", 1)))

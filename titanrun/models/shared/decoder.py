@@ -4,7 +4,7 @@ Shapes: B batch, T tokens of a row, D model width, V vocabulary.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -69,17 +69,34 @@ class Decoder(nn.Module):
         where the output head is.
         """
         h_BTD = tokens_BT if self.tok_embeddings is None else self.tok_embeddings(tokens_BT)
+        told = self.telling(tokens_BT, positions_BT, documents_BT)
+        normed_BTD = self.stream(h_BTD, told)
+        return normed_BTD if self.output is None else self.logits(normed_BTD)
+
+    def telling(self, tokens_BT: Tensor, positions_BT: Tensor | None, documents_BT: Tensor | None) -> Callable[[Any], tuple[Any, Any]]:
+        """What gives a layer, beside the stream, its rows of the RoPE table and its mask. Layers of one mask share it."""
         rope = self.rope_rows(tokens_BT.size(1), positions_BT)
         # a later stage may be given a piece of the stream only
         length = (tokens_BT if positions_BT is None else positions_BT).size(1)
         seen: dict[Mask, Any] = {}
-        for layer in self.layers.values():
+
+        def told(layer: Any) -> tuple[Any, Any]:
             backend = layer.attention.backend
             if backend.mask not in seen:
                 seen[backend.mask] = backend.seen(length, documents_BT, device=tokens_BT.device)
-            h_BTD = layer(h_BTD, rope, seen[backend.mask])
-        normed_BTD = h_BTD if self.norm is None else self.norm(h_BTD)
-        return normed_BTD if self.output is None else self.logits(normed_BTD)
+            return rope, seen[backend.mask]
+
+        return told
+
+    def trunk(self) -> Iterable[nn.Module]:
+        """The layers that the next token is predicted with."""
+        return self.layers.values()
+
+    def stream(self, h_BTD: Tensor, told: Callable[[Any], tuple[Any, Any]]) -> Tensor:
+        """The stream behind these, normalised on a rank that has the final norm."""
+        for layer in self.trunk():
+            h_BTD = layer(h_BTD, *told(layer))
+        return h_BTD if self.norm is None else self.norm(h_BTD)
 
     def logits(self, normed_BTD: Tensor) -> Tensor:
         """Logits [B, T, V] of the normalised stream, on a rank that has the output head."""

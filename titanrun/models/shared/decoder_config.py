@@ -69,7 +69,8 @@ class DecoderConfig(ModelConfig):
         shapes: Shapes = {"tok_embeddings.weight": (vocab_size, dim)}
         of_kind = {kind: self.layer_shapes(with_experts=kind) for kind in {self.has_experts(index) for index in range(self.layer_count())}}
         for index in range(self.layer_count()):
-            shapes.update({f"layers.{index}.{name}": shape for name, shape in of_kind[self.has_experts(index)].items()})
+            of_layer = of_kind[self.has_experts(index)] | self.shapes_beside(index)
+            shapes.update({f"layers.{index}.{name}": shape for name, shape in of_layer.items()})
         shapes["norm.weight"] = (dim,)
         if not decided(self.tie_word_embeddings):
             shapes["output.weight"] = (vocab_size, dim)
@@ -88,6 +89,10 @@ class DecoderConfig(ModelConfig):
         dim = decided(self.dim)
         hidden = self.expert_shapes() if with_experts else self.feed_forward_shapes()
         return {**self.attention_shapes(), **hidden, "attention_norm.weight": (dim,), "ffn_norm.weight": (dim,)}
+
+    def shapes_beside(self, layer: int) -> Shapes:
+        """Name and shape of what a layer has beside attention, hidden part and their norms."""
+        return {}
 
     def feed_forward_shapes(self) -> Shapes:
         """Name and shape of every parameter of a dense layer's SwiGLU."""

@@ -1,6 +1,7 @@
 """docs/migration.md: the migration table as a page for people who come from torchtitan."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from titanrun.config.emit import toml_value
 from titanrun.recipe.migrate.extensions import EXPERIMENTS, EXTENSIONS, IMPLIED, OLD_SPELLINGS, OLDER
@@ -62,12 +63,12 @@ def core() -> Iterator[str]:
         yield ""
 
 
-def key_table(keys: Iterable[Key]) -> Iterator[str]:
+def key_table(keys: Iterable[Key], program: str = "torchtitan", spelled: Callable[[Any], str] = toml_value) -> Iterator[str]:
     """Rows of keys."""
-    yield row(COLUMNS)
+    yield row((program, *COLUMNS[1:]))
     yield row("---" for _ in COLUMNS)
     for key in keys:
-        default = "unset" if key.default is None else f"`{toml_value(key.default)}`"
+        default = "unset" if key.default is None else f"`{spelled(key.default)}`"
         conditions = " and ".join(need.words.removeprefix("with ") for need in key.needs)
         yield row((f"`{key.path}`", default, target_words(key), conditions, remark(key)))
 

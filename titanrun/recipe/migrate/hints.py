@@ -3,13 +3,13 @@
 from typing import Any
 
 from titanrun.recipe.migrate.conversions import CONVERTERS, OLD_CONVERTERS
-from titanrun.recipe.migrate.plan import KEYS
 from titanrun.recipe.migrate.source import todays
+from titanrun.recipe.migrate.torchtitan import TORCHTITAN
 
 
 def key_hint(path: str) -> str:
     """Where a key of torchtitan stands in a recipe; empty for others, and for those that have the same path."""
-    key = KEYS.get(todays(path))
+    key = TORCHTITAN.keys.get(todays(path))
     if key is None or key.target == path:
         return ""
     if key.target is None:
@@ -19,7 +19,7 @@ def key_hint(path: str) -> str:
 
 def section_hint(path: str) -> str:
     """Why torchtitan's section `path` has no place in a recipe; empty where it has one, or its keys have several reasons."""
-    reasons = {key.how if key.target is None else "" for key in KEYS.values() if key.path.startswith(f"{path}.")}
+    reasons = {key.how if key.target is None else "" for key in TORCHTITAN.keys.values() if key.path.startswith(f"{path}.")}
     return f"{path} of torchtitan: {reasons.pop().removeprefix('left out: ')}" if len(reasons) == 1 and all(reasons) else ""
 
 

@@ -1,4 +1,4 @@
-"""What the migration table says of one key of torchtitan: where it goes, what changes on the way, or why it cannot."""
+"""What a migration table says of one key of another program: where it goes, what changes on the way, or why it cannot."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ TORCHFT = (
 )
 Outcome = Literal["mapped", "changed", "unread", "refused"]
 Values = Mapping[str, Any]
-"""Every key of torchtitan's configuration with its value, written or by default."""
+"""Every key of the program's configuration with its value, written or by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Converted:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """torchtitan reads a key only while another one, `path`, is so; `such_as` is a value with which it is."""
+    """The program reads a key only while another one, `path`, is so; `such_as` is a value with which it is."""
 
     path: str
     holds: Callable[[Any], bool]
@@ -34,10 +34,10 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One leaf of torchtitan's configuration.
+    """One leaf of the program's configuration.
 
     `target` is a path of the recipe, in which `converters[float8_linear]` is the component of that name in a list; None: the key has
-    no place of its own. `how` says what changes in meaning, or why the key is refused. `default` is torchtitan's.
+    no place of its own. `how` says what changes in meaning, or why the key is refused. `default` is the program's.
     """
 
     path: str
@@ -56,10 +56,10 @@ class Key:
         return Converted({self.target: value} if self.target else {})
 
     def unread(self, values: Values) -> str:
-        """Why torchtitan does not read this key with these values; empty where it does."""
+        """With what alone the program reads this key, where these values are otherwise; empty where it does."""
         for need in self.needs:
             if not need.holds(values.get(need.path)):
-                return f"torchtitan reads it only {need.words}"
+                return need.words
         return ""
 
 

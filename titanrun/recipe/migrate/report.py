@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 
-from titanrun.config.emit import flow, toml_value
+from titanrun.config.emit import flow
 from titanrun.config.encoding import on_one_line
 from titanrun.config.render import render_text
+from titanrun.recipe.migrate.migration import Migration
 from titanrun.recipe.migrate.plan import SAME, Item
-from titanrun.recipe.migrate.torchtitan import Migration
+from titanrun.recipe.migrate.tool import Tool
 
 INDENT = "  "
 HEADINGS = {
@@ -25,7 +26,7 @@ def report(migration: Migration, file: str, *, quiet: bool = False) -> str:
     lines = [] if quiet else [*itemised(migration, file)]
     if quiet:
         refused = in_file_order([item for item in migration.items if item.fate == "refused"])
-        lines = [f"{file}: {line}" for line in grouped(refused)]
+        lines = [f"{file}: {line}" for line in grouped(refused, migration.tool)]
     text = "".join(f"{on_one_line(line)}\n" for line in lines)
     if migration.problems:
         text += "\nwhat `titanrun validate` says of the recipe:\n" * (not quiet) + render_text(migration.problems)
@@ -34,11 +35,12 @@ def report(migration: Migration, file: str, *, quiet: bool = False) -> str:
 
 def itemised(migration: Migration, file: str) -> Iterator[str]:
     """All lines about keys."""
+    tool = migration.tool
     yield counted(migration.items, file)
     for fate, heading in HEADINGS.items():
         chosen = in_file_order([item for item in migration.items if item.fate == fate and is_told(item)])
         if chosen:
-            told = grouped(chosen) if fate in ("refused", "unread") else (line for item in chosen for line in item_lines(item))
+            told = grouped(chosen, tool) if fate in ("refused", "unread") else (line for item in chosen for line in item_lines(item, tool))
             yield from ("", heading, *(f"{INDENT}{line}" for line in told))
     repeated = sum(item.words == SAME for item in migration.items)
     if repeated:
@@ -66,31 +68,32 @@ def in_file_order(items: list[Item]) -> list[Item]:
     return sorted(items, key=lambda item: (item.entry is None, item.entry.origin.line if item.entry else 0))
 
 
-def grouped(items: list[Item]) -> Iterator[str]:
+def grouped(items: list[Item], tool: Tool) -> Iterator[str]:
     """Keys under the reason that they share."""
     reasons: dict[str, list[Item]] = {}
     for item in items:
         reasons.setdefault(item.words.removeprefix("left out: "), []).append(item)
     for reason, sharing in reasons.items():
         yield f"{reason}:"
-        yield from (f"{INDENT}{was(item)}" for item in sharing)
+        yield from (f"{INDENT}{was(item, tool)}" for item in sharing)
 
 
-def item_lines(item: Item) -> Iterator[str]:
+def item_lines(item: Item, tool: Tool) -> Iterator[str]:
     """One key: where it stands, what it was, and what it is now."""
     name = item.entry.written if item.entry else item.path
     stays = all(name == written_path(target) and value == item.value for target, value in item.targets.items())
-    yield was(item) if stays else f"{was(item)} -> {becomes(item)}"
+    before = was(item, tool)
+    yield before if stays else f"{before} -> {becomes(item)}"
     if item.words:
         yield f"{INDENT}{item.words}"
 
 
-def was(item: Item) -> str:
-    """A key as it was written, or torchtitan's default."""
+def was(item: Item, tool: Tool) -> str:
+    """A key as it was written, or the program's default."""
     place = f"line {item.entry.origin.line}" if item.entry else "default"
     name = item.entry.written if item.entry else item.path
     value = item.entry.original if item.entry and item.entry.original is not None else item.value
-    return f"{place}: {name} = {'unset' if value is None else shorten_text(toml_value(value))}"
+    return f"{place}: {name}{tool.assignment}{'unset' if value is None else shorten_text(tool.spelled(value))}"
 
 
 def becomes(item: Item) -> str:

@@ -4,19 +4,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from titanrun.config.emit import INDENT, PLAIN_KEY, flow, key_text, toml_value
+from titanrun.config.emit import INDENT, PLAIN_KEY, flow, key_text
 from titanrun.config.encoding import on_one_line
 from titanrun.config.interpolate import escaped
 from titanrun.config.problems import DataPath
 from titanrun.config.shape import annotation_at, config_at, is_slot
 from titanrun.recipe.migrate.comments import NONE, Comments
+from titanrun.recipe.migrate.entries import Written
 from titanrun.recipe.migrate.places import Target, data_of, path_in
-from titanrun.recipe.migrate.plan import KEYS, Item, placements
-from titanrun.recipe.migrate.source import Written
+from titanrun.recipe.migrate.plan import Item, placements
+from titanrun.recipe.migrate.tool import Tool
 from titanrun.recipe.recipe import Recipe
 
-LEFT_OUT = "# Not carried over from torchtitan, and why:"
-SECTIONS = {"job": "", "model": "model", "validator": "validation", "profiler": "profiling"}
+LEFT_OUT = "# Not carried over from {}, and why:"
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Sheet:
         holder.setdefault(target[-1], leaf)
 
 
-def recipe_text(items: list[Item], written: Written, *, head: Iterable[str]) -> str:
+def recipe_text(items: list[Item], written: Written, tool: Tool, *, head: Iterable[str]) -> str:
     """The whole recipe."""
     sheet = Sheet(data=data_of(placements(items)))
     for item in items:
@@ -56,8 +56,8 @@ def recipe_text(items: list[Item], written: Written, *, head: Iterable[str]) -> 
         for target, value in item.targets.items():
             sheet.put(collapsed(target) if item.fate == "unread" else target, Leaf(value, comments, item.fate == "unread"))
             comments = NONE
-    tops = sections_of(written, sheet)
-    lines = [*head, *tops, "version: 1", *top_lines(sheet), *left_out(items)]
+    tops = sections_of(written, sheet, tool)
+    lines = [*head, *tops, "version: 1", *top_lines(sheet), *left_out(items, tool)]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -71,10 +71,10 @@ def collapsed(target: Target) -> Target:
     return target[:-1] if target[-1] == "name" and len(target) > 1 else target
 
 
-def sections_of(written: Written, sheet: Sheet) -> Iterator[str]:
+def sections_of(written: Written, sheet: Sheet, tool: Tool) -> Iterator[str]:
     """Gives the comments of tables to the sections of the same name, and yields those of no section, for the top."""
     for table, comments in written.tables.items():
-        section = SECTIONS.get(table, table.partition(".")[0])
+        section = tool.sections.get(table, table.partition(".")[0])
         if section in sheet.leaves and not isinstance(sheet.leaves[section], Leaf):
             before = sheet.sections.get(section, NONE)
             sheet.sections[section] = Comments((*before.above, *comments.above), before.behind or comments.behind, comments.below)
@@ -171,25 +171,25 @@ def with_comment(line: str, comment: str) -> str:
     return f"{line}  {comment}" if comment else line
 
 
-def is_lost(item: Item) -> bool:
-    """Whether a written key would be nowhere in the recipe; what nothing reads counts where it is not torchtitan's default."""
+def is_lost(item: Item, tool: Tool) -> bool:
+    """Whether a written key would be nowhere in the recipe; what nothing reads counts where it is not the program's default."""
     if item.entry is None:
         return False
     if item.fate == "refused":
         return not item.targets
-    return item.fate == "unread" and not is_plain(item) and item.value != KEYS[item.path].default
+    return item.fate == "unread" and not is_plain(item) and item.value != tool.keys[item.path].default
 
 
-def left_out(items: list[Item]) -> Iterator[str]:
+def left_out(items: list[Item], tool: Tool) -> Iterator[str]:
     """What the recipe has no place for, as comments at its end."""
-    gone = [item for item in items if is_lost(item)]
+    gone = [item for item in items if is_lost(item, tool)]
     if gone:
         yield ""
-        yield LEFT_OUT
+        yield LEFT_OUT.format(tool.name)
     for item in gone:
         assert item.entry is not None
         comments = item.entry.comments
         yield from comments.above
-        yield with_comment(on_one_line(f"# {item.entry.written} = {toml_value(item.value)}"), comments.behind)
+        yield with_comment(on_one_line(f"# {tool.line(item.entry.written, item.value)}"), comments.behind)
         yield on_one_line(f"#   {item.words}")
         yield from comments.below

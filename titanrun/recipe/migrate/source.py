@@ -2,48 +2,17 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
 
 from titanrun.config.encoding import decode
 from titanrun.config.places import Places
-from titanrun.config.problems import DataPath, Origin, ProblemsFound, SourceText, fail
+from titanrun.config.problems import Origin, ProblemsFound, SourceText, fail
 from titanrun.config.source import read_bytes, read_source, read_text
 from titanrun.config.tree import Node, plain
-from titanrun.recipe.migrate.comments import NONE, Comments, comments_of
+from titanrun.recipe.migrate.comments import NONE, comments_of
+from titanrun.recipe.migrate.entries import Entry, Written, leaves
 from titanrun.recipe.migrate.extensions import OLD_SPELLINGS
 from titanrun.recipe.migrate.layouts import as_release
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One value of the file: its path in torchtitan 0.2.2, the path that is written, and where the key stands.
-
-    `how` and `refused` are what a later version's dump adds: what changes in meaning, and why there is no such value in 0.2.2;
-    `original` is what the dump holds where `value` was counted from it.
-    """
-
-    path: str
-    written: str
-    value: Any
-    origin: Origin
-    comments: Comments = NONE
-    how: str = ""
-    refused: str = ""
-    original: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The entries of a file in its order, with the comments that belong to tables, or to the whole of it.
-
-    `is_complete` tells a dump, which holds every key, from a file that a person wrote.
-    """
-
-    entries: tuple[Entry, ...]
-    tables: dict[str, Comments]
-    is_complete: bool = False
 
 
 def read_torchtitan(file: str) -> Written:
@@ -70,15 +39,6 @@ def read_toml_entries(file: str) -> Written:
         written = ".".join(map(str, path))
         entries.append(Entry(todays(written), written, plain(node), node.key or node.origin, comments.pop(path, NONE)))
     return Written(tuple(entries), {".".join(map(str, path)): found for path, found in comments.items()})
-
-
-def leaves(node: Node, path: DataPath = ()) -> Iterator[tuple[DataPath, Node]]:
-    """Everything that is no table."""
-    if isinstance(node.value, dict):
-        for key, child in node.value.items():
-            yield from leaves(child, (*path, key))
-    else:
-        yield path, node
 
 
 def todays(path: str) -> str:

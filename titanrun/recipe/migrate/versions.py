@@ -13,6 +13,7 @@ from titanrun.config.source import read_source
 from titanrun.config.tree import Node, ReadInPart, plain
 from titanrun.recipe import catalogue, menu
 from titanrun.recipe.fixing import read, write_back
+from titanrun.recipe.migrate.programs import program_of
 from titanrun.recipe.reading import load_listed_plugins
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import check_version
@@ -54,12 +55,12 @@ def update(file: str) -> Update:
 
 
 def refuse_foreign(root: Node) -> None:
-    """Raises for a configuration of torchtitan, which has no version and whose every run is a `job`."""
-    data = plain(root)
-    if isinstance(data, dict) and "version" not in data and "job" in data:
+    """Raises for a configuration of another program."""
+    program = program_of(plain(root))
+    if program:
         name = root.origin.source.name
-        message = "this is no recipe: it looks like a configuration of torchtitan"
-        raise fail("usage", message, origin=root.origin, help=f"titanrun migrate --from torchtitan {name}")
+        message = f"this is no recipe: it looks like a configuration of {program}"
+        raise fail("usage", message, origin=root.origin, help=f"titanrun migrate --from {program} {name}")
 
 
 def composed(file: str) -> Node:

@@ -1,5 +1,6 @@
 """What layers keep for their backward pass, by what is recomputed and by the microbatches that are under way at once."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from titanrun.distributed.config import MemoryBudgetActivationCheckpointConfig, SelectiveActivationCheckpointConfig
@@ -59,8 +60,8 @@ def shares_of_stream(layout: Layout) -> int:
 
 
 def kept_by_operation(layout: Layout) -> float:
-    """Elements of one token that selective checkpointing by operation keeps within a layer: every second product, what attention
-    gives, and what comes from other ranks (`distributed/activation_checkpoint.py`); of the kind of layer that keeps most."""
+    """Elements of one token that selective checkpointing by operation keeps within a layer (`distributed/activation_checkpoint.py`); of the
+    kind of layer that keeps most."""
     kinds: dict[tuple[str, ...], dict[str, tuple[int, ...]]] = {}
     shapes = layout.run.model.parameter_shapes()
     for index in range(layout.run.model.layer_count()):
@@ -72,21 +73,45 @@ def kept_by_operation(layout: Layout) -> float:
 
 def kept_of_layer(layout: Layout, layer: dict[str, tuple[int, ...]]) -> float:
     """`kept_by_operation` of a layer with parameters of these names and shapes [out, in]."""
-    tensor, shared = layout.degrees.tensor, shares_of_stream(layout)
+    tensor, shared, saves = layout.degrees.tensor, shares_of_stream(layout), saved_operations(layout)
     products = counted_products(layer)
-    found = 0.0
-    for name, (out, _) in products[::2]:
-        found += out if name.endswith(INTO_STREAM) else out / tensor
-    attended = [width for name, (_, width) in products if name.endswith(".wo")]
-    found += sum(attended) / tensor
-    moe = decided(getattr(layout.run.model, "moe", None))
-    if tensor > 1 and shared > 1:
+    chosen = products if "products" in saves else products[::2] if "every_second_product" in saves else []
+    found = sum(out if name.endswith(INTO_STREAM) else out / tensor for name, (out, _) in chosen)
+    if "attention" in saves:
+        found += sum(width for name, (_, width) in products if name.endswith(".wo")) / tensor
+    if "biased_products" in saves:
+        found += sum(shape[0] for name, shape in layer.items() if name.endswith(".bias") and not is_not_counted(name)) / tensor
+    if "activations" in saves:
+        found += sum(out for name, (out, _) in products if name.endswith("w1")) / tensor
+    if tensor > 1 and shared > 1 and "reduce_scatter" in saves:
         # the parts of products into the stream, added up and scattered
         found += sum(out for name, (out, _) in products if name.endswith(INTO_STREAM)) / shared
-    if layout.degrees.expert > 1 and moe is not None and any(".experts." in name for name in layer):
+    return found + kept_of_experts(layout, layer)
+
+
+def kept_of_experts(layout: Layout, layer: dict[str, tuple[int, ...]]) -> float:
+    """`kept_of_layer` of what a router sends to experts; 0 for a dense layer."""
+    moe, tensor, saves = decided(getattr(layout.run.model, "moe", None)), layout.degrees.tensor, saved_operations(layout)
+    if moe is None or not any(".experts." in name for name in layer):
+        return 0
+    top_k, hidden, stream, found = int(decided(moe.top_k)), int(decided(moe.hidden_dim)), layout.run.model.stream_width(), 0.0
+    if layout.degrees.expert > 1 and "all_to_all" in saves:
         # tokens on their way to experts and back
-        found += 2 * int(decided(moe.top_k)) * layout.run.model.stream_width() / tensor
-    return found
+        found += 2 * top_k * stream / tensor
+    if "grouped_products" in saves:
+        found += top_k * (2 * hidden + stream) / tensor
+    return found + (top_k * hidden / tensor if "activations" in saves else 0)
+
+
+def saved_operations(layout: Layout) -> Collection[str]:
+    """What the run keeps of layers whose operations are recomputed."""
+    chosen = layout.run.activation_checkpoint
+    return chosen.per_op_sac_saves if isinstance(chosen, SelectiveActivationCheckpointConfig) else ()
+
+
+def is_not_counted(name: str) -> bool:
+    """Whether a parameter takes part in no product that the policy counts."""
+    return any(text in name for text in NOT_COUNTED)
 
 
 def counted_products(layer: dict[str, tuple[int, ...]]) -> list[tuple[str, tuple[int, ...]]]:
@@ -94,7 +119,7 @@ def counted_products(layer: dict[str, tuple[int, ...]]) -> list[tuple[str, tuple
     to it in one operation, which is another one."""
     biased = {name.removesuffix(".bias") for name in layer if name.endswith(".bias")}
     matrices = {name.removesuffix(".weight"): shape for name, shape in layer.items() if len(shape) == 2}
-    named = [(name, shape) for name, shape in matrices.items() if name not in biased and not any(text in name for text in NOT_COUNTED)]
+    named = [(name, shape) for name, shape in matrices.items() if name not in biased and not is_not_counted(name)]
     # the third matrix of SwiGLU makes the value, before the second takes it back into the stream
     return sorted(named, key=lambda entry: (entry[0].rpartition(".")[0] != ".attention", entry[0].endswith("w2")))
 

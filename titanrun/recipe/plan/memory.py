@@ -104,6 +104,7 @@ def logits(layout: Layout) -> Item:
         width //= layout.degrees.tensor
     # of a loss in chunks those of one chunk
     tokens = -(-layout.tokens_per_pass // layout.microbatches // (layout.run.loss.pieces or 1))
+    tokens *= 1 + layout.run.model.further_tokens()
     each = layout.compute_bytes + LOGIT_COPIES_FP32 * 4
     return Item("logits", tokens * width * each, f"{tokens:,} tokens x {width:,} x {each} bytes")
 

@@ -40,13 +40,24 @@ def adapters_are_of_one_kind(run: Recipe) -> Iterator[Finding]:
 
 @rule("adapter-dropout-is-whole")
 def adapter_dropout_is_whole(run: Recipe) -> Iterator[Finding]:
-    """Dropout of adapters together with tensor parallelism is not built: ranks that share a row would have to leave out the same inputs.
-    Set dropout to 0, or tensor_parallel_degree to 1."""
+    """Dropout in adapters of stacked experts does not go together with tensor parallelism: ranks that hold parts of an expert see different
+    tokens, and would no longer draw alike. Set dropout to 0, leave experts out of target_modules, or set tensor_parallel_degree to 1."""
     for path, converter in listed(run):
-        if isinstance(converter, AdapterConfig) and converter.dropout and run.parallelism.tensor_parallel_degree > 1:
-            message = "dropout of adapters together with tensor parallelism is not built in this version"
-            places = ((*path, "dropout"), at("tensor_parallel_degree"))
-            yield Finding(message, places, help="set dropout: 0, or tensor_parallel_degree: 1", code="not-built")
+        if not isinstance(converter, AdapterConfig) or not converter.dropout or not adapts_stacks(run, converter):
+            continue
+        if run.parallelism.tensor_parallel_degree > 1:
+            message = "dropout in adapters of stacked experts together with tensor parallelism is not built in this version"
+            places = ((*path, "dropout"), at("tensor_parallel_degree"), (*path, "target_modules"))
+            help = "set dropout: 0, leave experts out of target_modules, or set tensor_parallel_degree: 1"
+            yield Finding(message, places, help=help, code="not-built")
+
+
+def adapts_stacks(run: Recipe, converter: AdapterConfig) -> bool:
+    """Whether stacked experts get adapters: where target_modules names them."""
+    if converter.target_modules is None:
+        return False
+    stacked = [name for name in run.model.parameter_shapes() if ".experts." in name]
+    return any(converter.targets(name) or converter.targets(name.rpartition(".")[0]) for name in stacked)
 
 
 @rule("adapter-dropout-is-recomputed")

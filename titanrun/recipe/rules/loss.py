@@ -6,6 +6,8 @@ from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rule
 
 LOSS = ("loss", "name")
+LEARNED_BY = "loss: multi_token_cross_entropy, or "
+DEPTH = ("model", "num_mtp_layers")
 
 
 @rule("chunks-need-the-head")
@@ -21,3 +23,34 @@ def chunks_need_the_head(run: Recipe) -> Iterator[Finding]:
     if getattr(run.model, "logit_soft_cap", None) is not None:
         message = f"{run.loss.name} is computed within the output head, and model.logit_soft_cap bends logits behind it"
         yield Finding(message, (LOSS, ("model", "logit_soft_cap")), help=help)
+
+
+@rule("further-tokens-have-layers")
+def further_tokens_have_layers(run: Recipe) -> Iterator[Finding]:
+    """Tokens behind the next one are predicted by layers of their own, model.num_mtp_layers of deepseek_v3, and learned by the loss
+    multi_token_cross_entropy: write both, or neither."""
+    if run.loss.further_scale is not None and not run.model.further_tokens():
+        message = f"{run.loss.name} is about tokens that model '{run.model.name}' has no layers for"
+        yield Finding(message, (LOSS, ("model", "name")), help="set model.num_mtp_layers: 1 of deepseek_v3, or loss: cross_entropy")
+
+
+@rule("further-tokens-are-learned")
+def further_tokens_are_learned(run: Recipe) -> Iterator[Finding]:
+    """Layers of model.num_mtp_layers are trained by the loss multi_token_cross_entropy alone, in pretraining and fine-tuning. Where nothing
+    trains them leave them out: weights that have them are read without them."""
+    depth = run.model.further_tokens()
+    if depth and run.loss.further_scale is None and run.kind != "eval":
+        is_policy = run.kind == "rl"
+        learned = "a run of kind rl" if is_policy else f"loss '{run.loss.name}'"
+        message = f"{learned} trains nothing that predicts further tokens, and model.num_mtp_layers is {depth}"
+        yield Finding(message, (DEPTH, LOSS), help=f"set {'' if is_policy else LEARNED_BY}num_mtp_layers: 0")
+
+
+@rule("further-tokens-need-whole-models")
+def further_tokens_need_whole_models(run: Recipe) -> Iterator[Finding]:
+    """Layers for further tokens use the embedding and the output head, which are at the two ends of a pipeline: pipeline parallelism must
+    be 1."""
+    if run.model.further_tokens() and run.parallelism.pipeline_parallel_degree > 1:
+        message = "layers of model.num_mtp_layers use embedding and head, which a pipeline keeps at its two ends"
+        paths = (("parallelism", "pipeline_parallel_degree"), DEPTH)
+        yield Finding(message, paths, help="set pipeline_parallel_degree: 1, or num_mtp_layers: 0")

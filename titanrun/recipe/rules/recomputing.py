@@ -13,6 +13,7 @@ from titanrun.recipe.rules.pipeline_file import FILE
 from titanrun.recipe.rules.unread import unread
 
 FORCED = ("activation_checkpoint", "per_op_sac_force_recompute_mm_shapes_by_fqns")
+SAVES = ("activation_checkpoint", "per_op_sac_saves")
 OPTION = ("activation_checkpoint", "selective_ac_option")
 WHOLE_LAYERS = 'use selective_ac_option: "2", or activation_checkpoint: full'
 MATRIX = 2
@@ -20,11 +21,12 @@ MATRIX = 2
 
 @rule("forced-products-need-op")
 def forced_products_need_op(run: Recipe) -> Iterator[Finding]:
-    """Whose products are computed again is chosen only where single operations are: with selective_ac_option: op. Use it, or remove the
-    names."""
+    """Which operations are kept, and whose products are computed again, is chosen only where single operations are: with
+    selective_ac_option: op. Use it, or remove the names."""
     chosen = run.activation_checkpoint
     if isinstance(chosen, SelectiveActivationCheckpointConfig) and chosen.every is not None:
         yield unread(FORCED, OPTION, "is a number of layers", "set selective_ac_option: op, or remove it")
+        yield unread(SAVES, OPTION, "is a number of layers", "set selective_ac_option: op, or remove it")
 
 
 @rule("forced-products-exist")
