@@ -108,6 +108,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "rl": {**QUESTIONS["rl"], "algorithm": "ref_kl", "reference": "frozen_copy"},
     },
     "dataset:questions": asked({"name": "questions", "path": "questions.jsonl"}),
+    "dataset:hub_questions": asked({"name": "hub_questions", "repo": "owner/name", "revision": "0" * 40}),
     "dataset:hub": streamed({"name": "hub", "repo": "owner/name", "revision": "0" * 40}),
     "dataset:text": {"training": {"dataset": {"name": "text", "path": "data/*.jsonl"}}, "tokenizer": "tiny"},
     "activation_checkpoint:memory_budget": {

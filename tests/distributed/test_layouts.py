@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.distributed.ranks import EXPERTS, Case, alone, case, train
+from titanrun.components.data.config import TINY_CHAT
 
 LOSS_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 5e-6
@@ -99,6 +100,9 @@ CHATS = (
     "training.dataset={name: tiny_chat, packing: best_fit}",
     "validation.dataset={name: tiny_chat, split: held_out, packing: best_fit}",
 )
+# what a user says counts a little: how much there is of it differs from row to row
+WEIGHED = f"name: chat, path: {TINY_CHAT}/train.jsonl, packing: best_fit, train_on: roles, role_weights: {{user: 0.3, assistant: 1.7}}"
+WEIGHTS = (*CHATS[:2], f"training.dataset={{{WEIGHED}}}", f"validation.dataset={{{WEIGHED.replace('train.', 'held_out.')}}}")
 FLUX = (
     "model={name: flux, flavor: tiny, encoder: {max_t5_encoding_len: 16}, classifier_free_guidance_prob: 0.3}",
     "loss=flow_matching",
@@ -191,6 +195,10 @@ LAYOUTS = [
     case("cp2_fsdp2_flux_compiled_recomputed", nproc=4, overrides=[*COMPILED, CP2, "activation_checkpoint=full"], base=FLUX, slow=True),
     case("fsdp2_flux_compiled_recomputed", nproc=2, overrides=[*COMPILED, "activation_checkpoint=full"], base=FLUX, slow=True),
     case("fsdp2_conversations", nproc=2, base=CHATS, slow=True),
+    case("fsdp2_weights", nproc=2, base=WEIGHTS, slow=True),
+    case("cp2_tp2_weights", nproc=4, overrides=[CP2, TP2], base=WEIGHTS, slow=True),
+    case("fsdp2_pp2_weights", nproc=4, overrides=pipeline(2), base=WEIGHTS, slow=True),
+    case("tp2_chunked_weights", nproc=2, overrides=[TP2], base=[*WEIGHTS, CHUNKED], slow=True),
     case("fsdp3_uneven", nproc=3, base=["training.global_batch_size=6"], slow=True),
     case("fsdp2_tied", nproc=2, base=["model.tie_word_embeddings=true"], slow=True),
     case("fsdp2_unclipped", nproc=2, base=["training.max_norm=null"], slow=True),
