@@ -25,6 +25,7 @@ FLOORS = [
     ("titanrun.rl", "E3"),
     ("titanrun.engines", "E3"),
     ("titanrun.worker", "E4"),
+    ("titanrun.actors", "E4"),
 ]
 # torch-free modules beside their implementations that the description wing reads
 DESCRIPTION_BESIDE_EXECUTION = {
@@ -39,6 +40,9 @@ DESCRIPTION_BESIDE_EXECUTION = {
     "titanrun.components.data.columns",
     "titanrun.components.data.source_files",
     "titanrun.components.data.compressed",
+    "titanrun.components.data.role_weights",
+    "titanrun.components.data.pair_layouts",
+    "titanrun.components.data.spelling",
     "titanrun.components.metrics.jsonl",
     "titanrun.components.metrics.readings",
     "titanrun.components.converters.schemes",
@@ -58,6 +62,7 @@ DESCRIPTION_BESIDE_EXECUTION = {
     "titanrun.models.shared.flavors",
     "titanrun.models.shared.huggingface_config",
     "titanrun.models.shared.huggingface_decoder",
+    "titanrun.models.shared.latent_config",
 }
 MAY_IMPORT = {
     "D0": {"D0"},

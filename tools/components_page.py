@@ -77,6 +77,7 @@ YARN = {"name": "yarn", "original_max_position_embeddings": 32, "factor": 4.0}
 EXAMPLES: dict[str, dict[str, Any]] = {
     "model:transformers": {"model": {"name": "transformers", "flavor": "debugmodel"}},
     **dict.fromkeys(("model:flux", "loss:flow_matching", "dataset:tiny_images"), PICTURES),
+    "task:lm_eval": {"evaluation": {"tasks": [{"name": "lm_eval", "task": "hellaswag"}]}},
     "task:exact_match": {"evaluation": {"tasks": ["exact_match"]}, "training": {"dataset": "tiny_chat"}},
     "loss:multi_token_cross_entropy": {
         "model": {"name": "deepseek_v3", "flavor": "debugmodel", "num_mtp_layers": 1},
@@ -107,6 +108,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "rl": {**QUESTIONS["rl"], "algorithm": "ref_kl", "reference": "frozen_copy"},
     },
     "dataset:questions": asked({"name": "questions", "path": "questions.jsonl"}),
+    "dataset:hub_questions": asked({"name": "hub_questions", "repo": "owner/name", "revision": "0" * 40}),
     "dataset:hub": streamed({"name": "hub", "repo": "owner/name", "revision": "0" * 40}),
     "dataset:text": {"training": {"dataset": {"name": "text", "path": "data/*.jsonl"}}, "tokenizer": "tiny"},
     "activation_checkpoint:memory_budget": {

@@ -32,7 +32,7 @@ def notices(leaf: Leaf, test: str) -> bool:
     """Whether the test fails while the setting is ignored."""
     paths = [str(TOOLS / "ignoring"), str(TOOLS), str(ROOT)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TITANRUN_IGNORED": leaf.name}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"tests/{test}"]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "", "-p", "no:cacheprovider", f"tests/{test}"]
     try:
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=TOO_LONG_SECONDS)
     except subprocess.TimeoutExpired:

@@ -10,7 +10,7 @@ sys.path.insert(0, str(ROOT))
 from tests.models.proofs import COLUMNS, PROOFS, REFUSED, RESULTS  # noqa: E402
 
 TARGET = ROOT / "docs" / "models.md"
-PAGES = ("deepseek_v3", "gpt_oss", "llama4", "flux", "decoder", "transformers")
+PAGES = ("llama3", "qwen3", "deepseek_v3", "gpt_oss", "llama4", "flux", "decoder", "transformers")
 HEAD = """# Model families, and what was tried of each
 
 A cell says `yes` where the test below it passed, on a CPU in fp32 with a tiny model: HF parity and `export opens` against the class of

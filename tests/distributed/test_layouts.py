@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.distributed.ranks import EXPERTS, Case, alone, case, train
+from titanrun.components.data.config import TINY_CHAT
 
 LOSS_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 5e-6
@@ -87,12 +88,21 @@ DECODER = (
     f"model={{name: decoder, flavor: debugmodel, dim: 64, n_layers: 4, n_heads: 4, n_kv_heads: 2, head_dim: 16, {INGREDIENTS}}}",
     LARGE_EPS,
 )
+LATENT_DECODER = (
+    f"model={{name: decoder, flavor: debugmodel, dim: 64, n_layers: 4, n_heads: 4, attention: {{latent: {{{LATENT}}}, window: 16, "
+    f"window_pattern: [window, full]}}, rope: {{pairs: neighbours}}, feed_forward: {{hidden_dim: 96}}, "
+    f"hidden_pattern: [dense, experts], moe: {IN_GROUPS}}}",
+    LARGE_EPS,
+)
 CHATS = (
     "kind=sft",
     "model.attention={mask: block_causal}",
     "training.dataset={name: tiny_chat, packing: best_fit}",
     "validation.dataset={name: tiny_chat, split: held_out, packing: best_fit}",
 )
+# what a user says counts a little: how much there is of it differs from row to row
+WEIGHED = f"name: chat, path: {TINY_CHAT}/train.jsonl, packing: best_fit, train_on: roles, role_weights: {{user: 0.3, assistant: 1.7}}"
+WEIGHTS = (*CHATS[:2], f"training.dataset={{{WEIGHED}}}", f"validation.dataset={{{WEIGHED.replace('train.', 'held_out.')}}}")
 FLUX = (
     "model={name: flux, flavor: tiny, encoder: {max_t5_encoding_len: 16}, classifier_free_guidance_prob: 0.3}",
     "loss=flow_matching",
@@ -185,6 +195,10 @@ LAYOUTS = [
     case("cp2_fsdp2_flux_compiled_recomputed", nproc=4, overrides=[*COMPILED, CP2, "activation_checkpoint=full"], base=FLUX, slow=True),
     case("fsdp2_flux_compiled_recomputed", nproc=2, overrides=[*COMPILED, "activation_checkpoint=full"], base=FLUX, slow=True),
     case("fsdp2_conversations", nproc=2, base=CHATS, slow=True),
+    case("fsdp2_weights", nproc=2, base=WEIGHTS, slow=True),
+    case("cp2_tp2_weights", nproc=4, overrides=[CP2, TP2], base=WEIGHTS, slow=True),
+    case("fsdp2_pp2_weights", nproc=4, overrides=pipeline(2), base=WEIGHTS, slow=True),
+    case("tp2_chunked_weights", nproc=2, overrides=[TP2], base=[*WEIGHTS, CHUNKED], slow=True),
     case("fsdp3_uneven", nproc=3, base=["training.global_batch_size=6"], slow=True),
     case("fsdp2_tied", nproc=2, base=["model.tie_word_embeddings=true"], slow=True),
     case("fsdp2_unclipped", nproc=2, base=["training.max_norm=null"], slow=True),
@@ -340,6 +354,8 @@ LAYOUTS = [
     case("llama4_tp2_pp2_compiled", nproc=4, base=LLAMA4, overrides=[*COMPILED, TP2, *pipeline(2)], slow=True),
     case("llama4_fsdp2_tp2_pp2_ep4_compiled", nproc=8, base=LLAMA4, overrides=[*COMPILED, TP2, *pipeline(2), EP4], slow=True),
     case("llama4_fsdp2_tp2_ep2_etp2", nproc=4, base=LLAMA4, overrides=[TP2, EP2, ETP2], slow=True),
+    case("fsdp2_tp2_decoder_latent", nproc=4, base=LATENT_DECODER, overrides=[TP2], slow=True),
+    case("cp2_pp2_decoder_latent_ep2", nproc=4, base=LATENT_DECODER, overrides=[CP2, *pipeline(2), EP2], slow=True),
     case("hsdp2x2_ep2", nproc=4, base=EXPERTS, overrides=[EP2, DDP2], slow=True),
     case("fsdp2_deepseek_v3_recomputed", nproc=2, base=DEEPSEEK, overrides=["activation_checkpoint=full"], slow=True),
     case("tp2_deepseek_v3", nproc=2, base=DEEPSEEK, overrides=[TP2], slow=True),

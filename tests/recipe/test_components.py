@@ -31,7 +31,7 @@ KEYWORDS = {
     "algorithm": {"sampling_temperature", "row_ranks"},
     "environment": {"logs"},
     "generator": {"supplies"},
-    "reward": {"logs"},
+    "reward": {"log"},
     "module": {"replaced"},
     "task": {"subject"},
 }

@@ -57,6 +57,13 @@ def test_the_minimal_recipe_resolves_to_the_same_bytes(
     assert emit(escaped(minimal(resolve(str(tmp_path / "resolved.yaml"), environment={}).run))) == text
 
 
+def test_a_zero_keeps_its_sign(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntraining: {dataset: tiny}\n")
+    run = resolve(str(tmp_path / "recipe.yaml"), ["optimizer.weight_decay=-0.0", "loss.label_smoothing=-0.0"], environment={})
+    (tmp_path / "recipe.yaml").write_text(emit(escaped(minimal(run.recipe))))
+    assert resolve(str(tmp_path / "recipe.yaml"), environment={}).text == run.text and "label_smoothing: -0.0" in run.text
+
+
 def test_nothing_that_follows_by_itself_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     resolved = resolve("recipes/llama3_debug.yaml", CHANGES[2], environment={})

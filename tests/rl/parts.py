@@ -78,7 +78,7 @@ def environment(logs: Path, name: str, **options: Any) -> Any:
 
 def reward(logs: Path, name: str, **options: Any) -> Any:
     config = registry.choice(RewardConfig, name).model_validate({"name": name, **options})
-    return config.builder()(config, logs=logs)
+    return config.builder()(config, log=logs / "reward.log")
 
 
 def said(*answers: str, prompt: str = "?", expected: str = "", gained: float = 0.0) -> Rollout:

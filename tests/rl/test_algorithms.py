@@ -29,6 +29,8 @@ OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "kl.estimator": ("k1", {"kl": {"coef": 0.5}}),
     "clip_low": (0.01, {"clip_low": 0.5}),
     "clip_high": (0.01, {"clip_high": 5.0}),
+    "max_rise": (0.01, {"max_rise": 1.0}),
+    "max_fall": (0.01, {"max_fall": 1.0}),
 }
 
 
@@ -90,6 +92,10 @@ def by_hand(name: str, config: Any) -> float:
                 used = whole if name == "gspo" else ratio
                 clipped = min(max(used, 1 - config.clip_low), 1 + config.clip_high)
                 terms.append(-min(used * advantage, clipped * advantage))
+            elif name == "dppo":
+                risen = math.exp(policy) - math.exp(behind)
+                too_far = risen > config.max_rise if advantage > 0 else risen < -config.max_fall
+                terms.append(0.0 if too_far else -ratio * advantage)
             elif name == "cispo":
                 terms.append(-min(max(ratio, 1 - config.clip_low), 1 + config.clip_high) * advantage * policy)
             elif name == "ref_kl":
@@ -124,7 +130,7 @@ def test_three_tokens_computed_on_paper() -> None:
     assert config.builder()(config, sampling_temperature=1.0)(logits, batch).item() == pytest.approx(1 + 2 + 0.8, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["grpo", "dapo", "dr_grpo", "gspo", "cispo", "ref_kl"])
+@pytest.mark.parametrize("name", ["grpo", "dapo", "dr_grpo", "gspo", "cispo", "dppo", "ref_kl"])
 def test_on_policy_the_gradient_is_the_policy_gradient(name: str) -> None:
     config = configured(name, length_norm="token_mean")
     gradients = []
@@ -203,6 +209,7 @@ def test_advantages_are_what_their_names_say() -> None:
         "group_std": (rewards - rewards.mean()) / (rewards.std() + 1e-6),
         "leave_one_out": [reward - np.delete(rewards, index).mean() for index, reward in enumerate(rewards)],
         "group_ratio": (rewards - rewards.mean()) / rewards.mean(),
+        "group_rank": [-1.0, 1.0, -1 / 3, 1 / 3],
         "running_mean": rewards,
     }
     for name, values in expected.items():
@@ -211,6 +218,7 @@ def test_advantages_are_what_their_names_say() -> None:
     running([1.0, 0.0])
     assert running([1.0]) == [0.5]
     assert advantages_for("group_ratio")([0.0, 0.0]) == [0.0, 0.0]
+    assert advantages_for("group_rank")([5.0, 1.0, 5.0]) == [0.5, -1.0, 0.5]
 
 
 def test_estimates_of_the_divergence_against_the_exact_sum() -> None:

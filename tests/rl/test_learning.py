@@ -28,6 +28,13 @@ def test_a_policy_learns_from_random_weights(tmp_path: Path) -> None:
     assert max(line.get("rl/logprob_diff_max", 0.0) for line in lines) < 1e-4
 
 
+def test_a_policy_learns_to_find_a_number_in_several_turns(tmp_path: Path) -> None:
+    lines = trained("multiturn_guess", tmp_path / "run", stage="guesses")
+    rewards = [line["rollout/reward_mean"] for line in lines if "rollout/reward_mean" in line]
+    assert fmean(rewards[-10:]) - fmean(rewards[:10]) >= 0.2
+    assert max(line["rollout/turns_mean"] for line in lines if "rollout/turns_mean" in line) > 1.5
+
+
 def test_a_policy_learns_from_rewards_what_it_had_half_learned_from_answers(tmp_path: Path) -> None:
     gains = []
     for seed in range(3):

@@ -1,5 +1,6 @@
 """RL on several ranks against one process."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,10 @@ def train(folder: Path, nproc: int, *overrides: str) -> list[dict[str, float]]:
     return numbers(folder / str(nproc))
 
 
+MIXED = ("training.dataset={name: arithmetic, count: 64, digits: 3}",)
+SPLIT = ("parallelism.tensor_parallel_degree=2", "rl.generator.tensor_parallel=true")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("base", "layout"),
@@ -38,12 +43,17 @@ def train(folder: Path, nproc: int, *overrides: str) -> list[dict[str, float]]:
             ("rl.reference=frozen_copy", "rl.algorithm={name: gspo, kl: {coef: 0.1}}", "rl.sync.transport=file"),
             ("parallelism.tensor_parallel_degree=2",),
         ),
+        (MIXED, ("parallelism.tensor_parallel_degree=2",)),
+        (MIXED, (*SPLIT, "rl.generator.batch_size=7")),
         (TWO_LAYERS, PIPELINE),
         ((*TWO_LAYERS, *HELD, "rl.reference=adapter_off"), PIPELINE),
         ((), ("parallelism.context_parallel_degree=2",)),
         (("rl.reference=frozen_copy", "rl.algorithm={name: gspo, kl: {coef: 0.1}}"), ("parallelism.context_parallel_degree=2",)),
     ],
-    ids=[*("fsdp2", "ddp2", "tp2", "fsdp2_lora_recomputed", "tp2_gspo_reference_file"), *("pp2", "pp2_adapter_off", "cp2", "cp2_gspo")],
+    ids=[
+        *("fsdp2", "ddp2", "tp2", "fsdp2_lora_recomputed", "tp2_gspo_reference_file"),
+        *("tp2_mixed_lengths", "tp2_split_generator_mixed_lengths", "pp2", "pp2_adapter_off", "cp2", "cp2_gspo"),
+    ],
 )
 def test_ranks_learn_what_one_process_learns(tmp_path: Path, base: tuple[str, ...], layout: tuple[str, ...]) -> None:
     alone = train(tmp_path, 1, *LARGER, *base)
@@ -52,3 +62,12 @@ def test_ranks_learn_what_one_process_learns(tmp_path: Path, base: tuple[str, ..
     for one, other in zip(alone, together, strict=True):
         for name in (name for name in COMPARED if name in one):
             assert other[name] == pytest.approx(one[name], rel=1e-4, abs=1e-5), (one["step"], name)
+
+
+@pytest.mark.slow
+def test_tensor_ranks_share_a_generator(tmp_path: Path) -> None:
+    train(tmp_path, 2, "model.n_kv_heads=2", "training.steps=1", *SPLIT)
+    held = re.search(r"the generator has ([\d,]+) of its ([\d,]+)", (tmp_path / "2" / "logs" / "rank-1.log").read_text())
+    assert held is not None
+    part, whole = (int(number.replace(",", "")) for number in held.groups())
+    assert whole / 2 < part < 0.6 * whole

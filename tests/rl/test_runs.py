@@ -189,8 +189,9 @@ def test_a_policy_without_its_adapters_is_what_training_began_with(runs: Callabl
 
 
 def test_nothing_differs_by_a_bit_where_that_is_asked_for(runs: Callable[..., Path]) -> None:
-    exact = numbers(runs("rl.batch_invariant=true", "debug.deterministic=true", "training.steps=3"))
-    assert [line["rl/logprob_diff_max"] for line in exact[1:]] == [0.0] * 3
+    larger = ("model.n_layers=2", "training.local_batch_size=3", "training.dataset={name: arithmetic, count: 64, digits: 3}")
+    exact = numbers(runs("rl.batch_invariant=true", "debug.deterministic=true", "training.steps=5", *larger))
+    assert [line["rl/logprob_diff_max"] for line in exact[1:]] == [0.0] * 5
 
 
 def test_a_run_that_is_stopped_goes_on_as_if_nothing_had_been(runs: Callable[..., Path], tmp_path: Path) -> None:
@@ -215,6 +216,21 @@ def test_a_reward_program_that_fails_costs_answers_and_in_the_end_the_run(runs: 
     assert counted[1]["rollout/dropped_without_reward"] == 3
     dead = json.dumps([{"name": "command", "command": [sys.executable, "-c", "exit(1)"], "max_restarts": 0}])
     assert "failed too often" in (runs(f"rl.rewards={dead}", exit_code=3) / "logs" / "rank-0.log").read_text()
+
+
+def test_each_program_has_a_log_of_its_own_and_what_it_died_of_is_said(runs: Callable[..., Path]) -> None:
+    def program(words: str) -> dict:
+        body = f"import sys, json\nsys.stderr.write('{words}\\n')\nif '{words}' == 'boom': exit(1)\n"
+        return {
+            "name": "command",
+            "command": [sys.executable, "-c", body + "for line in sys.stdin: print(json.dumps({'reward': 1}), flush=True)"],
+        }
+
+    rewards = json.dumps([program("all is well"), {**program("boom"), "max_restarts": 0}])
+    folder = runs(f"rl.rewards={rewards}", "rl.validation.dataset=null", exit_code=3) / "logs"
+    assert (folder / "reward-command.log").read_text() == "all is well\n"
+    assert (folder / "reward-command-2.log").read_text() == "boom\n"
+    assert "reward-command-2.log: boom" in (folder / "rank-0.log").read_text()
 
 
 def test_a_program_as_environment_that_fails_drops_conversations_or_gives_them_a_reward(runs: Callable[..., Path]) -> None:

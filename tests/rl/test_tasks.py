@@ -48,6 +48,20 @@ def test_every_option_of_a_task_makes_other_questions(tmp_path: Path) -> None:
     assert asked("questions", **read) == [("1", "2")]
     assert asked("questions", path=str(second)) == [("5", "6")]
     assert asked("questions", **read, prompt_column="q", answer_column="a") == [("3", "4")]
+    first.write_text(json.dumps({"prompt": "1", "answer": "half of 4 #### 2 "}))
+    assert asked("questions", **read, answer_pattern="#### (.*?) *$") == asked("questions", **read, answer_pattern="2") == [("1", "2")]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"), [("#### (.*)", "record 2 of a hub has no match in 'answer'"), ("(", "pattern cannot be read")]
+)
+def test_an_answer_that_a_pattern_does_not_find_is_named(monkeypatch: pytest.MonkeyPatch, pattern: str, message: str) -> None:
+    records = [{"prompt": "1", "answer": "#### 2"}, {"prompt": "3", "answer": "4"}]
+    placed = [(f"record {number} of a hub", record) for number, record in enumerate(records, start=1)]
+    monkeypatch.setattr("titanrun.components.data.hub_records.hub_records", lambda config: iter(placed))
+    with pytest.raises(ProblemsFound, match=message) as problems:
+        task("hub_questions", repo="a/b", revision="0" * 40, answer_pattern=pattern)
+    assert problems.value.problems[0].path == ("answer_pattern",)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +70,7 @@ def test_every_option_of_a_task_makes_other_questions(tmp_path: Path) -> None:
         ("string_task", {"operation": "reverse"}, r"[a-j]{3}>", lambda prompt: prompt[-2::-1]),
         ("string_task", {"operation": "copy"}, r"[a-j]{3}>", lambda prompt: prompt[:-1]),
         ("string_task", {"operation": "sort"}, r"[a-j]{3}>", lambda prompt: "".join(sorted(prompt[:-1]))),
+        ("string_task", {"operation": "upper"}, r"[a-j]{3}>", lambda prompt: prompt[:-1].upper()),
         ("arithmetic", {"operation": "addition"}, r"\d+\+\d+=", lambda prompt: str(sum(map(int, prompt[:-1].split("+"))))),
         ("arithmetic", {"operation": "digit_sum"}, r"\d\d:", lambda prompt: str(sum(map(int, prompt[:-1])))),
     ],

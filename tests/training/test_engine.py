@@ -1,6 +1,9 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from titanrun.components.data.batch import IGNORE, TokenBatch
 from titanrun.components.losses.config import CrossEntropyConfig
@@ -69,6 +72,27 @@ def test_a_step_is_the_same_however_it_is_cut_into_passes(rows_per_pass: int, un
         assert output.loss.item() == pytest.approx(expected.loss.item(), rel=1e-6)
         assert output.valid_tokens.item() == expected.valid_tokens.item()
         assert cut.optim_step().grad_norm.item() == pytest.approx(whole.optim_step().grad_norm.item(), rel=1e-5)
+
+
+def test_a_step_with_weights_is_the_same_however_it_is_cut_into_passes() -> None:
+    whole, cut, alone = engine(max_norm=None), engine(max_norm=None), engine(max_norm=None)
+    given = batch(uneven=True)
+    # together less than one token: what is divided by is their sum all the same
+    weights = torch.rand(8, 12, generator=torch.Generator().manual_seed(7)) * 0.01
+    weighed = replace(given, weights=weights)
+    output = whole.forward_backward(weighed)
+    cut_output = cut.forward_backward(weighed.split(3))
+    assert output.valid_tokens.item() == pytest.approx((weights * given.valid_mask()).sum().item()) and output.valid_tokens.item() < 1
+    assert cut_output.loss.item() == pytest.approx(output.loss.item(), rel=1e-6)
+    for one, other in zip(gradients(cut), gradients(whole), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-8)
+    losses = cross_entropy(alone.model(given.tokens).flatten(0, 1), given.labels.flatten(), reduction="none", ignore_index=IGNORE)
+    counted = weights * given.valid_mask()
+    mean = (losses * counted.flatten()).sum() / counted.sum()
+    mean.backward()
+    assert output.loss.item() == pytest.approx(mean.item(), rel=1e-6)
+    for one, other in zip(gradients(whole), gradients(alone), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-8)
 
 
 def test_a_step_is_that_of_a_bare_loop_bit_for_bit() -> None:

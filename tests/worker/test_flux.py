@@ -175,6 +175,24 @@ def test_a_picture_is_drawn_for_each_prompt(trained: Path, tmp_path: Path, monke
     assert {path.name for path in (tmp_path / "new").glob("g*")} == {"g-1.png", "g-2.png"}
 
 
+def test_pictures_drawn_while_it_trains_are_what_generate_draws_and_change_no_bit(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures = "{steps: 3, guidance: 4, seed: 5}"
+    drawing = train(tmp_path, "run", f"metrics.samples={{prompts: [a red circle left, a blue square], freq: 2, pictures: {pictures}}}")
+    for name in ("loss", "grad_norm", "validation/loss"):
+        assert figures(drawing, name) == figures(trained, name)
+    samples = drawing / "samples"
+    assert {path.name for path in samples.iterdir()} == {f"step-{step:06}-{number}.png" for step in (2, 4) for number in (1, 2)}
+    words = ("-o", str(tmp_path / "x.png"), "--steps", "3", "--guidance", "4", "--seed", "5")
+    assert draw(drawing, "--prompt", "a blue square", *words, monkeypatch=monkeypatch) == 0
+    for number in (1, 2):
+        last, generated = (np.asarray(Image.open(path)) for path in (samples / f"step-000004-{number}.png", tmp_path / f"x-{number}.png"))
+        assert (last == generated).all()
+        assert (last != np.asarray(Image.open(samples / f"step-000002-{number}.png"))).any()
+    assert not (trained / "samples").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -37,6 +37,8 @@ def painted(text: str, kind: str, *, colour: bool) -> str:
     """A piece of a row's text."""
     if kind == "end":
         return "\n"
+    if kind == "weight":
+        return f"[x {text}]"
     if kind == "filled":
         return f"[filled: {counted(int(text), 'token')}]"
     if kind == "counted":

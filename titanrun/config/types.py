@@ -22,6 +22,7 @@ OWN_NAMES = {
     "tags.json",
     "evaluation.json",
     "samples.jsonl",
+    "samples",
 }
 OWN_FOLDER = "it lies inside the run directory; set dump_folder to put the whole run elsewhere"
 # bytes of a name on common file systems, and of a path that leaves room for the run directory in front of it

@@ -45,9 +45,19 @@ def shortened(data: Data, path: DataPath, goal: Data) -> Data:
 def decides_to(data: Data, goal: Data) -> bool:
     """Whether a recipe is valid and becomes the run `goal`."""
     try:
-        return decide(recipe_class().model_validate(data), file="") == goal
+        decided = decide(recipe_class().model_validate(data), file="")
     except (ValidationError, ProblemsFound):
         return False
+    return decided == goal and zeros(decided) == zeros(goal)
+
+
+def zeros(data: object) -> list[str]:
+    """The numbers of plain data that are 0, in the order of their paths: 0.0 equals -0.0, and is written otherwise."""
+    if isinstance(data, dict):
+        return [zero for key in sorted(data) for zero in zeros(data[key])]
+    if isinstance(data, list):
+        return [zero for item in data for zero in zeros(item)]
+    return [str(data)] if isinstance(data, float) and data == 0 else []
 
 
 def without(data: Data, path: DataPath) -> Data:

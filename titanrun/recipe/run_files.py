@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 RESOLVED = "resolved.yaml"
+# the finished model as transformers opens it
+EXPORT_FOLDER = "hf"
 SOURCES = "resolved.sources.json"
 RUN_JSON = "run.json"
 STATUS = "status.json"

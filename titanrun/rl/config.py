@@ -99,4 +99,5 @@ class RlConfig(Config):
     """What the policy is held against: frozen_copy, a second model with the weights that training began with; adapter_off, the policy's
     own without its adapters, which takes no memory; null: nothing."""
     batch_invariant: bool = numerics(False)
-    """Whether the generator must compute exactly what the trainer computes: log-probabilities equal bit by bit, whatever is batched."""
+    """Whether the generator must compute exactly what the trainer computes: log-probabilities equal bit by bit, whatever is batched. Each
+    answer has a row of its own then, and is read anew for each of its tokens."""

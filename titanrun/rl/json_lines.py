@@ -15,6 +15,8 @@ log = logging.getLogger(__name__)
 
 # of a line that is no answer, in messages
 SHOWN = 80
+# of what it wrote to stderr
+LONGEST_WORDS = 200
 
 
 class NoAnswer(Exception):
@@ -37,6 +39,8 @@ class JsonLines:
         self.starts_left = max_restarts + 1
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.Queue[str | None] = queue.Queue()
+        # where in the log this start's lines begin
+        self._written = 0
 
     def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """The program's answer. Raises NoAnswer where it gives none; ProblemsFound where it cannot be started, or failed too often."""
@@ -79,6 +83,7 @@ class JsonLines:
             self.log.parent.mkdir(parents=True, exist_ok=True)
             try:
                 with self.log.open("a", encoding="utf-8") as errors:
+                    self._written = errors.tell()
                     self._process = subprocess.Popen(
                         self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8"
                     )
@@ -90,8 +95,18 @@ class JsonLines:
 
     def _end(self, reason: str) -> None:
         self.close()
-        log.warning("%s; %d starts are left", reason, self.starts_left)
+        words = self._last_words()
+        log.warning(
+            "%s; %d starts are left; %s", reason, self.starts_left, f"it wrote to {self.log}: {words}" if words else "it wrote nothing"
+        )
         raise NoAnswer(reason)
+
+    def _last_words(self) -> str:
+        """The last line that the program wrote to stderr since it was started, where errors say what they are."""
+        with self.log.open("rb") as errors:
+            errors.seek(self._written)
+            lines = errors.read().decode("utf-8", errors="replace").split("\n")
+        return next((line.strip()[:LONGEST_WORDS] for line in reversed(lines) if line.strip()), "")
 
 
 def pass_on(process: "subprocess.Popen[str]", lines: "queue.Queue[str | None]") -> None:

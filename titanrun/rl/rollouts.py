@@ -26,6 +26,7 @@ class Rollouter:
         max_new_tokens: of an answer.
         seed: decides every draw together with group, sibling and turn.
         ranks: who shares the work.
+        ranks_per_copy: how many of them, one after the other, share a generator, and so answer the same prompts.
     """
 
     generator: Generator
@@ -37,6 +38,7 @@ class Rollouter:
     max_new_tokens: int
     seed: int
     ranks: Ranks
+    ranks_per_copy: int = 1
 
     def begin(self, question: Question, *, number: int, version: int, samples: int | None = None) -> Group:
         """A group that nobody has said anything in."""
@@ -69,9 +71,10 @@ class Rollouter:
         self.generator.close()
 
     def _answers(self, requests: Sequence[Request], temperature: float | None) -> list[Completion]:
-        """What follows each prompt: every rank answers some, so that none waits for another's long ones."""
-        rank, count = self.ranks.rank, self.ranks.count
-        shares = self.ranks.together(lambda: self.generator.generate(requests[rank::count], temperature=temperature))
+        """What follows each prompt: every copy of the generator answers some, so that none waits for another's long ones."""
+        together = self.ranks_per_copy
+        copy, count = self.ranks.rank // together, self.ranks.count // together
+        shares = self.ranks.together(lambda: self.generator.generate(requests[copy::count], temperature=temperature))[::together]
         answers: list[Completion] = [shares[number % count][number // count] for number in range(len(requests))]
         return answers
 

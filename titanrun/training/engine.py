@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from titanrun.components.checkpoints.adapters import is_adapter
 from titanrun.components.checkpoints.optimizer_state import flatten
-from titanrun.components.data.batch import Batch, TokenBatch
+from titanrun.components.data.batch import Batch, TokenBatch, divisor_of
 from titanrun.components.data.documents import Marking, unmarked
 from titanrun.distributed.agreement import Ranks
 from titanrun.distributed.gradient_norm import clip_gradients, gradient_norm
@@ -42,7 +42,8 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What a pass over batches gives: the loss as a sum over the tokens of all ranks, and their number. All stay on the device.
+    """What a pass over batches gives: the loss as a sum over the tokens of all ranks, and their number, or what they weigh together where
+    they have weights. All stay on the device.
 
     `own_loss_sum` is the sum over what this rank computed itself.
     """
@@ -54,7 +55,7 @@ class StepOutput:
     @property
     def loss(self) -> Tensor:
         """Mean loss of a valid token; 0 where there is none."""
-        return self.loss_sum / self.valid_tokens.clamp(min=1)
+        return self.loss_sum / divisor_of(self.valid_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ class Engine:
             assert len(parts) == 1, "a rule refuses several passes where weights are updated in the first"
             self._set_rates(None)
         valid_tokens = self._valid_tokens(parts)
-        divisor = (valid_tokens if normalizer is None else normalizer).clamp(min=1)
+        divisor = divisor_of(valid_tokens if normalizer is None else normalizer)
         sums = []
         for given in self._passes_of(parts, microbatches=microbatches):
             sums.append(self.passes.backward(given(), divisor, loss=loss))

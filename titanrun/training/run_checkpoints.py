@@ -13,7 +13,6 @@ from titanrun.components.checkpoints.config import CheckpointConfig
 from titanrun.components.checkpoints.optimizer_state import PREFIX as OPTIMIZER_PREFIX
 from titanrun.components.checkpoints.retention import Retention
 from titanrun.components.checkpoints.store import CheckpointStore
-from titanrun.components.data.loader import RowLoader
 from titanrun.components.metrics.happenings import SAVED_STEP
 from titanrun.distributed.agreement import Ranks
 from titanrun.distributed.dtypes import dtype_named
@@ -39,6 +38,14 @@ class Saved(Protocol):
     def load_state(self, state: dict[str, Any]) -> None: ...
 
 
+class DataPlace(Protocol):
+    """Where a run is in its data, as plain data."""
+
+    def state(self) -> dict[str, int | str]: ...
+
+    def load_state(self, state: Mapping[str, int | str], *, other_data_allowed: bool = False) -> None: ...
+
+
 @dataclass(slots=True, kw_only=True)
 class RunCheckpoints:
     """Saves weights, optimizer, schedule, counters, data position and random states together, and loads them together.
@@ -55,7 +62,7 @@ class RunCheckpoints:
     config: CheckpointConfig
     store: CheckpointStore
     engine: Engine
-    rows: RowLoader
+    rows: DataPlace
     state: TrainState
     resolved: str
     parallelism: Mapping[str, Any] = field(default_factory=dict)

@@ -1,10 +1,12 @@
-"""Texts that the model writes while it is trained, to be looked at."""
+"""Texts that the model writes, or pictures that it draws, while it is trained, to be looked at."""
 
 import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from torch import Tensor, nn
 
 from titanrun.training.engine import Engine
 from titanrun.training.generator import generate
@@ -63,3 +65,37 @@ class Samples:
                 text = self.decode(continuation.tokens)
                 lines.write(json.dumps({"step": step, "prompt": prompt.text, "text": text}, ensure_ascii=False) + "\n")
                 log.info("sample after step %d: %s | %s", step, prompt.text, text.strip())
+
+
+@dataclass(frozen=True, slots=True)
+class PictureSamples:
+    """Every so many steps, a picture for each prompt, from the same noise. No weight, and no random number of the run, depends on it.
+
+    Args:
+        engine: whose model draws.
+        prompts: the captions.
+        every_steps: steps between the pictures.
+        draw: pictures [B, 3, size, size] of uint8 by the model.
+        write: puts one into a file.
+        folder: where the pictures go; None on ranks that only compute along.
+    """
+
+    engine: Engine
+    prompts: Sequence[str]
+    every_steps: int
+    draw: Callable[[nn.Module], Tensor]
+    write: Callable[[Tensor, Path], None]
+    folder: Path | None
+
+    def after_step(self, step: int) -> None:
+        """Draws where it is due. Every rank must call it after the same steps."""
+        if step % self.every_steps:
+            return
+        with self.engine.eval_mode(), self.engine.autocast():
+            drawn = self.draw(self.engine.model)
+        if self.folder is None:
+            return
+        for number, (prompt, picture) in enumerate(zip(self.prompts, drawn, strict=True), start=1):
+            path = self.folder / f"step-{step:06}-{number}.png"
+            self.write(picture, path)
+            log.info("sample after step %d: %s | %s", step, prompt, path)

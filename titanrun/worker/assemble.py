@@ -27,6 +27,7 @@ from titanrun.recipe.run_dir import record_decisions
 from titanrun.training.agreed_signals import AgreedSignals
 from titanrun.training.engine import Engine
 from titanrun.training.garbage import GarbageCollection
+from titanrun.training.samples import PictureSamples, Samples
 from titanrun.training.save_times import SaveTimes
 from titanrun.training.signals import SignalRequests
 from titanrun.training.state import TrainState
@@ -38,7 +39,7 @@ from titanrun.worker.build_metrics import build_metric_log, build_throughput
 from titanrun.worker.build_model import build_engine, build_model, lay_out, lives_on_host, materialise, refuse_attention, refuse_unclaimed
 from titanrun.worker.build_profiling import profiled
 from titanrun.worker.build_reference import build_reference
-from titanrun.worker.build_samples import build_samples
+from titanrun.worker.build_samples import build_pictures, build_samples
 from titanrun.worker.company import company, decisions
 from titanrun.worker.converters import convert, refuse_idle, refuse_missing_kernels, tell
 from titanrun.worker.job import Job
@@ -97,15 +98,17 @@ def assembled(
                 watchdog=watchdog,
                 **guards(recipe, job, data.rows, engine),
                 on_first_step=partial(shorten_patience, recipe, meshes),
-                on_step_end=with_samples(recipe, job, engine, data.tokenizer, after_step),
+                on_step_end=with_samples(recipe, job, engine, data, after_step),
             )
 
 
-def with_samples(
-    recipe: Recipe, job: Job, engine: Engine, tokenizer: Tokenizer | None, after_step: Callable[[int], None]
-) -> Callable[[int], None]:
-    """What follows a step, with the texts that the recipe asks for before it."""
-    samples = build_samples(recipe, engine, tokenizer, job.resolved.parent, is_first=job.place.is_first)
+def with_samples(recipe: Recipe, job: Job, engine: Engine, data: "Data", after_step: Callable[[int], None]) -> Callable[[int], None]:
+    """What follows a step, with the texts or pictures that the recipe asks for before it."""
+    samples: Samples | PictureSamples | None
+    if recipe.model.takes == "images":
+        samples = build_pictures(recipe, engine, data.batches, job.resolved.parent, is_first=job.place.is_first)
+    else:
+        samples = build_samples(recipe, engine, data.tokenizer, job.resolved.parent, is_first=job.place.is_first)
     if samples is None:
         return after_step
 

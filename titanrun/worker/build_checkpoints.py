@@ -8,7 +8,6 @@ from titanrun.components.checkpoints.config import CheckpointConfig
 from titanrun.components.checkpoints.retention import Retention
 from titanrun.components.checkpoints.store import CheckpointStore
 from titanrun.components.checkpoints.writer_process import WriterProcess
-from titanrun.components.data.loader import RowLoader
 from titanrun.config.base import dump
 from titanrun.config.signature import signed
 from titanrun.distributed.agreement import Ranks, ranks_beside, ranks_met_again
@@ -17,7 +16,7 @@ from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved_text, written
 from titanrun.recipe.saved import folder_in
 from titanrun.training.engine import Engine
-from titanrun.training.run_checkpoints import RunCheckpoints, Saved
+from titanrun.training.run_checkpoints import DataPlace, RunCheckpoints, Saved
 from titanrun.training.state import TrainState
 from titanrun.worker.job import Job
 from titanrun.worker.length import steps_of
@@ -25,7 +24,7 @@ from titanrun.worker.weights import load_initial_weights, named_checkpoint
 
 
 def build_checkpoints(
-    recipe: Recipe, job: Job, *, engine: Engine, rows: RowLoader, state: TrainState, progress: Saved | None = None
+    recipe: Recipe, job: Job, *, engine: Engine, rows: DataPlace, state: TrainState, progress: Saved | None = None
 ) -> RunCheckpoints:
     """What saves and resumes the run. Close it at the end."""
     config = recipe.checkpoint

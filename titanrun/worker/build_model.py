@@ -143,14 +143,15 @@ def experts_of(model: nn.Module) -> list[nn.Module]:
     return [layer.experts for layer in moe_layers(model)]
 
 
-def split_over_tensor_ranks(recipe: Recipe, model: nn.Module, meshes: Meshes | None) -> None:
-    """Splits the matrices of the model as its family plans."""
+def split_over_tensor_ranks(recipe: Recipe, model: nn.Module, meshes: Meshes | None, *, matrices_only: bool = False) -> None:
+    """Splits the matrices of the model as its family plans. With `matrices_only` what lies between them, and the logits, stay whole on each
+    rank: rows may have any length then."""
     if meshes is None or meshes.degrees.tensor == 1:
         return
     tensor_parallel = import_module("titanrun.distributed.tensor_parallel")
     how = tensor_parallel.TensorParallel(
-        sequence=recipe.parallelism.enable_sequence_parallel,
-        vocabulary=splits_vocabulary(recipe),
+        sequence=recipe.parallelism.enable_sequence_parallel and not matrices_only,
+        vocabulary=splits_vocabulary(recipe) and not matrices_only,
     )
     family = family_module(type(recipe.model), "parallelize")
     # the plan of a class of another library is known once it is built

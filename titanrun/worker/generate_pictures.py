@@ -39,9 +39,14 @@ def draw(recipe: Recipe, model: nn.Module, job: Mapping[str, Any], *, size: int)
     how = sampling.PictureSampling(steps=job["steps"] or STEPS, size=size, seed=job["seed"], guidance=job["guidance"])
     drawn: Tensor = sampling.pictures(model, recipe.model, job["prompt"], how, device=find_device(recipe.device))
     for picture, path in zip(drawn, paths(job["output"], len(job["prompt"])), strict=True):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        image.fromarray(picture.permute(1, 2, 0).cpu().numpy()).save(path, format="PNG")
+        write_picture(image, picture, path)
         print(path)
+
+
+def write_picture(image: Any, picture: Tensor, path: Path) -> None:
+    """A picture [3, height, width] as a PNG file; `image` is what `pillow` gives."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.fromarray(picture.permute(1, 2, 0).cpu().numpy()).save(path, format="PNG")
 
 
 def paths(output: str, count: int) -> list[Path]:

@@ -22,6 +22,7 @@ from titanrun.recipe.notice import notify
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved_text
 from titanrun.recipe.run_dir import STATUS, read_json, write_json
+from titanrun.recipe.run_files import EXPORT_FOLDER
 from titanrun.training.signals import SignalRequests
 from titanrun.training.trainer import Outcome, Trainer
 from titanrun.worker.evaluation_run import evaluate
@@ -36,7 +37,6 @@ from titanrun.worker.weights import export_huggingface
 
 EXIT_OF_STATE = {"finished": 0, "preempted": 75}
 EXIT_USAGE = 2
-EXPORT_FOLDER = "hf"
 EXPORT_RECORD = "titanrun.json"
 
 log = logging.getLogger(__name__)

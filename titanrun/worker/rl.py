@@ -1,5 +1,6 @@
 """Builds an RL run from its recipe: as a pretraining run, and beside it what asks the policy and says what its answers are worth."""
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -21,10 +22,13 @@ from titanrun.distributed.liveness import heard_by, sign_of_life
 from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.precision import precision_named
 from titanrun.distributed.processes import first_alone
+from titanrun.distributed.shards import own_part
 from titanrun.models.shared.config import AttentionConfig
+from titanrun.models.shared.counting import parameter_count
 from titanrun.recipe.recipe import Recipe
 from titanrun.rl.config import RlConfig
 from titanrun.rl.environments.environment import Environment
+from titanrun.rl.generators.as_trained import AsTrained
 from titanrun.rl.generators.generator import Generator, Supplies
 from titanrun.rl.recorder import RolloutRecorder
 from titanrun.rl.reference import Reference
@@ -51,7 +55,7 @@ from titanrun.worker.build_checkpoints import begin, build_checkpoints, writes
 from titanrun.worker.build_data import build_marking, build_rows, build_tokenizer
 from titanrun.worker.build_guard import build_finite_guard, build_watchdog
 from titanrun.worker.build_metrics import build_metric_log, build_throughput, label
-from titanrun.worker.build_model import build_model, materialise
+from titanrun.worker.build_model import build_model, materialise, split_over_tensor_ranks
 from titanrun.worker.build_profiling import profiled
 from titanrun.worker.build_reference import without_adapters
 from titanrun.worker.company import company
@@ -59,6 +63,8 @@ from titanrun.worker.converters import convert
 from titanrun.worker.job import Job
 from titanrun.worker.length import steps_of
 from titanrun.worker.weights import load_initial_weights
+
+log = logging.getLogger(__name__)
 
 WEIGHTS_FOLDER = "weights"
 
@@ -84,7 +90,7 @@ def assembled_rl(
         checkpoints = build_checkpoints(recipe, job, engine=engine, rows=prompts.rows, state=state, progress=progress)
         begin(recipe, checkpoints)
         announce(recipe, job, device, meshes, rows=len(prompts.questions))
-        rollouter, delivery = build_generation(recipe, recipe.rl, job, device, prompts.tokenizer)
+        rollouter, delivery = build_generation(recipe, recipe.rl, job, device, meshes, prompts.tokenizer)
         with (
             torch.autograd.set_detect_anomaly(recipe.debug.detect_anomaly),
             all_closed(checkpoints, rollouter, delivery.bus),
@@ -189,12 +195,13 @@ def build_reference(recipe: Recipe, engine: Engine, device: torch.device, meshes
 
 def build_rl_plan(recipe: Recipe, meshes: Meshes | None, *, stop_after: int | None) -> RlPlan:
     """The numbers that steer the loop."""
+    assert recipe.rl is not None
     attention = getattr(recipe.model, "attention", None)
     return RlPlan(
         steps=steps_of(recipe),
         row_length=recipe.training.seq_len,
         rows_per_pass=recipe.training.local_batch_size,
-        share_rows=isinstance(attention, AttentionConfig) and attention.mask == "block_causal",
+        share_rows=isinstance(attention, AttentionConfig) and attention.mask == "block_causal" and not recipe.rl.batch_invariant,
         log_every=recipe.metrics.log_freq,
         rank=0 if meshes is None else meshes.batch_rank,
         ranks=1 if meshes is None else meshes.degrees.batch,
@@ -202,17 +209,19 @@ def build_rl_plan(recipe: Recipe, meshes: Meshes | None, *, stop_after: int | No
     )
 
 
-def build_generation(recipe: Recipe, config: RlConfig, job: Job, device: torch.device, tokenizer: Tokenizer) -> tuple[Rollouter, Delivery]:
+def build_generation(
+    recipe: Recipe, config: RlConfig, job: Job, device: torch.device, meshes: Meshes | None, tokenizer: Tokenizer
+) -> tuple[Rollouter, Delivery]:
     """What holds the conversations, and what brings new weights to its generator."""
-    rollouter = build_rollouter(recipe, config, job, device, tokenizer)
+    rollouter = build_rollouter(recipe, config, job, build_supplies(recipe, config, device, meshes, tokenizer), tokenizer)
     return rollouter, build_delivery(recipe, config, job, rollouter.generator)
 
 
-def build_rollouter(recipe: Recipe, config: RlConfig, job: Job, device: torch.device, tokenizer: Tokenizer) -> Rollouter:
+def build_rollouter(recipe: Recipe, config: RlConfig, job: Job, supplies: Supplies, tokenizer: Tokenizer) -> Rollouter:
     """What holds the conversations: generator, environment, rewards, renderer."""
     logs = job.resolved.parent / "logs"
     environment: Environment = config.environment.builder()(config.environment, logs=logs)
-    generator: Generator = config.generator.builder()(config.generator, supplies=build_supplies(recipe, config, device, tokenizer))
+    generator: Generator = config.generator.builder()(config.generator, supplies=supplies)
     return Rollouter(
         generator=generator,
         environment=environment,
@@ -224,23 +233,25 @@ def build_rollouter(recipe: Recipe, config: RlConfig, job: Job, device: torch.de
         seed=recipe.debug.seed,
         # whoever answers takes as long as it takes: ranks that wait for it must not give up as they would in training
         ranks=ranks_beside(),
+        ranks_per_copy=recipe.parallelism.tensor_parallel_degree if getattr(config.generator, "tensor_parallel", False) else 1,
     )
 
 
-def build_supplies(recipe: Recipe, config: RlConfig, device: torch.device, tokenizer: Tokenizer) -> Supplies:
+def build_supplies(recipe: Recipe, config: RlConfig, device: torch.device, meshes: Meshes | None, tokenizer: Tokenizer) -> Supplies:
     """What a generator is built from."""
-    precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
+    training = recipe.training
+    precision = precision_named(training.dtype, training.mixed_precision_param)
 
     def autocast() -> AbstractContextManager[object]:
         return precision.autocast(device) if config.batch_invariant else nullcontext()
 
     return Supplies(
-        model=partial(own_copy, recipe, device, dtype_of(recipe, config)),
+        model=lambda is_split: own_copy(recipe, device, dtype_of(recipe, config), meshes if is_split else None),
         sampling=config.sampling,
         end_ids=frozenset() if tokenizer.eos_id is None else frozenset({tokenizer.eos_id}),
         encode=partial(tokenizer.encode, bos=False, eos=True),
         autocast=autocast,
-        recomputes=config.batch_invariant,
+        reread=AsTrained(training.local_batch_size, training.seq_len, build_marking(recipe, tokenizer)) if config.batch_invariant else None,
     )
 
 
@@ -250,13 +261,18 @@ def dtype_of(recipe: Recipe, config: RlConfig) -> torch.dtype:
     return precision.storage if config.batch_invariant else precision.compute
 
 
-def own_copy(recipe: Recipe, device: torch.device, dtype: torch.dtype) -> torch.nn.Module:
-    """A whole model of the policy's kind on this rank, buffers in their own dtype."""
+def own_copy(recipe: Recipe, device: torch.device, dtype: torch.dtype, meshes: Meshes | None = None) -> torch.nn.Module:
+    """A model of the policy's kind, buffers in their own dtype: a whole one on this rank, or split over the tensor-parallel ranks of
+    `meshes`, which then have the stream and the logits whole, since prompts have any lengths."""
     model = build_model(recipe, precision_named(recipe.training.dtype, recipe.training.mixed_precision_param))
     convert(recipe, model, meshes=None)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
+    split_over_tensor_ranks(recipe, model, meshes, matrices_only=True)
     materialise(model, device=device, seed=recipe.debug.seed)
+    if meshes is not None:
+        held = sum(own_part(parameter).numel() for parameter in model.parameters())
+        log.info("the generator has %s of its %s parameters on each rank", f"{held:,}", f"{parameter_count(recipe.model):,}")
     return model.eval().requires_grad_(False)
 
 
@@ -274,8 +290,8 @@ def build_rubric(config: RlConfig, logs: Path) -> Rubric:
     """The rewards by name; a second one of a name is numbered."""
     rewards: dict[str, tuple[Reward, float]] = {}
     for reward in config.rewards:
-        name = str(reward.name)  # type: ignore[attr-defined]
-        rewards[label(name, rewards)] = (reward.builder()(reward, logs=logs), reward.weight)
+        name = label(str(reward.name), rewards)  # type: ignore[attr-defined]
+        rewards[name] = (reward.builder()(reward, log=logs / f"reward-{name.replace(' ', '-')}.log"), reward.weight)
     return Rubric(rewards, config.rollout.truncation_reward, config.rollout.error_reward)
 
 

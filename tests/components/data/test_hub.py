@@ -20,6 +20,9 @@ FILES = {
     "data/train-0.jsonl": "".join(json.dumps({"text": text, "lang": "en"}) + "\n" for text in TEXTS).encode(),
     "data/validation-0.jsonl": b'{"text": "held out", "lang": "de"}\n',
     "words/train-0.jsonl": b'{"text": "of the subset"}\n',
+    "sums/train-0.jsonl": (
+        b'{"q": "1+1", "a": "two: 2", "prompt": "3+4", "answer": "7"}\n{"q": "2+2", "a": "four: 4", "prompt": "", "answer": ""}\n'
+    ),
     "README.md": b"""---
 configs:
 - config_name: default
@@ -28,6 +31,9 @@ configs:
   - {split: validation, path: data/validation-*}
 - config_name: words
   data_files: words/*
+- config_name: sums
+  data_files:
+  - {split: train, path: sums/*}
 ---
 """,
 }
@@ -45,6 +51,20 @@ except ProblemsFound as found:
     print(found.problems[0].path, found.problems[0].message)
 else:
     print(ByteTokenizer().decode([1 + 3 + 9 if id == 2 else int(id) for id in (rows[index][0] for index in range(len(rows)))]))
+"""
+
+ASK = """
+import json, sys
+from pathlib import Path
+from titanrun.config.problems import ProblemsFound
+from titanrun.rl.tasks.config import HubQuestionsConfig
+from titanrun.rl.tasks.rows import open_task
+from tests.rl.parts import tokenizer
+config = HubQuestionsConfig.model_validate_json(sys.argv[1])
+try:
+    print(json.dumps(open_task(config, tokenizer=tokenizer(), row_length=64, cache_folder=Path(sys.argv[2])).questions))
+except ProblemsFound as found:
+    print(found.problems[0].path, found.problems[0].message)
 """
 
 
@@ -120,10 +140,10 @@ def read(tmp_path: Path) -> Iterator[Callable[..., str]]:
     home = {"HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1", "HF_TOKEN": ""}
     environment = {**os.environ, **home, "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
 
-    def start(*, cache: str = "cache", offline: bool = False, **fields: Any) -> str:
+    def start(*, script: str = READ, cache: str = "cache", offline: bool = False, **fields: Any) -> str:
         config = json.dumps({"repo": "owner/words", "revision": COMMIT, **fields})
         given = {**environment, **({"HF_HUB_OFFLINE": "1"} if offline else {})}
-        command = [sys.executable, "-c", READ, config, str(tmp_path / cache)]
+        command = [sys.executable, "-c", script, config, str(tmp_path / cache)]
         done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         return done.stdout.rstrip("\n")
@@ -156,6 +176,24 @@ def test_a_stream_is_read_no_further_than_it_must(read: Callable[..., str], monk
     assert not any("train-1.jsonl" in line for line in Hub.asked if line.startswith("GET"))
     assert read(max_documents=7) == documents(*TEXTS, "later")
     assert any("train-1.jsonl" in line for line in Hub.asked if line.startswith("GET"))
+
+
+@pytest.mark.slow
+def test_questions_come_from_the_hub(read: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(**fields: Any) -> Any:
+        return json.loads(read(script=ASK, **fields))
+
+    found = asked(subset="sums", prompt_column="q", answer_column="a", answer_pattern=": (.*)")
+    assert found == [["1+1", "2"], ["2+2", "4"]]
+    assert asked(subset="sums", max_questions=1) == [["3+4", "7"]]
+    assert asked(split="validation", prompt_column="text", answer_column="lang") == [["held out", "de"]]
+    monkeypatch.setitem(FILES, "data/train-1.jsonl", b'{"text": "later", "lang": "en"}\n')
+    Hub.asked = []
+    assert len(asked(streaming=True, prompt_column="text", answer_column="lang", max_questions=2)) == 2
+    assert not any("train-1.jsonl" in line for line in Hub.asked if line.startswith("GET"))
+    assert read(script=ASK, repo="owner/none").startswith("('repo',) 'owner/none' cannot be opened")
+    assert "cannot be opened at aaaaaaaaaaaa" in read(script=ASK, revision="a" * 40)
+    assert read(script=ASK, subset="sums").startswith("('prompt_column',) owner/words train record 2 has an empty prompt")
 
 
 @pytest.mark.slow

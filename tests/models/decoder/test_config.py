@@ -8,6 +8,8 @@ from titanrun.models.shared.flavors import flavors, spell_out
 from titanrun.recipe.resolve import resolve
 
 EXPERTS = {"num_experts": 8, "top_k": 2, "hidden_dim": 32}
+LATENT_SIZES = {"kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 12}
+LATENT = {"n_kv_heads": "auto", "head_dim": "auto", "attention": {"latent": LATENT_SIZES}}
 # fields, where the problem stands, and what it says
 CONFLICTS = {
     "heads": ({"n_heads": 6, "head_dim": "auto"}, "n_heads", "dim 64 cannot be split over 6 heads"),
@@ -45,6 +47,31 @@ CONFLICTS = {
         {"moe": EXPERTS, "feed_forward": {"bias": True}},
         "feed_forward.bias",
         "feed_forward.bias is of dense layers, and every layer has experts",
+    ),
+    "latent norms": (
+        {**LATENT, "attention": {"latent": LATENT_SIZES, "qk_norm": True}},
+        "attention.qk_norm",
+        "latent attention has no qk_norm, and attention.qk_norm is true",
+    ),
+    "latent biases": (
+        {**LATENT, "attention": {"latent": LATENT_SIZES, "bias": "qkv"}},
+        "attention.bias",
+        "latent attention has no bias, and attention.bias is 'qkv'",
+    ),
+    "latent shared heads": (
+        {**LATENT, "n_kv_heads": 2},
+        "n_kv_heads",
+        "latent attention has n_kv_heads 4 by its other sizes, and here it is 2",
+    ),
+    "latent head width": (
+        {**LATENT, "head_dim": 32},
+        "head_dim",
+        "latent attention has head_dim 16 by its other sizes, and here it is 32",
+    ),
+    "latent odd part": (
+        {**LATENT, "attention": {"latent": {**LATENT_SIZES, "qk_rope_head_dim": 7}}},
+        "attention.latent.qk_rope_head_dim",
+        "qk_rope_head_dim 7 is odd, and RoPE turns pairs",
     ),
     "varlen sinks": (
         {"attention": {"backend": "varlen", "sinks": True}},

@@ -17,12 +17,21 @@ from titanrun.recipe.resolve import resolve
 from titanrun.worker.build_model import build_model, materialise
 
 # the recipe of each pair that is not written as ingredients
-FAMILIES = {"llama3": "llama3_debug", "qwen3": "qwen3_debug", "qwen3_moe": "qwen3_moe_debug", "gpt_oss": "gpt_oss_debug"}
+FAMILIES = {family: f"{family}_debug" for family in ("llama3", "qwen3", "qwen3_moe", "gpt_oss", "deepseek_v3")}
 TINY = ("model.dim=64", "model.n_layers=2")
+# of a family's recipe, and of the ingredients': a pattern for two layers, and the norms that the class of transformers has
+OWN = {"deepseek_v3": ("model.latent_norm_eps=1e-6",)}
+COMPOSED = {"deepseek_v3": ("model.hidden_pattern=[dense, experts]", "model.attention.latent.norm_eps=1e-6")}
 
 
 def recipe_named(name, *overrides):
     return resolve(str(catalogue.find(name, suffix=".yaml").path), overrides, environment={}).run
+
+
+def pair(family, *overrides):
+    """The family's recipe and that of ingredients."""
+    own = recipe_named(FAMILIES[family], *overrides, *OWN.get(family, ()))
+    return own, recipe_named(f"decoder_{family}_debug", *overrides, *COMPOSED.get(family, ()))
 
 
 def model_of(recipe):
@@ -36,7 +45,7 @@ def model_of(recipe):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_recipe_of_ingredients_gives_the_familys_logits_and_gradients_bit_for_bit(family):
-    own, composed = recipe_named(FAMILIES[family], "model.n_layers=2"), recipe_named(f"decoder_{family}_debug", "model.n_layers=2")
+    own, composed = pair(family, "model.n_layers=2")
     theirs, ours = model_of(own), model_of(composed)
     ours.load_state_dict(theirs.state_dict(), strict=True)
     ids = torch.randint(2048, (2, 96), generator=torch.Generator().manual_seed(1))
@@ -65,12 +74,12 @@ def test_what_is_known_before_a_model_is_built_is_the_familys(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_class_of_transformers_is_found_and_its_config_json_read_back(family, tmp_path):
-    own, composed = recipe_named(FAMILIES[family], *TINY).model, recipe_named(f"decoder_{family}_debug", *TINY).model
+    own, composed = (recipe.model for recipe in pair(family, *TINY))
     theirs, ours = (family_module(type(config), "huggingface") for config in (own, composed))
     assert composed.export_problems() == []
     written = ours.huggingface_config(composed, "float32")
     assert written == theirs.huggingface_config(own, "float32")
-    state = model_of(recipe_named(f"decoder_{family}_debug", *TINY)).state_dict()
+    state = model_of(pair(family, *TINY)[1]).state_dict()
     exported, expected = ours.to_huggingface(composed, state), theirs.to_huggingface(own, state)
     assert exported.keys() == expected.keys()
     assert all(torch.equal(exported[name], expected[name]) for name in expected)
@@ -83,7 +92,7 @@ def test_the_class_of_transformers_is_found_and_its_config_json_read_back(family
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_flavor_auto_reads_the_ingredients_from_config_json(family, tmp_path):
-    composed = recipe_named(f"decoder_{family}_debug").model
+    composed = pair(family, "model.n_layers=2")[1].model
     content = family_module(type(composed), "huggingface").huggingface_config(composed, "float32")
     (tmp_path / "config.json").write_text(json.dumps(content))
     read = recipe_named("llama3_debug", f"model={{name: decoder, flavor: auto, hf_assets_path: {tmp_path}}}").model
@@ -92,13 +101,13 @@ def test_flavor_auto_reads_the_ingredients_from_config_json(family, tmp_path):
         assert getattr(read.rope, field) == getattr(composed.rope, field), field
     for section in ("moe", "hidden_pattern", "norm", "post_norms", "logit_soft_cap"):
         assert getattr(read, section) == getattr(composed, section), section
-    for field in ("qk_norm", "bias", "sinks", "window", "window_pattern", "soft_cap"):
+    for field in ("qk_norm", "bias", "sinks", "window", "window_pattern", "soft_cap", "latent"):
         assert getattr(read.attention, field) == getattr(composed.attention, field), field
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_transformers_opens_what_is_exported(family, tmp_path):
-    composed = recipe_named(f"decoder_{family}_debug", *TINY)
+    composed = pair(family, *TINY)[1]
     model, module = model_of(composed), family_module(type(composed.model), "huggingface")
     save_file(module.to_huggingface(composed.model, model.state_dict()), tmp_path / "model.safetensors", metadata={"format": "pt"})
     (tmp_path / "config.json").write_text(json.dumps(module.huggingface_config(composed.model, "float32")))
@@ -128,6 +137,8 @@ def test_ingredients_that_no_class_has_are_named_and_not_exported():
 
 def test_a_config_json_that_no_family_reads_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(ProblemsFound, match="model_type is 'gpt2', and a decoder is read from gpt_oss, llama, qwen3 or qwen3_moe"):
+    with pytest.raises(
+        ProblemsFound, match="model_type is 'gpt2', and a decoder is read from deepseek_v3, gpt_oss, llama, qwen3 or qwen3_moe"
+    ):
         recipe_named("llama3_debug", f"model={{name: decoder, flavor: auto, hf_assets_path: {tmp_path}}}")
     assert Path(tmp_path).exists()

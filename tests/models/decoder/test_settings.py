@@ -14,6 +14,9 @@ WITH_EXPERTS = {"moe": EXPERTS}
 IN_GROUPS = {"moe": {**EXPERTS, "num_expert_groups": 4, "num_limited_groups": 2}}
 CLAMPED = {"moe": {**EXPERTS, "swiglu_limit": 0.5}}
 WINDOW = {"attention": {"window": 5}}
+LATENT_SIZES = {"kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 12}
+LATENT = {"n_kv_heads": "auto", "head_dim": "auto", "attention": {"latent": LATENT_SIZES}}
+COMPRESSED = {**LATENT, "attention": {"latent": {**LATENT_SIZES, "q_lora_rank": 24}}}
 # each leaf with another value than the tiny model has, and what must be so for it to be read
 LEAVES: dict[str, tuple[Any, dict[str, Any]]] = {
     "vocab_size": (128, {}),
@@ -34,6 +37,12 @@ LEAVES: dict[str, tuple[Any, dict[str, Any]]] = {
     "attention.window": (3, WINDOW),
     "attention.window_pattern": (["full", "window"], WINDOW),
     "attention.soft_cap": (0.5, {}),
+    "attention.latent.q_lora_rank": (24, LATENT),
+    "attention.latent.kv_lora_rank": (24, LATENT),
+    "attention.latent.qk_nope_head_dim": (16, LATENT),
+    "attention.latent.qk_rope_head_dim": (4, LATENT),
+    "attention.latent.v_head_dim": (16, LATENT),
+    "attention.latent.norm_eps": (0.1, COMPRESSED),
     "rope.theta": (100.0, {}),
     "rope.scaling": ({"name": "yarn", "factor": 8.0, "original_max_position_embeddings": 16}, {}),
     "rope.pairs": ("neighbours", {}),
@@ -68,8 +77,9 @@ LEAVES: dict[str, tuple[Any, dict[str, Any]]] = {
 @pytest.mark.parametrize("leaf", LEAVES)
 def test_another_value_gives_another_model(leaf, decoder):
     value, given = LEAVES[leaf]
-    first, last = leaf.rpartition(".")[::2]
-    changed = overlaid(given, {first: {last: value}} if first else {last: value})
+    for step in reversed(leaf.split(".")):
+        value = {step: value}
+    changed = overlaid(given, value)
     before, after = outcome(decoder(**standing_out(given))), outcome(decoder(**standing_out(changed)))
     assert before["names"] != after["names"] or not torch.equal(before["logits"], after["logits"])
 

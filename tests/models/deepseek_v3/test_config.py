@@ -14,6 +14,7 @@ from titanrun.models.deepseek_v3.huggingface import huggingface_config
 from titanrun.models.deepseek_v3.model import DeepseekV3
 from titanrun.models.shared.counting import active_parameter_count, flops_per_token, parameter_count
 from titanrun.models.shared.flavors import flavors, spell_out
+from titanrun.models.shared.latent_config import score_scale
 from titanrun.recipe.resolve import resolve
 
 # DeepSeek-V3 as it was released, for transformers 4
@@ -129,7 +130,7 @@ def test_the_released_config_json_gives_the_flavor_with_yarn(tmp_path, deepseek_
     assert (released.norm_eps, released.latent_norm_eps) == (1e-6, 1e-6)
     assert released.rope.scaling.magnitude() == 1.0
     # (0.1 ln 40 + 1)^2 / sqrt(192)
-    assert released.score_scale() == pytest.approx(1.8738542070926265 / 13.856406460551018, rel=1e-12)
+    assert score_scale(released, released.rope.scaling) == pytest.approx(1.8738542070926265 / 13.856406460551018, rel=1e-12)
 
 
 @pytest.mark.parametrize("theirs", [TheirConfig(), TheirConfig(q_lora_rank=None, n_group=1, topk_group=1)], ids=["default", "no groups"])

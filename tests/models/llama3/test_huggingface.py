@@ -75,6 +75,22 @@ def test_weights_of_transformers_give_its_logits_here(config):
     assert difference(model, theirs, config) < 1e-5
 
 
+def test_gradients_are_those_of_transformers(config):
+    model = random_model(config)
+    theirs = LlamaForCausalLM(LlamaConfig(**huggingface_config(config, "float32")))
+    theirs.load_state_dict(to_huggingface(config, model.state_dict()), strict=not config.tie_word_embeddings)
+    ids = torch.randint(config.vocab_size, (2, 64), generator=Generator().manual_seed(1))
+    model(ids).logsumexp(-1).mean().backward()
+    theirs(ids).logits.logsumexp(-1).mean().backward()
+    gradients = to_huggingface(config, {name: parameter.grad for name, parameter in model.named_parameters()})
+    largest = 0.0
+    for name, parameter in theirs.named_parameters():
+        distance = float((gradients[name] - parameter.grad).abs().max() / parameter.grad.abs().max())
+        assert distance < 1e-5, name
+        largest = max(largest, distance)
+    print(f"largest difference of gradients: {largest:.1e}")
+
+
 @pytest.mark.parametrize("backend", ["sdpa", "flex", "varlen"])
 def test_packed_documents_have_the_logits_and_gradients_that_transformers_gives_them(llama3, backend):
     config = llama3(

@@ -42,7 +42,12 @@ class Batch(Protocol):
         """Which tokens count in the loss, [N, T] bool."""
 
     def valid_count(self) -> Tensor:
-        """How many tokens count in the loss, one int64 on the batch's device."""
+        """How many tokens count in the loss, one int64 on the batch's device; or what they weigh together, one fp32."""
+
+
+def divisor_of(valid: Tensor) -> Tensor:
+    """What a sum over the tokens that count is divided by for their mean: their number or weight, 1 where nothing counts."""
+    return torch.where(valid > 0, valid, torch.ones_like(valid))
 
 
 class BatchMaker(Protocol):
@@ -60,7 +65,7 @@ class TokenBatch:
     """Rows of tokens with the token that follows each of them. Every tensor is [N, T].
 
     `positions` None means 0 to T-1 in each row. `extra` holds further values of each token by name. `documents` numbers the documents
-    of a row, where attention must not cross them.
+    of a row, where attention must not cross them. `weights` says what each label weighs in the loss; None: all the same.
     """
 
     tokens: Tensor
@@ -69,19 +74,22 @@ class TokenBatch:
     loss_mask: Tensor
     extra: dict[str, Tensor] = field(default_factory=dict)
     documents: Tensor | None = None
+    weights: Tensor | None = None
 
     @classmethod
     def from_rows(cls, rows: NDArray[np.int64] | Tensor) -> "TokenBatch":
         """Rows [N, T+1] of a token stream: the first T ids of a row are its inputs, the last T its labels.
 
-        Rows [N, 3, T+1] hold beside the ids which of them count as labels, 0 or 1, and their positions.
+        Rows [N, 3, T+1] hold beside the ids which of them count as labels, 0 or 1, and their positions; rows [N, 4, T+1] the bits of
+        each label's weight as well, an fp32 number.
         """
         rows = torch.as_tensor(rows)
         rows_NS = rows if rows.ndim == 2 else rows[:, 0]
         inputs_NT, labels_NT = rows_NS[:, :-1].contiguous(), rows_NS[:, 1:].contiguous()
         if rows.ndim == 2:
             return cls(inputs_NT, labels_NT, None, torch.ones_like(labels_NT, dtype=torch.bool))
-        return cls(inputs_NT, labels_NT, rows[:, 2, :-1].contiguous(), rows[:, 1, 1:] == 1)
+        weights = rows[:, 3, 1:].to(torch.int32).view(torch.float32) if rows.size(1) == 4 else None
+        return cls(inputs_NT, labels_NT, rows[:, 2, :-1].contiguous(), rows[:, 1, 1:] == 1, weights=weights)
 
     @classmethod
     def from_padded(
@@ -167,8 +175,15 @@ class TokenBatch:
         return (self.labels != IGNORE) & self.loss_mask
 
     def valid_count(self) -> Tensor:
-        """How many labels count in the loss, one int64 on the batch's device."""
-        return self.valid_mask().sum()
+        """How many labels count in the loss, one int64 on the batch's device; where they have weights the sum of these, one fp32."""
+        if self.weights is None:
+            return self.valid_mask().sum()
+        return self.weights.double().masked_fill(~self.valid_mask(), 0.0).sum().float()
+
+    def sum_of_valid(self, values_NT: Tensor) -> Tensor:
+        """The sum of a value of each label over those that count, each as often as it weighs."""
+        weighed_NT = values_NT if self.weights is None else values_NT * self.weights
+        return weighed_NT.masked_fill(~self.valid_mask(), 0.0).sum()
 
     def columns(self, start: int, end: int) -> "TokenBatch":
         """The tokens of each row from number `start` up to `end`, with their labels."""
@@ -180,8 +195,8 @@ class TokenBatch:
     def _with_each(self, change: Callable[[Tensor], Tensor]) -> "TokenBatch":
         positions = None if self.positions is None else change(self.positions)
         extra = {name: change(tensor) for name, tensor in self.extra.items()}
-        documents = None if self.documents is None else change(self.documents)
-        return type(self)(change(self.tokens), change(self.labels), positions, change(self.loss_mask), extra, documents)
+        documents, weights = (None if of_each is None else change(of_each) for of_each in (self.documents, self.weights))
+        return type(self)(change(self.tokens), change(self.labels), positions, change(self.loss_mask), extra, documents, weights)
 
 
 def documents_of(batch: TokenBatch) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 from titanrun.components.data.chat_layouts import LAYOUTS, Message
-from titanrun.components.data.coded import CODES
+from titanrun.components.data.coded import CODES, WEIGHTS
 from titanrun.components.data.config import ChatDatasetConfig, PreferenceDatasetConfig, TinyChatDatasetConfig
 from titanrun.components.data.index import Contents, TokenIndex, Written, open_contents
 from titanrun.components.data.packed_rows import Packing, packed_rows
@@ -49,15 +49,15 @@ def open_conversations(config: ChatDatasetConfig, files: list[Path], *, tokenize
         message = "the tokenizer does not say where in a text its tokens stand, so no conversations can be made with it"
         raise fail("data", message, help="take tokenizer: {name: huggingface, path: ...}, or give it `folder` and `encode_placed`")
     template = template_of(config, tokenizer)
-    columns = config.columns()
-    settings = json.dumps(["chat", config.layout, asdict(columns), config.train_on, template.digest])
+    learned = [config.train_on, config.role_weights.named()]
+    settings = json.dumps(["chat", config.layout, asdict(config.columns()), *learned, template.digest])
 
     def write(paths: Sequence[Path], writer: TokenWriter, scratch: Path) -> Written:
-        module = import_module(READER)
-        conversations = module.ConversationWriter(config.layout, columns, template, config.train_on, tokenizer)
+        conversations = import_module(READER).ConversationWriter(config, template, tokenizer)
         return Written(documents=int(conversations.write(paths, writer, scratch)))
 
-    contents = Contents(tokenizer.fingerprint, settings, tokenizer.vocab_size * CODES, write)
+    bound = tokenizer.vocab_size * CODES * (WEIGHTS if config.weighs_tokens else 1)
+    contents = Contents(tokenizer.fingerprint, settings, bound, write)
     return open_contents(files, source=config.path, contents=contents, cache_folder=cache_folder)
 
 

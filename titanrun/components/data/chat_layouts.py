@@ -10,16 +10,18 @@ from titanrun.config.problems import fail
 Message = dict[str, Any]
 Record = Mapping[str, Any]
 ROLES = ("system", "developer", "user", "assistant", "tool")
+LARGEST_WEIGHT = 1e6
 SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "function_response": "tool", **{role: role for role in ROLES}}
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns that a record is read from; each layout takes those it knows."""
+    """The columns that a record is read from; each layout takes those it knows. `weight` is a key of messages."""
 
     messages: str
     prompt: str
     completion: str
+    weight: str | None = None
 
 
 def from_messages(record: Record, columns: Columns, place: str) -> list[Message]:
@@ -27,9 +29,8 @@ def from_messages(record: Record, columns: Columns, place: str) -> list[Message]
     found = []
     for number, message in enumerate(listed(record, columns.messages, place), start=1):
         where = f"{place}, message {number},"
-        found.append(
-            {**present(message), "role": role_of(message.get("role"), ROLES, where), "content": text_of(message, "content", where)}
-        )
+        role, content = role_of(message.get("role"), ROLES, where), text_of(message, "content", where)
+        found.append({**present(message), "role": role, "content": content, **weight_in(message, columns, where)})
     return found
 
 
@@ -39,7 +40,7 @@ def from_sharegpt(record: Record, columns: Columns, place: str) -> list[Message]
     for number, turn in enumerate(listed(record, columns.messages, place), start=1):
         where = f"{place}, message {number},"
         role = role_of(turn.get("from"), tuple(SHAREGPT_ROLES), where)
-        found.append({"role": SHAREGPT_ROLES[role], "content": text_of(turn, "value", where)})
+        found.append({"role": SHAREGPT_ROLES[role], "content": text_of(turn, "value", where), **weight_in(turn, columns, where)})
     return found
 
 
@@ -105,6 +106,17 @@ def role_of(value: object, known: tuple[str, ...], place: str) -> str:
         message = f"{place} is from {value!r}, which is no role"
         raise fail("data", message, path=("path",), help=f"roles are: {', '.join(known)}")
     return str(value)
+
+
+def weight_in(message: Message, columns: Columns, place: str) -> dict[str, float]:
+    """What a message weighs in the loss, under its key; nothing where it does not say. Raises a data problem for what is no weight."""
+    value = None if columns.weight is None else message.get(columns.weight)
+    if columns.weight is None or value is None:
+        return {}
+    if not isinstance(value, int | float) or not 0 <= value <= LARGEST_WEIGHT:
+        problem = f"{place} has {value!r} in '{columns.weight}', which is no weight"
+        raise fail("data", problem, path=("path",), help="write a positive number, or 0 where nothing of a message is learned")
+    return {columns.weight: float(value)}
 
 
 def present(message: Message) -> Message:

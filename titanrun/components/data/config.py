@@ -1,33 +1,19 @@
 """The dataset slot and its choices."""
 
-import re
 from pathlib import Path
-from string import Formatter
-from typing import Annotated, ClassVar, Literal, Self, TypeAlias
+from typing import ClassVar, Literal, Self
 
-from pydantic import AfterValidator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import model_validator
 
 from titanrun.components.data.chat_layouts import Columns
+from titanrun.components.data.role_weights import RoleWeights, check_weights
+from titanrun.components.data.spelling import Commit, check_format
 from titanrun.config.base import ComponentConfig, Config
-from titanrun.config.conflict import conflict
-from titanrun.config.fields import component, numerics, performance
+from titanrun.config.fields import component, numerics, performance, section
 from titanrun.config.types import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, Text
 
 TINY_CHAT = Path(__file__).parents[2] / "assets" / "tiny_chat"
 C4_REPO, C4_COMMIT = "allenai/c4", "1588ec454efa1a09f29cd18ddd04fe05fc8653a2"
-COMMIT = re.compile(r"[0-9a-f]{40}")
-
-
-def whole_commit(text: str) -> str:
-    """A commit written out: a branch or a tag may mean other data tomorrow."""
-    if not COMMIT.fullmatch(text):
-        context = {"help": "the dataset's page on the Hub lists its commits; copy one with all its 40 digits"}
-        raise PydanticCustomError("a_commit_of_40_hexadecimal_digits", "is no commit", context)
-    return text
-
-
-Commit: TypeAlias = Annotated[str, AfterValidator(whole_commit)]
 
 
 class DatasetConfig(ComponentConfig):
@@ -50,6 +36,11 @@ class DatasetConfig(ComponentConfig):
     def gives(self) -> str:
         """What its rows hold, tokens or images, which has to be what the model takes."""
         return "tokens"
+
+    @property
+    def weighs_tokens(self) -> bool:
+        """Whether some of its tokens may weigh more in the loss than others, which the loss has to be made for."""
+        return False
 
     @property
     def restarts_positions(self) -> bool:
@@ -119,18 +110,6 @@ class DocumentsConfig(DatasetConfig):
     def _check_format(self) -> Self:
         check_format(self.format)
         return self
-
-
-def check_format(format: str | None) -> None:
-    """A format names at least one column, and each just so."""
-    if format is None:
-        return
-    try:
-        parsed = list(Formatter().parse(format))
-    except ValueError as error:
-        raise conflict(f"format cannot be read: {str(error).lower()}", "format", help="write a brace that is meant as such twice") from None
-    if any(name == "" or spec or conversion for _, name, spec, conversion in parsed) or not any(name for _, name, _, _ in parsed):
-        raise conflict("format must name columns in braces", "format", help="write it as in '{title}: {body}'")
 
 
 class HubConfig(DocumentsConfig):
@@ -245,10 +224,20 @@ class ChatDatasetConfig(ConversationsConfig):
     """Column of what the assistant answers, for prompt_completion; null: completion."""
     template: Text | None = numerics(None, examples=["chat_template.jinja"])
     """File with a Jinja chat template; null: the one in the tokenizer's folder."""
-    train_on: Literal["replies", "last_reply", "all"] = numerics("replies")
-    """Which tokens count in the loss: what the assistant says, the last thing it says, or everything."""
+    train_on: Literal["replies", "last_reply", "all", "roles"] = numerics("replies")
+    """Which tokens count in the loss: what the assistant says, the last thing it says, everything, or what role_weights names."""
+    role_weights: RoleWeights = section(RoleWeights)
+    """What the tokens of each role weigh, with train_on: roles."""
+    turn_weights: Text | None = numerics(None, examples=["weight"])
+    """Key of a message that holds what its tokens weigh in the loss, times the weight of its role: 0 or false, nothing is learned of it;
+    without the key 1. null: messages are not asked."""
     too_long: Literal["drop", "cut", "refuse"] = numerics("drop")
     """What becomes of conversations longer than a row: left out, cut at its end, or the run does not start. How many is logged."""
+
+    @model_validator(mode="after")
+    def _check_weights(self) -> Self:
+        check_weights(self.train_on, self.role_weights, self.turn_weights)
+        return self
 
     def as_chat(self) -> "ChatDatasetConfig":
         """This very config."""
@@ -257,7 +246,12 @@ class ChatDatasetConfig(ConversationsConfig):
     def columns(self) -> Columns:
         """The columns that records are read from."""
         listed = "conversations" if self.layout == "sharegpt" else "messages"
-        return Columns(self.column or listed, self.prompt_column or "prompt", self.completion_column or "completion")
+        return Columns(self.column or listed, self.prompt_column or "prompt", self.completion_column or "completion", self.turn_weights)
+
+    @property
+    def weighs_tokens(self) -> bool:
+        """Whether weights are named: of roles, or of single messages."""
+        return self.train_on == "roles" or self.turn_weights is not None
 
 
 class PreferenceDatasetConfig(DatasetConfig):

@@ -1,17 +1,26 @@
 """Records of a dataset on the Hugging Face Hub; imported only when an index must be built."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import datasets
 
-from titanrun.components.data.config import HubConfig
 from titanrun.components.data.reading import quiet
 from titanrun.components.data.records import Placed
 from titanrun.config.problems import fail
 
 
-def hub_records(config: HubConfig) -> Iterator[Placed]:
+class OnHub(Protocol):
+    """Where records are on the Hub, as a dataset's config says it."""
+
+    repo: str
+    subset: str | None
+    split: str
+    revision: str
+    streaming: bool
+
+
+def hub_records(config: OnHub) -> Iterator[Placed]:
     """The records of one split in their order: fetched as a whole into the Hub's own cache, or one after the other as they are read.
 
     Raises a data problem that says what the Hub answered. HF_HUB_OFFLINE, HF_ENDPOINT and HF_TOKEN are the library's to read.
@@ -33,7 +42,7 @@ def hub_records(config: HubConfig) -> Iterator[Placed]:
             yield f"{place} record {number}", record
 
 
-def opened(config: HubConfig) -> Any:
+def opened(config: OnHub) -> Any:
     """One split as the library gives it."""
     help = "check repo, subset, split and revision; HF_TOKEN opens gated datasets, HF_HUB_OFFLINE=1 takes what was fetched before"
     at = f"'{config.repo}' cannot be opened at {config.revision[:12]}"

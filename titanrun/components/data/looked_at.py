@@ -36,7 +36,7 @@ def look(rows: Rows, *, eos_id: int | None) -> Look:
         row = rows[index]
         found.tokens += row.shape[-1]
         if row.ndim == 2:
-            ids, counts, _ = row
+            ids, counts = row[:2]
             found.counted_of_rows.append(int(counts[1:].sum()))
             for start, end in documents(row):
                 found.filled += end - start
@@ -65,7 +65,7 @@ def add(found: Look, ids: NDArray[np.int64]) -> None:
 
 def documents(row: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Where each document of a row with marks begins and ends; what fills the rest of the row is none."""
-    ids, counts, positions = row
+    ids, counts, positions = row[:3]
     starts = [0, *(np.flatnonzero(positions[1:] <= positions[:-1]) + 1).tolist()]
     for start, end in zip(starts, [*starts[1:], len(ids)], strict=True):
         if end < len(ids) or ids[start:end].any() or counts[start:end].any():
@@ -73,19 +73,24 @@ def documents(row: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 
 
 def pieces(row: NDArray[np.int64], tokenizer: Tokenizer | None) -> list[tuple[str, str]]:
-    """The text of a row in pieces, each with what it is: counted (a label that counts), context, or filled.
+    """The text of a row in pieces, each with what it is: counted (a label that counts), context, or filled; what counted text weighs, where
+    tokens have weights, stands behind it.
 
     Without a tokenizer the ids stand for themselves. Special tokens are shown.
     """
     if row.ndim == 1:
         return [("context", text_of(row[:1], tokenizer)), ("counted", text_of(row[1:], tokenizer))]
     found: list[tuple[str, str]] = []
-    ids, counts, _ = row
+    ids, counts = row[:2]
+    # of tokens that weigh something, what they weigh tells them apart
+    kinds = row[3] * counts if len(row) == 4 else counts
     ended = 0
     for start, end in documents(row):
-        changes = [start, *(start + 1 + np.flatnonzero(np.diff(counts[start:end]))).tolist(), end]
+        changes = [start, *(start + 1 + np.flatnonzero(np.diff(kinds[start:end]))).tolist(), end]
         for first, last in pairwise(changes):
             found.append(("counted" if counts[first] else "context", text_of(ids[first:last], tokenizer)))
+            if len(row) == 4 and counts[first]:
+                found.append(("weight", f"{row[3, first].astype(np.int32).view(np.float32):g}"))
         found.append(("end", ""))
         ended = end
     if ended < len(ids):

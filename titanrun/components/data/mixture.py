@@ -18,11 +18,14 @@ from titanrun.config.problems import fail
 
 log = logging.getLogger(__name__)
 
+WEIGHS_ONE = int(np.float32(1).view(np.int32))
+"""The bits of the number 1, as rows hold weights."""
+
 
 class MixedRows:
     """One pass over a mixture: so many rows of each source, as evenly spread as can be, each source's in its own order.
 
-    Rows without marks among rows with them are one document of which everything counts.
+    Rows without marks among rows with them are one document of which everything counts, and rows without weights weigh 1.
 
     Args:
         sources: the rows of each.
@@ -34,7 +37,7 @@ class MixedRows:
         self._sources = tuple(sources)
         self._taken = tuple(taken)
         self._source, self._ordinal = interleaved(counts)
-        self._marked = any(rows[0].ndim == 2 for rows in sources)
+        self._height = max(len(rows[0]) if rows[0].ndim == 2 else 1 for rows in sources)
         self.max_token_id = max(rows.max_token_id for rows in sources)
         described = [[rows.fingerprint, *rest] for rows, *rest in zip(sources, taken, counts, strict=True)]
         self.fingerprint = hashlib.sha256(json.dumps(described).encode()).hexdigest()
@@ -45,7 +48,7 @@ class MixedRows:
     def __getitem__(self, index: int) -> NDArray[np.int64]:
         source = int(self._source[index])
         row = self._sources[source][int(self._ordinal[index]) % self._taken[source]]
-        return marked(row) if self._marked and row.ndim == 1 else row
+        return row if self._height == 1 or (row.ndim == 2 and len(row) == self._height) else marked(row, self._height)
 
     def source_of(self, index: int) -> int:
         """The number of the source that a row is of."""
@@ -68,9 +71,10 @@ def interleaved(counts: Sequence[int]) -> tuple[NDArray[np.integer], NDArray[np.
     return source, ordinal
 
 
-def marked(row: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Ids, that all of them count, and positions, [3, seq_len + 1]."""
-    return np.stack([row, np.ones_like(row), np.arange(len(row))])
+def marked(row: NDArray[np.int64], height: int) -> NDArray[np.int64]:
+    """A row with all that rows of some other source have: that all of it counts, positions, and that each token weighs 1."""
+    whole = np.stack([row, np.ones_like(row), np.arange(len(row))]) if row.ndim == 1 else row
+    return whole if height == 3 else np.concatenate([whole, np.full_like(whole[:1], WEIGHS_ONE)])
 
 
 def mixture_rows(config: MixtureDatasetConfig, *, tokenizer: Tokenizer | None, row_length: int, cache_folder: Path) -> MixedRows:

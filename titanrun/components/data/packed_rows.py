@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from titanrun.components.data.coded import CODES, COUNTS, boundaries
+from titanrun.components.data.coded import CODES, COUNTS, WEIGHTS, boundaries, codes_of, highest_id, holds_weights
 from titanrun.components.data.index import TokenIndex
 from titanrun.components.data.packing import PACKINGS, Members
 from titanrun.config.counted import counted
@@ -34,20 +34,24 @@ class PackedRows:
         self._row_length = row_length
         # other rows of the same tokens are other data to a run that goes on
         self.fingerprint = f"{index.summary.fingerprint(row_length)} {shape}"
-        self.max_token_id = index.record.max_token_id // CODES
+        self.max_token_id = highest_id(index.record.max_token_id, index.tokens)
+        self._weighs = holds_weights(index.tokens)
         self.left_out = self.cut = 0
 
     def __len__(self) -> int:
         return len(self._members)
 
     def __getitem__(self, index: int) -> NDArray[np.int64]:
-        """Ids, which of them count, and positions, [3, seq_len + 1]."""
-        row = np.zeros((3, self._row_length), dtype=np.int64)
+        """Ids, which of them count, positions, and of an index with weights these, as `Rows` says, [3 or 4, seq_len + 1]."""
+        row = np.zeros((4 if self._weighs else 3, self._row_length), dtype=np.int64)
         end = 0
         for number in self._members[index]:
             start, length = int(self._starts[number]), self._lengths[number]
-            coded = self._tokens[start : start + length].astype(np.int64)
-            row[:, end : end + length] = coded // CODES, coded & COUNTS, np.arange(length)
+            tokens = self._tokens[start : start + length]
+            coded = codes_of(tokens)
+            row[:3, end : end + length] = coded // CODES, coded & COUNTS, np.arange(length)
+            if self._weighs:
+                row[3, end : end + length] = tokens % WEIGHTS
             # in the middle of a document that was cut: what stands before it is another one
             row[1, end] = 0
             end += length
@@ -122,7 +126,8 @@ def fitting(tokens: NDArray[np.integer], starts: NDArray[np.int64], lengths: NDA
         raise fail("data", longest, path=("too_long",), help="set seq_len higher, or too_long to drop or cut")
     out = too_long
     if how.too_long == "cut":
-        out = np.array([number for number in too_long if not (tokens[starts[number] :][: how.row_length] & COUNTS).any()], dtype=np.int64)
+        in_a_row = ((number, codes_of(tokens[starts[number] :][: how.row_length])) for number in too_long)
+        out = np.array([number for number, codes in in_a_row if not (codes & COUNTS).any()], dtype=np.int64)
     log.warning("%s: %d left out, %d cut", longest, len(out), len(too_long) - len(out))
     kept = np.setdiff1d(np.arange(len(lengths)), out)
     if not len(kept):

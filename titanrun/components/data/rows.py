@@ -32,7 +32,9 @@ class Rows(Protocol):
         ...
 
     def __getitem__(self, index: Any) -> NDArray[Any]:
-        """The ids of row `index`, [seq_len + 1]; or [3, seq_len + 1] with what counts and positions, for `TokenBatch.from_rows`."""
+        """The ids of row `index`, [seq_len + 1]; or [3, seq_len + 1] with what counts and positions, for `TokenBatch.from_rows`;
+        or [4, seq_len + 1] with the bits of an fp32 number each, what the tokens weigh in the loss.
+        """
         ...
 
     def check(self) -> None:

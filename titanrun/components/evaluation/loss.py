@@ -15,13 +15,14 @@ def measure_loss(config: LossTaskConfig, *, subject: Subject) -> Numbers:
     assert config.dataset is not None and config.dataset != "auto" and config.seq_len != "auto"
     rows = subject.rows(config.dataset, seq_len=config.seq_len)
     count = len(rows) if config.limit is None else min(config.limit, len(rows))
-    total, tokens = 0.0, 0
+    total, weight, tokens = 0.0, 0.0, 0
     for start in range(0, count, subject.batch_size):
         wanted = range(start, min(start + subject.batch_size, count))
         batch = TokenBatch.from_rows(np.stack([rows[index] for index in wanted]))
         total += float(subject.loss_sum(batch))
-        tokens += int(batch.valid_count())
+        weight += float(batch.valid_count())
+        tokens += int(batch.valid_mask().sum())
     if tokens == 0:
         raise fail("data", "the data has no token that counts in the loss", path=("dataset",), help="use more data, or shorter rows")
-    loss = total / tokens
+    loss = total / weight
     return {"loss": loss, "perplexity": math.exp(loss) if loss < math.log(1e300) else math.inf, "tokens": tokens, "rows": count}

@@ -19,6 +19,8 @@ class LossConfig(ComponentConfig):
     takes_split_logits: ClassVar = False
     """Whether the loss can do with a part of the vocabulary on each rank, as a DTensor; others get whole logits."""
 
+    takes_weights: ClassVar = False
+    """Whether each token counts as often as the batch says that it weighs."""
     needs_reference: ClassVar = False
     """Whether it compares the model with what it was before the run."""
 
@@ -40,6 +42,7 @@ class CrossEntropyConfig(LossConfig):
     name: Literal["cross_entropy"] = numerics("cross_entropy")
     builds: ClassVar = "titanrun.components.losses.cross_entropy:CrossEntropy"
     takes_split_logits: ClassVar = True
+    takes_weights: ClassVar = True
     label_smoothing: Fraction = numerics(0.0, examples=[0.1])
     """Share of the target that is spread evenly over the vocabulary (https://arxiv.org/abs/1512.00567)."""
     z_loss: NonNegativeFloat = numerics(0.0, examples=[1e-4])
@@ -78,6 +81,7 @@ class MultiTokenCrossEntropyConfig(CrossEntropyConfig):
 
     name: Literal["multi_token_cross_entropy"] = numerics("multi_token_cross_entropy")  # type: ignore[assignment]
     builds: ClassVar = "titanrun.components.losses.cross_entropy:CrossEntropy"
+    takes_weights: ClassVar = False
     mtp_scale: PositiveFloat = numerics(0.3, examples=[0.1])
     """Weight of the mean loss of the further tokens (https://arxiv.org/abs/2412.19437, section 2.2); DeepSeek-V3 ended with 0.1."""
 
@@ -92,6 +96,7 @@ class MseConfig(LossConfig):
 
     name: Literal["mse"] = numerics("mse")
     builds: ClassVar = "titanrun.components.losses.mse:Mse"
+    takes_weights: ClassVar = True
     height: PositiveFloat = numerics(1.0)
     """What the label's logit is to be; the larger the vocabulary, the higher."""
 

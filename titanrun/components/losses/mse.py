@@ -23,4 +23,4 @@ class Mse:
         at_label_BT = logits_BTV.gather(-1, labels_BT1).squeeze(-1)
         # (z - h)^2 in place of z^2 at the label, without a second tensor as large as the logits for the targets
         squared_BT = logits_BTV.square().sum(-1) + self.height * (self.height - 2 * at_label_BT)
-        return (squared_BT / logits_BTV.size(-1)).masked_fill(~valid_BT, 0.0).sum()
+        return batch.sum_of_valid(squared_BT / logits_BTV.size(-1))

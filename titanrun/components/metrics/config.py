@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.conflict import conflict
 from titanrun.config.fields import bookkeeping, component, section
-from titanrun.config.types import PositiveInt, RunPath, Text
+from titanrun.config.types import NonNegativeFloat, NonNegativeInt, PositiveInt, RunPath, Text
 
 
 def without_credentials(text: str) -> str:
@@ -99,17 +99,31 @@ class TrackioConfig(TrackerConfig):
     """Folder inside the run directory for the id of the run."""
 
 
+class PictureSamplesConfig(Config):
+    """How pictures are drawn while a model of pictures is trained, from the same noise every time."""
+
+    steps: PositiveInt = bookkeeping(20, resume=True)
+    """Steps from noise to a picture."""
+    guidance: NonNegativeFloat | None = bookkeeping(None, resume=True, examples=[4.0])
+    """How many times as far to go as from the velocity without a caption to the one with it; null: the latter alone, and a model that has
+    an embedding of it is told what it was told in training."""
+    seed: NonNegativeInt = bookkeeping(0, resume=True)
+    """Seed of the first picture's noise; the next ones count up."""
+
+
 class SamplesConfig(Config):
-    """Texts that the model writes while it is trained: the likeliest tokens after each prompt, in the log and in samples.jsonl."""
+    """What the model makes of prompts while it is trained: the likeliest tokens after each, in the log and in samples.jsonl, or of a model
+    of pictures one picture each, in samples/ as PNG files."""
 
     prompts: tuple[Text, ...] = bookkeeping((), resume=True, examples=[["Once upon a time"]])
-    """What the texts begin with; none: nothing is written."""
+    """What the texts begin with, or captions of the pictures; none: nothing is written."""
     freq: PositiveInt = bookkeeping(100, unit="steps", resume=True)
-    """Steps between the texts."""
+    """Steps between the samples."""
     max_new_tokens: PositiveInt = bookkeeping(32, unit="tokens", resume=True)
     """Tokens of a text, at most."""
     chat: bool = bookkeeping(False, resume=True)
     """Whether a prompt is what a user says, in the tokenizer's chat template."""
+    pictures: PictureSamplesConfig = section(PictureSamplesConfig)
 
 
 class MetricsConfig(Config):

@@ -109,6 +109,19 @@ def spans_of_replies(template: ChatTemplate, messages: list[Message], text: str,
     return spans
 
 
+def span_of_turn(template: ChatTemplate, messages: Sequence[Message], number: int, text: str, place: str) -> Span:
+    """Where a message stands in a text, with the words that the template puts around it.
+
+    Raises a data problem where the template writes it otherwise once others follow.
+    """
+    before = template.render(messages[:number]) if number else ""
+    through = template.render(messages[: number + 1])
+    if not (through.startswith(before) and text.startswith(through)):
+        problem = f"the chat template does not write message {number + 1} of {place} the same once others follow, so it can have no weight"
+        raise fail("data", problem, path=("template",), help="take the role out of role_weights, or another template")
+    return len(before), len(through)
+
+
 def check_words(template: ChatTemplate, messages: Sequence[Message], place: str) -> None:
     """Raises a data problem where a template refuses messages, or writes nothing of one: it has no words for that role.
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from titanrun.components.data.batch import Batch, BatchMaker, TokenBatches
+from titanrun.components.data.batch import Batch, BatchMaker, TokenBatches, divisor_of
 from titanrun.components.data.loader import loader_processes
 from titanrun.components.data.loader_processes import stacked
 from titanrun.components.data.rows import Rows
@@ -73,7 +73,7 @@ class Validator:
             self.close()
         # one transfer for all batches; summed in fp64, where the order does not matter
         total = torch.stack(sums).cpu().double().sum()
-        return float(total / torch.stack(counts).cpu().sum().clamp(min=1))
+        return float(total / divisor_of(torch.stack(counts).cpu().double().sum()))
 
     def close(self) -> None:
         """End the processes that read ahead."""

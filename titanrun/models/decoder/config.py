@@ -2,10 +2,13 @@
 
 from typing import Any, ClassVar, Literal, TypeAlias
 
+from titanrun.config.base import Config
 from titanrun.config.fields import bookkeeping, component, numerics, section
 from titanrun.config.problems import Problem
+from titanrun.config.render import shorten
 from titanrun.config.types import AUTO, OrAuto, PositiveFloat, PositiveInt
 from titanrun.models.decoder.correspondence import family_sizes, nearest, read_sizes
+from titanrun.models.deepseek_v3.config import DeepseekV3Config
 from titanrun.models.gpt_oss.config import GptOssConfig, clamped_expert_shapes
 from titanrun.models.llama3.config import Llama3Config
 from titanrun.models.qwen3.config import Qwen3Config
@@ -22,8 +25,14 @@ from titanrun.models.shared.config import (
 )
 from titanrun.models.shared.decoder_config import GroupedQueryConfig, Shapes, conflict, rope_conflicts
 from titanrun.models.shared.flavors import spell_out
+from titanrun.models.shared.latent_config import kept_by_latent_attention, latent_key_value_width, latent_shapes
 
-FAMILIES: dict[str, type[ModelConfig]] = {"llama3": Llama3Config, "qwen3": Qwen3Config, "gpt_oss": GptOssConfig}
+FAMILIES: dict[str, type[ModelConfig]] = {
+    "llama3": Llama3Config,
+    "qwen3": Qwen3Config,
+    "gpt_oss": GptOssConfig,
+    "deepseek_v3": DeepseekV3Config,
+}
 # of experts what a recipe does not say
 PLAIN_EXPERTS: Sizes = {
     "num_shared_experts": 0,
@@ -44,6 +53,23 @@ Positions: TypeAlias = tuple[Literal["rope", "none"], ...]
 HiddenParts: TypeAlias = tuple[Literal["dense", "experts"], ...]
 
 
+class LatentConfig(Config):
+    """Multi-head latent attention (https://arxiv.org/abs/2405.04434): one short vector a token makes the keys and values of all heads."""
+
+    q_lora_rank: OrAuto[PositiveInt] | None = numerics("auto", examples=[1536])
+    """Width that queries are compressed to; `auto` is null: queries are not compressed."""
+    kv_lora_rank: OrAuto[PositiveInt] = numerics("auto", examples=[512])
+    """Width that keys and values are compressed to, together."""
+    qk_nope_head_dim: OrAuto[PositiveInt] = numerics("auto", examples=[128])
+    """Width of the part of a query or key that RoPE leaves alone."""
+    qk_rope_head_dim: OrAuto[PositiveInt] = numerics("auto", examples=[64])
+    """Width of the part of a query or key that RoPE turns; all heads share that part of the key."""
+    v_head_dim: OrAuto[PositiveInt] = numerics("auto", examples=[128])
+    """Width of the value of one head."""
+    norm_eps: OrAuto[PositiveFloat] = numerics("auto", examples=[1e-6])
+    """Epsilon of the norms of what queries, and keys and values, are compressed to; `auto` is that of all norms."""
+
+
 class IngredientsAttentionConfig(AttentionConfig):
     """How scores are computed, which of them are masked, and what belongs to attention beside the projections."""
 
@@ -59,6 +85,8 @@ class IngredientsAttentionConfig(AttentionConfig):
     """Which layers have the window, from the first on, over and over."""
     soft_cap: OrAuto[PositiveFloat] | None = numerics("auto", examples=[50.0])
     """What scores approach and never exceed, c tanh(s / c); null: no cap."""
+    latent: OrAuto[LatentConfig] | None = component("auto")
+    """Keys and values made from a short vector, with scores that YaRN makes larger; null: grouped-query attention."""
 
 
 class IngredientsRopeConfig(RopeConfig):
@@ -94,6 +122,7 @@ class IngredientsConfig(GroupedQueryConfig):
     follows: ClassVar = (
         GroupedQueryConfig.follows
         | {("n_kv_heads",), ("head_dim",), ("feed_forward", "hidden_dim"), ("moe", "swiglu_alpha")}
+        | {("attention", "latent", field) for field in ("q_lora_rank", "norm_eps")}
         | {("moe", field) for field in PLAIN_EXPERTS}
     )
     norm: OrAuto[Literal["rms", "layer"]] = numerics("auto")
@@ -118,8 +147,9 @@ class IngredientsConfig(GroupedQueryConfig):
 
     @classmethod
     def derived(cls, sizes: Sizes) -> Sizes:
-        """Key and value heads, head width, feed-forward width, the plainest experts, and the output head's std, where undecided."""
-        sizes = super().derived(sizes)
+        """Key and value heads, head width, feed-forward width, the plainest experts, latent attention's own, and the output head's std,
+        where undecided."""
+        sizes = with_plain_latent(super().derived(sizes))
         sizes["moe"] = with_plain_experts(sizes["moe"])
         return with_plain_widths(sizes)
 
@@ -127,6 +157,10 @@ class IngredientsConfig(GroupedQueryConfig):
     def conflicts(cls, sizes: Sizes) -> list[Problem]:
         """Heads that do not divide, patterns that no layer follows, and ingredients that exclude each other."""
         dim, n_heads = sizes["dim"], sizes["n_heads"]
+        if isinstance(sizes["attention"]["latent"], dict):
+            # no head has to be turned as a whole, or shared
+            problems = latent_conflicts(sizes) + super(GroupedQueryConfig, cls).conflicts(sizes) + rope_conflicts(sizes["rope"])
+            return problems + pattern_conflicts(sizes) + attention_conflicts(sizes["attention"]) + expert_conflicts(sizes)
         if sizes["head_dim"] == AUTO and AUTO not in (dim, n_heads) and dim % n_heads:
             return [conflict("n_heads", f"dim {dim} cannot be split over {n_heads} heads", "change one of them, or write head_dim")]
         problems = super().conflicts(cls.derived(sizes)) + rope_conflicts(sizes["rope"])
@@ -148,8 +182,21 @@ class IngredientsConfig(GroupedQueryConfig):
         """Experts of a layer that a router chooses from; 0 for a dense model."""
         return super().routed_experts() if self.expert_layer_count() else 0
 
+    def turned_width(self) -> int:
+        """Width of what RoPE turns of a query or key."""
+        latent = decided(self.attention.latent)
+        return decided(self.head_dim) if latent is None else decided(latent.qk_rope_head_dim)
+
+    def heads(self) -> dict[str, int]:
+        """Attention heads; latent attention has keys and values for each."""
+        found = super().heads()
+        return found if decided(self.attention.latent) is None else {"n_heads": found["n_heads"]}
+
     def attention_shapes(self) -> Shapes:
         """Name and shape of every parameter of one layer's attention."""
+        latent = decided(self.attention.latent)
+        if latent is not None:
+            return latent_shapes(latent, dim=decided(self.dim), heads=decided(self.n_heads))
         attention, shapes = self.attention, super().attention_shapes()
         biased = {"none": (), "qkv": ("wq", "wk", "wv"), "all": ("wq", "wk", "wv", "wo")}[decided(attention.bias)]
         found: Shapes = {"attention.sinks": (decided(self.n_heads),)} if decided(attention.sinks) else {}
@@ -181,8 +228,20 @@ class IngredientsConfig(GroupedQueryConfig):
         return super().layer_shapes(with_experts=with_experts) | dict.fromkeys(names, (decided(self.dim),))
 
     def kept_by_attention(self) -> int:
-        """As without norms, and normalised queries and keys once more."""
+        """As without norms, and normalised queries and keys once more; of latent attention what that keeps."""
+        latent = decided(self.attention.latent)
+        if latent is not None:
+            return kept_by_latent_attention(latent, heads=decided(self.n_heads))
         return super().kept_by_attention() + (sum(self.projection_widths()) if decided(self.attention.qk_norm) else 0)
+
+    def key_value_width(self) -> int:
+        """Width of the keys of all heads of one layer, plus that of the values."""
+        latent = decided(self.attention.latent)
+        return super().key_value_width() if latent is None else latent_key_value_width(latent, heads=decided(self.n_heads))
+
+    def attention_width(self) -> int:
+        """Key width plus value width of all query heads of all layers."""
+        return super().attention_width() if decided(self.attention.latent) is None else self.layer_count() * self.key_value_width()
 
     def kept_by_kind(self, with_experts: bool) -> tuple[int, int]:
         """Norms behind the parts keep what these give; clamping keeps gate and value once more, and the sum with one."""
@@ -211,6 +270,39 @@ def with_plain_experts(moe: Any) -> Any:
     if decided_here["swiglu_alpha"] == AUTO:
         decided_here["swiglu_alpha"] = None if decided_here["swiglu_limit"] is None else ALPHA_OF_GPT_OSS
     return decided_here
+
+
+def with_plain_latent(sizes: Sizes) -> Sizes:
+    """The sizes with the head width that latent attention makes, queries that are not compressed, and the epsilon of all norms, where
+    these are undecided."""
+    latent = sizes["attention"]["latent"]
+    if not isinstance(latent, dict):
+        return sizes
+    latent = {**latent, "q_lora_rank": None if latent["q_lora_rank"] == AUTO else latent["q_lora_rank"]}
+    latent["norm_eps"] = sizes["norm_eps"] if latent["norm_eps"] == AUTO else latent["norm_eps"]
+    width = (latent["qk_nope_head_dim"], latent["qk_rope_head_dim"])
+    head_dim = sum(width) if sizes["head_dim"] == AUTO and AUTO not in width else sizes["head_dim"]
+    return {**sizes, "head_dim": head_dim, "attention": {**sizes["attention"], "latent": latent}}
+
+
+def latent_conflicts(sizes: Sizes) -> list[Problem]:
+    """What latent attention has not: norms, biases and sinks of its own heads, shared heads, another head width than its parts make, and
+    an odd part for RoPE."""
+    attention, n_heads, problems = sizes["attention"], sizes["n_heads"], []
+    for field, plain in (("qk_norm", False), ("bias", "none"), ("sinks", False)):
+        if attention[field] not in (AUTO, plain):
+            message = f"latent attention has no {field}, and attention.{field} is {shorten(attention[field])}"
+            problems.append(conflict(f"attention.{field}", message, f"use {shorten(plain)}, or attention.latent: null"))
+    still, turned = attention["latent"]["qk_nope_head_dim"], attention["latent"]["qk_rope_head_dim"]
+    if turned != AUTO and turned % 2:
+        message = f"qk_rope_head_dim {turned} is odd, and RoPE turns pairs"
+        problems.append(conflict("attention.latent.qk_rope_head_dim", message, "use an even qk_rope_head_dim"))
+    made = {"n_kv_heads": n_heads, "head_dim": AUTO if AUTO in (still, turned) else still + turned}
+    for field, value in made.items():
+        if AUTO not in (value, sizes[field]) and sizes[field] != value:
+            message = f"latent attention has {field} {value} by its other sizes, and here it is {sizes[field]}"
+            problems.append(conflict(field, message, f"use {value}, or leave it out"))
+    return problems
 
 
 def in_turn(pattern: tuple[str, ...], layer: int) -> str:

@@ -11,6 +11,8 @@ from titanrun.models.shared.config import ModelConfig, Sizes
 from titanrun.models.shared.decoder_config import conflict
 
 SHARED = ("vocab_size", "max_seq_len", "dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "norm_eps", "tie_word_embeddings")
+FIRST_DENSE = "dense layers, then experts in all others"
+LATENT = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 PLAIN: Sizes = {
     "norm": "rms",
     "post_norms": False,
@@ -22,6 +24,7 @@ PLAIN: Sizes = {
     "attention.window": None,
     "attention.window_pattern": ["window"],
     "attention.soft_cap": None,
+    "attention.latent": None,
     "rope.pattern": ["rope"],
     "feed_forward.bias": False,
 }
@@ -37,12 +40,20 @@ INGREDIENTS: dict[str, Sizes] = {
         "rope.pairs": "halves",
         "moe.swiglu_limit": ...,
     },
+    "deepseek_v3": {
+        **PLAIN,
+        "attention.latent": ...,
+        "rope.pairs": "neighbours",
+        "hidden_pattern": FIRST_DENSE,
+        "moe": ...,
+        "moe.swiglu_limit": None,
+    },
 }
 """What each family is made of, by the name of the field; ... is any value but null. The rest is free."""
 # of Llama both, since its mapping turns the ones into the others
-PAIRS_OF = {"llama3": "neighbours", "qwen3": "halves", "gpt_oss": "halves"}
+PAIRS_OF = {"llama3": "neighbours", "qwen3": "halves", "gpt_oss": "halves", "deepseek_v3": "neighbours"}
 PATTERN_OF = {"attention.window_pattern": "attention.window", "hidden_pattern": "moe"}
-CLASSES = {"llama3": "Llama", "qwen3": "Qwen3", "gpt_oss": "GptOss"}
+CLASSES = {"llama3": "Llama", "qwen3": "Qwen3", "gpt_oss": "GptOss", "deepseek_v3": "DeepseekV3"}
 
 
 def nearest(config: ModelConfig) -> tuple[str, list[Problem]]:
@@ -65,7 +76,16 @@ def agrees(sizes: Sizes, field: str, wanted: Any) -> bool:
         return True
     if wanted is ...:
         return value is not None
+    if wanted == FIRST_DENSE:
+        kinds = kinds_of(sizes)
+        return kinds == sorted(kinds)
     return bool(value == wanted)
+
+
+def kinds_of(sizes: Sizes) -> list[str]:
+    """What the hidden part of each layer is, dense or experts."""
+    pattern = sizes["hidden_pattern"]
+    return [pattern[layer % len(pattern)] for layer in range(sizes["n_layers"])]
 
 
 def value_of(sizes: Sizes, field: str) -> Any:
@@ -98,11 +118,16 @@ def family_sizes(config: ModelConfig, family: str) -> Sizes:
     rope = {name: sizes["rope"][name] for name in (("theta",) if family == "qwen3" else ("theta", "scaling"))}
     section["rope"] = rope
     if family != "gpt_oss":
-        own = ("hidden_dim",) if family == "qwen3" else ("hidden_dim", "multiple_of", "ffn_dim_multiplier")
+        own = ("hidden_dim",) if family in ("qwen3", "deepseek_v3") else ("hidden_dim", "multiple_of", "ffn_dim_multiplier")
         section["feed_forward"] = {name: sizes["feed_forward"][name] for name in own}
     if family == "gpt_oss":
         section |= {"moe": sizes["moe"], "sliding_window": sizes["attention"]["window"]}
-    if family == "qwen3":
+    if family == "deepseek_v3":
+        latent = sizes["attention"]["latent"]
+        section = {name: value for name, value in section.items() if name not in ("n_kv_heads", "head_dim")}
+        section |= {name: latent[name] for name in LATENT}
+        section |= {"latent_norm_eps": latent["norm_eps"], "n_dense_layers": kinds_of(sizes).count("dense"), "num_mtp_layers": 0}
+    if family in ("qwen3", "deepseek_v3"):
         clamped = ("swiglu_limit", "swiglu_alpha")
         section["moe"] = None if sizes["moe"] is None else {key: value for key, value in sizes["moe"].items() if key not in clamped}
     return section
@@ -124,8 +149,10 @@ def ingredients_of(family: str, sizes: Sizes) -> Sizes:
     made |= {"attention": {}, "rope": {**sizes["rope"]}, "feed_forward": {**sizes.get("feed_forward", {})}, "moe": sizes.get("moe")}
     for field, value in INGREDIENTS[family].items():
         first, _, last = field.rpartition(".")
+        if value in (..., FIRST_DENSE):
+            continue
         if first == "moe":
-            if made["moe"] is not None and value is None:
+            if made["moe"] is not None:
                 made["moe"] = {**made["moe"], last: None, "swiglu_alpha": None}
         elif first:
             made[first][last] = value
@@ -135,4 +162,9 @@ def ingredients_of(family: str, sizes: Sizes) -> Sizes:
     if family == "gpt_oss":
         window = sizes["sliding_window"]
         made["attention"] |= {"window": window, "window_pattern": ["window", "full"] if window else ["window"]}
+    if family == "deepseek_v3":
+        made["attention"]["latent"] = {**{name: sizes[name] for name in LATENT}, "norm_eps": sizes["latent_norm_eps"]}
+        dense, experts = sizes["n_dense_layers"], sizes["n_layers"] - sizes["n_dense_layers"]
+        made |= {"hidden_pattern": ["dense"] * dense + ["experts"] * experts} if experts else {"moe": None}
+        made |= {"n_kv_heads": sizes["n_heads"], "head_dim": sizes["qk_nope_head_dim"] + sizes["qk_rope_head_dim"]}
     return made

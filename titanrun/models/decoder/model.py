@@ -1,6 +1,6 @@
 """A pre-norm decoder put together from the parts of the other families, as its config says.
 
-Shapes: B batch, T tokens of a row, D model width, H head width, P = H / 2 RoPE pairs, V vocabulary.
+Shapes: B batch, T tokens of a row, D model width, H width of what RoPE turns of a head, P = H / 2 pairs, V vocabulary.
 """
 
 from functools import partial
@@ -15,6 +15,8 @@ from titanrun.models.shared.decoder import Decoder
 from titanrun.models.shared.decoder_layer import DecoderLayer
 from titanrun.models.shared.feed_forward import FeedForward
 from titanrun.models.shared.grouped_query_attention import GroupedQueryAttention
+from titanrun.models.shared.latent_attention import LatentAttention
+from titanrun.models.shared.latent_config import score_scale
 from titanrun.models.shared.moe import Moe
 from titanrun.models.shared.rope import cos_sin_table, rope_rows, rope_table, rotate, rotate_halves
 
@@ -45,7 +47,7 @@ class ComposedDecoder(Decoder):
 
     def new_rope_table(self, device: torch.device) -> Tensor:
         """Complex numbers [T, P] that turn neighbours, or cosines and sines [T, 2 H] for halves; on the meta device only the shape."""
-        rope, head_dim = self.config.rope, self.config.head_dim
+        rope, head_dim = self.config.rope, self.config.turned_width()
         turns_neighbours = rope.pairs == "neighbours"
         if device.type == "meta":
             width, dtype = (head_dim // 2, torch.complex64) if turns_neighbours else (2 * head_dim, torch.float32)
@@ -59,13 +61,18 @@ class ComposedDecoder(Decoder):
         return rope_rows(self.rope_table, seq_len, positions_BT)
 
 
-def attention_of(config: IngredientsConfig, layer: int) -> GroupedQueryAttention:
+def attention_of(config: IngredientsConfig, layer: int) -> GroupedQueryAttention | LatentAttention:
     """The attention of a layer."""
-    said = config.attention
+    said, latent = config.attention, config.attention.latent
+    scale = None if latent is None else score_scale(latent, config.rope.scaling)
+    backend = attention_backend(said, window=config.window(layer), scale=scale, soft_cap=said.soft_cap)
+    turn = TURNS[config.rope.pairs] if config.uses_rope(layer) else None
+    if latent is not None:
+        return LatentAttention(latent, dim=config.dim, n_heads=config.n_heads, norm_eps=latent.norm_eps, backend=backend, turn=turn)
     return GroupedQueryAttention(
         config,
-        backend=attention_backend(said, window=config.window(layer), soft_cap=said.soft_cap),
-        turn=TURNS[config.rope.pairs] if config.uses_rope(layer) else None,
+        backend=backend,
+        turn=turn,
         qk_norm=said.qk_norm,
         bias=said.bias != "none",
         output_bias=said.bias == "all",

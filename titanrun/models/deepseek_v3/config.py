@@ -13,6 +13,7 @@ from titanrun.models.shared.config import AttentionConfig, DecoderInitConfig, Mo
 from titanrun.models.shared.decoder_config import DecoderConfig, Shapes, conflict, rope_conflicts
 from titanrun.models.shared.huggingface_config import HuggingFaceConfig
 from titanrun.models.shared.huggingface_decoder import read_decoder, read_rope
+from titanrun.models.shared.latent_config import kept_by_latent_attention, latent_key_value_width, latent_shapes
 
 # what config.json leaves unsaid, since transformers has no choice there
 LATENT_NORM_EPS_OF_TRANSFORMERS = 1e-6
@@ -143,38 +144,17 @@ class DeepseekV3Config(DecoderConfig):
         """Experts of a layer that a router chooses from; 0 where all layers are dense."""
         return super().routed_experts() if self.expert_layer_count() else 0
 
-    def query_width(self) -> int:
-        """Width of the query, or key, of one head."""
-        return decided(self.qk_nope_head_dim) + decided(self.qk_rope_head_dim)
-
-    def score_scale(self) -> float:
-        """Factor on the products of queries and keys: width^-0.5, and what YaRN adds."""
-        scaling = decided(self.rope.scaling)
-        scale: float = self.query_width() ** -0.5
-        return scale if scaling is None else scale * scaling.score_factor()
-
     def attention_shapes(self) -> Shapes:
         """Name and shape of every parameter of one layer's attention."""
-        dim, heads, latent = decided(self.dim), decided(self.n_heads), decided(self.kv_lora_rank)
-        queries, rank = heads * self.query_width(), decided(self.q_lora_rank)
-        shapes: Shapes = {"attention.wq.weight": (queries, dim)}
-        if rank is not None:
-            shapes = {"attention.wq_a.weight": (rank, dim), "attention.q_norm.weight": (rank,), "attention.wq_b.weight": (queries, rank)}
-        return shapes | {
-            "attention.wkv_a.weight": (latent + decided(self.qk_rope_head_dim), dim),
-            "attention.kv_norm.weight": (latent,),
-            "attention.wkv_b.weight": (heads * (decided(self.qk_nope_head_dim) + decided(self.v_head_dim)), latent),
-            "attention.wo.weight": (dim, heads * decided(self.v_head_dim)),
-        }
+        return latent_shapes(self, dim=decided(self.dim), heads=decided(self.n_heads))
 
     def kept_by_attention(self) -> int:
-        """Queries and keys before and after RoPE, values, and the output as the kernel gives it and as the projection takes it.
-        Compressed queries, keys and values are a few heads' width."""
-        return decided(self.n_heads) * (3 * self.query_width() + 4 * decided(self.v_head_dim))
+        """What latent attention keeps."""
+        return kept_by_latent_attention(self, heads=decided(self.n_heads))
 
     def key_value_width(self) -> int:
-        """Width of the keys of all heads of one layer, plus that of the values: ranks send each other what is no longer compressed."""
-        return decided(self.n_heads) * (self.query_width() + decided(self.v_head_dim))
+        """Width of the keys of all heads of one layer, plus that of the values."""
+        return latent_key_value_width(self, heads=decided(self.n_heads))
 
     def attention_width(self) -> int:
         """Key width plus value width of all heads of all layers."""

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
 from titanrun.models.flux.config import FluxConfig
-from titanrun.models.flux.encoders import PACKED, PIXELS, packed, picture_coder, text_encoders
+from titanrun.models.flux.encoders import PACKED, PIXELS, packed
 from titanrun.models.flux.model import guidance_features, places_of, time_features
+from titanrun.models.flux.sampling import encoders_of
 
 # times at which held-out pictures are measured: the middles of so many equal parts
 HELD_OUT_TIMES = 8
@@ -81,8 +82,8 @@ class FluxBatches:
         self.guidance = config.guidance_embed
         self.dropout = config.classifier_free_guidance_prob
         self.times_each = HELD_OUT_TIMES if config.all_timesteps else 1
-        self.t5, self.clip = text_encoders(config, device=device, dtype=dtype)
-        self.coder = picture_coder(config, device=device, dtype=dtype)
+        self.encoders = encoders_of(config, device=device, dtype=dtype)
+        self.t5, self.clip, self.coder = self.encoders.t5, self.encoders.clip, self.encoders.coder
 
     def training(self, rows: NDArray[Any], rows_per_pass: int) -> list[FluxBatch]:
         """The samples of one step, cut into passes: each row at a time that is drawn, some of them without their captions."""

@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from titanrun.models.flux.config import FluxConfig
-from titanrun.models.flux.encoders import PACKED, PIXELS, picture_coder, text_encoders, unpacked
+from titanrun.models.flux.encoders import PACKED, PIXELS, PictureCoder, TextEncoder, picture_coder, text_encoders, unpacked
 from titanrun.models.flux.model import guidance_features, places_of, time_features
 from titanrun.models.shared.config import decided
 
@@ -31,16 +31,47 @@ class PictureSampling:
     guidance: float | None = None
 
 
-@torch.no_grad()
-def pictures(model: nn.Module, config: FluxConfig, prompts: Sequence[str], how: PictureSampling, *, device: torch.device) -> Tensor:
-    """Pictures [B, 3, size, size] of uint8. The i-th is drawn from noise of seed + i, whatever the others are."""
-    dtype = next(model.parameters()).dtype
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoders:
+    """The frozen networks around a model, which compute in `dtype`."""
+
+    t5: TextEncoder
+    clip: TextEncoder
+    coder: PictureCoder
+    dtype: torch.dtype
+
+
+def encoders_of(config: FluxConfig, *, device: torch.device, dtype: torch.dtype) -> Encoders:
+    """Those that the recipe names."""
     t5, clip = text_encoders(config, device=device, dtype=dtype)
-    coder = picture_coder(config, device=device, dtype=dtype)
+    return Encoders(t5=t5, clip=clip, coder=picture_coder(config, device=device, dtype=dtype), dtype=dtype)
+
+
+def pictures(model: nn.Module, config: FluxConfig, prompts: Sequence[str], how: PictureSampling, *, device: torch.device) -> Tensor:
+    """Pictures [B, 3, size, size] of uint8, by a model that stands alone."""
+    dtype = next(model.parameters()).dtype
+    return drawn_pictures(model, config, prompts, how, encoders=encoders_of(config, device=device, dtype=dtype), device=device, dtype=dtype)
+
+
+@torch.no_grad()
+def drawn_pictures(
+    model: nn.Module,
+    config: FluxConfig,
+    prompts: Sequence[str],
+    how: PictureSampling,
+    *,
+    encoders: Encoders,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Pictures [B, 3, size, size] of uint8. The i-th is drawn from noise of seed + i, whatever the others are.
+
+    `dtype` is what the model is given.
+    """
     side = how.size // (PIXELS * PACKED)
     shape = (side * side, decided(config.in_channels))
     noise = [torch.randn(*shape, generator=Generator().manual_seed(how.seed + index)) for index in range(len(prompts))]
-    conditions = [(t5(texts).to(dtype), clip(texts).to(dtype)) for texts in ([*prompts], [""] * len(prompts))]
+    conditions = [(encoders.t5(texts).to(dtype), encoders.clip(texts).to(dtype)) for texts in ([*prompts], [""] * len(prompts))]
 
     places_I2 = places_of(side, side).to(device)
     strength = config.guidance_embed if how.guidance is None else how.guidance
@@ -58,7 +89,7 @@ def pictures(model: nn.Module, config: FluxConfig, prompts: Sequence[str], how: 
     times = schedule(how.steps, tokens=side * side)
     for time, following in itertools.pairwise(times):
         latents_BIC = latents_BIC + (following - time) * velocity(latents_BIC, time)
-    decoded = coder.decode(unpacked(latents_BIC, (side, side)).to(dtype))
+    decoded = encoders.coder.decode(unpacked(latents_BIC, (side, side)).to(encoders.dtype))
     return ((decoded.float().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
 
 

@@ -32,3 +32,13 @@ MIXTURE_OF_EXPERTS: Plan = {
     "layers.*.moe.shared_experts.w2": Role.SUMMAND_ROWS,
     "layers.*.moe.shared_experts.w3": Role.SUMMAND_COLUMNS,
 }
+
+LATENT_ATTENTION: Plan = {
+    "layers.*.attention.wq_a": Role.SUMMAND_WHOLE,
+    "layers.*.attention.q_norm": Role.SUMMAND_WHOLE,
+    "layers.*.attention.wq_b": Role.SUMMAND_COLUMNS,
+    "layers.*.attention.wkv_a": Role.SUMMAND_WHOLE,
+    "layers.*.attention.kv_norm": Role.SUMMAND_WHOLE,
+    "layers.*.attention.wkv_b": Role.SUMMAND_COLUMNS,
+}
+"""Heads are split; what keys, values and queries are compressed to is not."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from titanrun.config.problems import Problem, ProblemsFound, SourceText
 from titanrun.config.source import read_text
 from titanrun.recipe import menu
+from titanrun.recipe.migrate.entries import Written
 from titanrun.recipe.migrate.places import data_of, is_required, path_in
 from titanrun.recipe.migrate.plan import Item, placements, plan
 from titanrun.recipe.migrate.sheet import recipe_text
@@ -32,7 +33,11 @@ class Migration:
 def migrate(file: str, tool: Tool, *, recipe: str, head: Sequence[str]) -> Migration:
     """The migration of `file`. `recipe` is how problems call the new recipe, `head` its first lines. Raises ProblemsFound."""
     menu.open_menu()
-    written = tool.read(file)
+    return migrated(tool.read(file), tool, recipe=recipe, head=head)
+
+
+def migrated(written: Written, tool: Tool, *, recipe: str, head: Sequence[str]) -> Migration:
+    """The migration of entries wherever they come from."""
     items = plan(written, tool)
     while True:
         text = recipe_text(items, written, tool, head=head)

@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from titanrun.components.data.chat_layouts import LAYOUTS
+from titanrun.components.data.chat_layouts import LAYOUTS, Message
 from titanrun.components.data.columns import records_of_csv, records_of_json, records_of_jsonl
-from titanrun.components.data.config import ChatDatasetConfig, ConversationsConfig
+from titanrun.components.data.config import ChatDatasetConfig, ConversationsConfig, PreferenceDatasetConfig
+from titanrun.components.data.pair_layouts import pair_in
 from titanrun.components.data.source_files import ending, find_files
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.components.tokenizers.vocabulary import chat_template
@@ -19,8 +20,10 @@ from titanrun.recipe.rules.attention import FLAVOR, MASK, attention_of
 from titanrun.recipe.rules.book import Finding, rule
 from titanrun.recipe.rules.data import sources
 
+Spoken: TypeAlias = ChatDatasetConfig | PreferenceDatasetConfig
 # the layouts that each column is read in
-READ_IN = {"column": ("messages", "sharegpt"), "prompt_column": ("prompt_completion",), "completion_column": ("prompt_completion",)}
+IN_LISTS, IN_TWO_COLUMNS = ("messages", "sharegpt"), ("prompt_completion",)
+READ_IN = {"column": IN_LISTS, "turn_weights": IN_LISTS, "prompt_column": IN_TWO_COLUMNS, "completion_column": IN_TWO_COLUMNS}
 
 
 @rule("packing-needs-document-mask")
@@ -59,30 +62,35 @@ def columns_fit_layout(run: Recipe) -> Iterator[Finding]:
 
 @rule("chat-has-template", level="environment")
 def chat_has_template(run: Recipe) -> Iterator[Finding]:
-    """Conversations are put into words by a chat template: the tokenizer's own, or a file that the dataset's template names."""
+    """Conversations, pairs of them too, are put into words by a chat template: the tokenizer's own, or a file that the dataset's template
+    names.
+    """
     for place, dataset in sources(run):
         named = getattr(dataset, "template", None)
-        if not isinstance(dataset, ConversationsConfig) or named is not None or not isinstance(run.tokenizer, TokenizerConfig):
+        is_spoken = isinstance(dataset, ConversationsConfig | PreferenceDatasetConfig)
+        if not is_spoken or named is not None or not isinstance(run.tokenizer, TokenizerConfig):
             continue
         try:
             chat_template(run.tokenizer.folder)
         except ProblemsFound as error:
             for problem in error.problems:
-                elsewhere = f", or name a file as {path_text((*place, 'template'))}" if isinstance(dataset, ChatDatasetConfig) else ""
+                elsewhere = f", or name a file as {path_text((*place, 'template'))}" if hasattr(dataset, "template") else ""
                 yield Finding(problem.message, (place, ("tokenizer",)), help=f"{problem.help}{elsewhere}", code="data")
 
 
 @rule("first-conversation-fits", level="environment")
 def first_conversation_fits(run: Recipe) -> Iterator[Finding]:
-    """The first record of the first file must be a conversation in the layout that the recipe names, with the columns it names."""
+    """The first record of the first file must be a conversation in the layout that the recipe names, or a pair of them, with the columns
+    it names.
+    """
     for place, dataset in sources(run):
-        if not isinstance(dataset, ChatDatasetConfig):
+        if not isinstance(dataset, Spoken):
             continue
         try:
             file = find_files(dataset.path, tuple(RECORDS))[0]
             record = next(RECORDS[ending(file)](file), None)
             if record is not None:
-                LAYOUTS[dataset.layout](record, dataset.columns(), f"the first record of '{file}'")
+                conversations_in(dataset, record, f"the first record of '{file}'")
         except ProblemsFound as error:
             for problem in error.problems:
                 if problem.path != ("path",) or "first record" in problem.message:
@@ -91,21 +99,28 @@ def first_conversation_fits(run: Recipe) -> Iterator[Finding]:
 
 @rule("template-has-words", level="environment")
 def template_has_words(run: Recipe) -> Iterator[Finding]:
-    """The chat template must have words for every role in the first hundred conversations of the first file, and give replies back: take
-    another template, or leave such conversations out.
+    """The chat template must have words for every role in the first hundred records of the first file, and give back what is learned of
+    them: take another template, or leave such conversations out.
     """
     for place, dataset in sources(run):
-        if not isinstance(dataset, ChatDatasetConfig) or not isinstance(run.tokenizer, TokenizerConfig):
+        if not isinstance(dataset, Spoken) or not isinstance(run.tokenizer, TokenizerConfig):
             continue
         for problem in misfits(dataset, run.tokenizer.folder):
             places = ((*place, *problem.path), place, ("tokenizer",))
             yield Finding(problem.message, places, help=problem.help, code="data")
 
 
-def misfits(dataset: ChatDatasetConfig, folder: Path) -> Sequence[Problem]:
+def conversations_in(dataset: Spoken, record: Mapping[str, Any], place: str) -> Sequence[list[Message]]:
+    """The conversation of a record, or both of a pair. Raises a data problem."""
+    if isinstance(dataset, PreferenceDatasetConfig):
+        return pair_in(dataset, record, place)
+    return [LAYOUTS[dataset.layout](record, dataset.columns(), place)]
+
+
+def misfits(dataset: Spoken, folder: Path) -> Sequence[Problem]:
     """What a run would say first of the conversations that are looked at; nothing where another rule says that they cannot be read."""
     # jinja is imported only where there are conversations
-    templates = import_module("titanrun.components.tokenizers.chat_template")
+    templates, learned = map(import_module, ("titanrun.components.tokenizers.chat_template", "titanrun.components.data.learned"))
     try:
         template = templates.chosen_template(dataset.template, folder)
         file = find_files(dataset.path, tuple(RECORDS))[0]
@@ -114,14 +129,16 @@ def misfits(dataset: ChatDatasetConfig, folder: Path) -> Sequence[Problem]:
     for number, record in enumerate(islice(RECORDS[ending(file)](file), LOOKED_AT), start=1):
         place = f"record {number} of '{file}'"
         try:
-            messages = LAYOUTS[dataset.layout](record, dataset.columns(), place)
+            conversations = conversations_in(dataset, record, place)
         except ProblemsFound as found:
             return found.problems if number > 1 else ()
         try:
-            templates.check_words(template, messages, place)
-            text, marked = template.render_marked(messages)
-            if not marked and dataset.train_on != "all":
-                templates.spans_of_replies(template, messages, text, place)
+            for messages in conversations:
+                templates.check_words(template, messages, place)
+                if isinstance(dataset, PreferenceDatasetConfig):
+                    learned.last_reply(template, messages, place)
+                else:
+                    learned.spoken(dataset, template, messages, place)
         except ProblemsFound as found:
             return found.problems
     return ()

@@ -4,10 +4,22 @@ from collections.abc import Iterator
 
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rule
+from titanrun.recipe.rules.data import sources
 
 LOSS = ("loss", "name")
 LEARNED_BY = "loss: multi_token_cross_entropy, or "
 DEPTH = ("model", "num_mtp_layers")
+
+
+@rule("loss-takes-weights")
+def loss_takes_weights(run: Recipe) -> Iterator[Finding]:
+    """Weights of roles and of messages count in cross_entropy, chunked_cross_entropy and mse: another loss would divide by them and not
+    use them. Take one of these, or remove the weights."""
+    for place, dataset in sources(run):
+        if dataset.weighs_tokens and not run.loss.takes_weights:
+            paths = tuple((*place, name) for name in ("turn_weights", "train_on"))
+            message = f"loss '{run.loss.name}' does not know that some tokens weigh more than others"
+            yield Finding(message, (*paths, LOSS), help="set loss: cross_entropy, or remove the weights")
 
 
 @rule("chunks-need-the-head")

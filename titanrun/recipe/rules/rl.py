@@ -43,13 +43,15 @@ def rl_needs_questions(run: Recipe) -> Iterator[Finding]:
     """A policy is asked questions: the dataset of kind rl holds prompts with expected answers, and the tokenizer makes ids of them."""
     if run.kind == "rl" and not isinstance(run.training.dataset, TaskConfig):
         message = f"dataset '{run.training.dataset.name}' holds no prompts to answer"
-        yield Finding(message, (DATASET, KIND), help="use string_task, arithmetic, guess_task or questions")
+        yield Finding(message, (DATASET, KIND), help="use string_task, arithmetic, guess_task, questions or hub_questions")
     if run.kind == "rl" and run.tokenizer is None:
         yield Finding("prompts need a tokenizer", (("tokenizer",), DATASET), help="set tokenizer: characters, or name a folder")
     held_out = None if run.rl is None else run.rl.validation.dataset
     if run.kind == "rl" and held_out is not None and held_out != "auto" and not isinstance(held_out, TaskConfig):
         message = f"dataset '{held_out.name}' holds no prompts to answer"
-        yield Finding(message, (("rl", "validation", "dataset"),), help="use string_task, arithmetic, guess_task or questions")
+        yield Finding(
+            message, (("rl", "validation", "dataset"),), help="use string_task, arithmetic, guess_task, questions or hub_questions"
+        )
 
 
 @rule("rl-has-rewards")
@@ -175,6 +177,22 @@ def logprobs_are_compared_on_policy(run: Recipe) -> Iterator[Finding]:
         yield Finding("answers of older weights have other log-probabilities", (path, other), help="remove it, or use target_offpolicy: 0")
     if rl.generator.builds.endswith(":StaticGenerator"):
         yield Finding("static answers have no log-probabilities", (path, ("rl", "generator")), help="remove it")
+
+
+@rule("split-generator-needs-ranks")
+def split_generator_needs_ranks(run: Recipe) -> Iterator[Finding]:
+    """rl.generator.tensor_parallel splits the generator as the policy is split: over the tensor-parallel ranks, of which there must be
+    several. A policy whose experts are dealt to ranks has a whole generator on each."""
+    if run.rl is None or not getattr(run.rl.generator, "tensor_parallel", False):
+        return
+    path, degree = ("rl", "generator", "tensor_parallel"), ("parallelism", "tensor_parallel_degree")
+    if run.parallelism.tensor_parallel_degree == 1:
+        message = "tensor_parallel has no effect: one rank has whole matrices"
+        help = "set parallelism.tensor_parallel_degree, or remove it"
+        yield Finding(message, (path, degree), help=help, code="no-effect", severity="warning")
+    if run.parallelism.expert_parallel_degree > 1:
+        paths = (path, ("parallelism", "expert_parallel_degree"))
+        yield Finding("a generator's experts are not dealt to ranks", paths, help="remove it, or use expert_parallel_degree: 1")
 
 
 @rule("window-needs-older-answers")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from titanrun.components.metrics.config import PictureSamplesConfig
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rule
 
@@ -11,14 +12,28 @@ SPLIT = ("tensor_parallel_degree", "pipeline_parallel_degree", "context_parallel
 
 @rule("samples-need-text")
 def samples_need_text(run: Recipe) -> Iterator[Finding]:
-    """Samples are texts: the recipe needs a tokenizer, and a model that titanrun generates with."""
-    if not run.metrics.samples.prompts:
+    """Samples are texts, but of a model of pictures: the recipe needs a tokenizer, and a model that titanrun generates with."""
+    if not run.metrics.samples.prompts or run.model.takes == "images":
         return
     if run.tokenizer is None:
         yield Finding("samples are texts and there is no tokenizer", (PROMPTS, ("tokenizer",)), help="name a tokenizer")
     if "text generation" in run.model.lacks:
         message = f"titanrun does not generate with a {run.model.name} model"
         yield Finding(message, (PROMPTS, ("model", "name")), help="remove metrics.samples")
+
+
+@rule("samples-of-their-kind")
+def samples_of_their_kind(run: Recipe) -> Iterator[Finding]:
+    """Chat templates are of texts, and metrics.samples.pictures is of models that draw: neither is set for the other kind."""
+    samples = run.metrics.samples
+    if not samples.prompts:
+        return
+    if run.model.takes == "images" and samples.chat:
+        message = f"a {run.model.name} model draws pictures, which have no chat template"
+        yield Finding(message, (("metrics", "samples", "chat"), ("model", "name")), help="use false")
+    if run.model.takes != "images" and samples.pictures != PictureSamplesConfig():
+        message = f"a {run.model.name} model writes texts and draws no pictures"
+        yield Finding(message, (("metrics", "samples", "pictures"), ("model", "name")), help="remove metrics.samples.pictures")
 
 
 @rule("samples-need-whole-layers")

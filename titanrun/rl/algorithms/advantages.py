@@ -37,11 +37,18 @@ def group_ratio(rewards: Sequence[float]) -> list[float]:
     return [0.0] * len(rewards) if middle == 0 else [(reward - middle) / middle for reward in rewards]
 
 
+def group_rank(rewards: Sequence[float]) -> list[float]:
+    """(answers that are worse - answers that are better) / (all others): -1 to 1, whatever the rewards' scale."""
+    others = max(1, len(rewards) - 1)
+    return [(sum(other < reward for other in rewards) - sum(other > reward for other in rewards)) / others for reward in rewards]
+
+
 OF_GROUP: dict[str, Advantages] = {
     "group_mean": group_mean,
     "group_std": group_std,
     "leave_one_out": leave_one_out,
     "group_ratio": group_ratio,
+    "group_rank": group_rank,
 }
 
 

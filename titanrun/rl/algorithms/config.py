@@ -6,7 +6,7 @@ from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.fields import numerics, section
 from titanrun.config.types import Fraction, NonNegativeFloat, PositiveFloat
 
-Advantage = Literal["group_mean", "group_std", "leave_one_out", "group_ratio", "running_mean"]
+Advantage = Literal["group_mean", "group_std", "leave_one_out", "group_ratio", "group_rank", "running_mean"]
 LengthNorm = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
 LOSS = "titanrun.rl.algorithms.losses"
 
@@ -46,7 +46,8 @@ class RewardedConfig(AlgorithmConfig):
 
     advantage: Advantage = numerics("group_mean")
     """What a reward counts: group_mean: r - mean; group_std: (r - mean) / (std + 1e-6); leave_one_out: r - mean of the others;
-    group_ratio: (r - mean) / mean; running_mean: r - running mean of all rewards before."""
+    group_ratio: (r - mean) / mean; group_rank: the place of r in its group, from -1 (all others are better) to 1 (all are worse);
+    running_mean: r - running mean of all rewards before."""
 
 
 class ClippedConfig(RewardedConfig):
@@ -139,6 +140,20 @@ class CispoConfig(ClippedConfig):
     builds: ClassVar = f"{LOSS}:ClippedWeight"
     clip_low: Fraction = numerics(1.0)
     """How far below 1 the weight may go; 1: the weight has no lower bound."""
+
+
+class DppoConfig(RewardedConfig):
+    """DPPO: tokens whose probability has already moved too far in the direction of their advantage are left out
+    (https://arxiv.org/abs/2602.04879, with the binary total variation)."""
+
+    name: Literal["dppo"] = numerics("dppo")
+    builds: ClassVar = f"{LOSS}:BoundedProbability"
+    max_log_ratio: PositiveFloat = numerics(10.0)
+    """Bound of log p(policy) - log p(generator) on either side, before it is exponentiated."""
+    max_rise: Fraction = numerics(0.2)
+    """How far above the generator's a token's probability may be and still be raised."""
+    max_fall: Fraction = numerics(0.2)
+    """How far below it may be and still be lowered."""
 
 
 class RefKlConfig(AlgorithmConfig):

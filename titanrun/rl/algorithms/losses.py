@@ -16,7 +16,7 @@ from titanrun.components.data.batch import TokenBatch
 from titanrun.components.metrics.recorder import record
 from titanrun.distributed.sums import largest, summed
 from titanrun.distributed.vocabulary import label_logprobs, token_entropy
-from titanrun.rl.algorithms.config import AlgorithmConfig, ClippedConfig, RefKlConfig
+from titanrun.rl.algorithms.config import AlgorithmConfig, ClippedConfig, DppoConfig, RefKlConfig
 from titanrun.rl.algorithms.divergence import ESTIMATORS
 
 # a difference of log-probabilities above it counts as one
@@ -128,6 +128,21 @@ class ClippedWeight(PolicyLoss):
             bounded(log_ratio_BT.detach(), self.config.max_log_ratio).exp().clamp(1 - self.config.clip_low, 1 + self.config.clip_high)
         )
         return -weight_BT * batch.extra["advantages"] * logprobs_BT
+
+
+class BoundedProbability(PolicyLoss):
+    """-r A of the tokens whose probability has not moved too far where A would move it still further."""
+
+    config: DppoConfig
+
+    def term(self, logprobs_BT: Tensor, log_ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
+        advantages_BT, valid_BT = batch.extra["advantages"], batch.valid_mask()
+        risen_BT = logprobs_BT.detach().exp() - (logprobs_BT - log_ratio_BT).detach().exp()
+        stays_BT = torch.where(advantages_BT > 0, risen_BT <= self.config.max_rise, risen_BT >= -self.config.max_fall)
+        ratio_BT = bounded(log_ratio_BT, self.config.max_log_ratio).exp()
+        record("rl/ratio_mean", self.total(ratio_BT, valid_BT), "sum")
+        record("rl/clipped_share", self.total((~stays_BT).float(), valid_BT), "sum")
+        return -(ratio_BT * advantages_BT).masked_fill(~stays_BT, 0.0)
 
 
 class PolicyGradient(PolicyLoss):

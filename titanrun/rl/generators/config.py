@@ -28,6 +28,7 @@ class GeneratorConfig(ComponentConfig):
     slot: ClassVar = "generator"
     is_slot: ClassVar = True
     default_name: ClassVar = "native"
+    out_of_reach: ClassVar = {"vllm": "vllm 0.33.0 comes for torch 2.14.0 alone and cannot be installed beside the torch of titanrun"}
 
 
 class NativeConfig(GeneratorConfig):
@@ -37,6 +38,9 @@ class NativeConfig(GeneratorConfig):
     builds: ClassVar = "titanrun.rl.generators.native:NativeGenerator"
     batch_size: PositiveInt = performance(256, unit="prompts")
     """Prompts that are answered at once."""
+    tensor_parallel: bool = performance(False)
+    """Whether the ranks that split the policy's matrices split the generator's too, and answer the same prompts; false: each rank has a
+    whole copy of the weights, and prompts of its own."""
 
 
 class StaticConfig(GeneratorConfig):

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from titanrun.rl.generators.as_trained import AsTrained
 from titanrun.rl.generators.config import SamplingConfig
 from titanrun.rl.samples import Completion, Request
 
@@ -16,20 +17,20 @@ class Supplies:
     """What a generator is built from.
 
     Args:
-        model: makes a model of the policy's kind, the generator's own, in its dtype.
+        model: makes a model of the policy's kind, the generator's own, in its dtype; told whether tensor-parallel ranks split it.
         sampling: how tokens are chosen.
         end_ids: tokens after which nothing follows.
         encode: text to ids, the end of an answer included.
         autocast: what passes run in.
-        recomputes: whether each token is computed from the whole row, as a trainer does, instead of from remembered keys.
+        reread: computes each next token from all before it, as a trainer does, instead of from remembered keys; None: keys are remembered.
     """
 
-    model: Callable[[], Any]
+    model: Callable[[bool], Any]
     sampling: SamplingConfig
     end_ids: frozenset[int]
     encode: Callable[[str], list[int]]
     autocast: Callable[[], AbstractContextManager[object]]
-    recomputes: bool = False
+    reread: AsTrained | None = None
 
 
 class Generator(Protocol):

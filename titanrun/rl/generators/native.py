@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
+from titanrun.distributed.shards import fill
 from titanrun.models.shared.kv_cache import cached
 from titanrun.rl.generators.config import NativeConfig
 from titanrun.rl.generators.draws import draw, uniforms
@@ -23,7 +24,7 @@ class NativeGenerator:
     """
 
     def __init__(self, config: NativeConfig, *, supplies: Supplies) -> None:
-        self.model = supplies.model().eval()
+        self.model = supplies.model(config.tensor_parallel).eval()
         self.batch_size = config.batch_size
         self.supplies = supplies
         self.version = -1
@@ -44,7 +45,7 @@ class NativeGenerator:
         own = self.model.state_dict()
         missing = set(own)
         for name, tensor in weights:
-            own[name].copy_(tensor)
+            fill(own[name], tensor)
             missing.discard(name)
         assert not missing, f"weights without {sorted(missing)[:3]}"
         self.version = version
@@ -63,8 +64,9 @@ class NativeGenerator:
         going = [True] * len(requests)
         # a row that has ended goes along, and must not leave the table of positions
         room = max(len(request.tokens) + request.max_new_tokens for request in requests)
-        with nullcontext() if self.supplies.recomputes else cached(self.model, room) as cache:
-            logits_BV = read_prompts(self.model, prompts, lengths_B)
+        reread = self.supplies.reread
+        with cached(self.model, room) if reread is None else nullcontext() as cache:
+            logits_BV = read_prompts(self.model, prompts, lengths_B) if reread is None else reread(self.model, prompts, device=device)
             for step in range(longest):
                 drawn = draw(logits_BV, uniform_BS[:, step], self.supplies.sampling, temperature=temperature)
                 said, sure = drawn.tokens_B.tolist(), drawn.logprobs_B.tolist()
@@ -74,10 +76,9 @@ class NativeGenerator:
                     going[row] = said[row] not in self.supplies.end_ids and len(tokens[row]) < requests[row].max_new_tokens
                 if not any(going):
                     break
-                if cache is None:
-                    whole = [prompt + own for prompt, own in zip(prompts, tokens, strict=True)]
-                    logits_BV = read_prompts(self.model, whole, torch.tensor([len(row) for row in whole], device=device))
-                else:
+                if reread is not None:
+                    logits_BV = reread(self.model, [prompt + own for prompt, own in zip(prompts, tokens, strict=True)], device=device)
+                elif cache is not None:
                     logits_BV = read_next(self.model, cache, said, (lengths_B + step).clamp(max=room - 1))
         return [self._completion(own, sure) for own, sure in zip(tokens, logprobs, strict=True)]
 

@@ -14,12 +14,12 @@ log = logging.getLogger(__name__)
 class CommandReward:
     """Sends `{id, prompt, expected, answer, answers}`, takes `{reward}`. What is no number is no reward: the answer is dropped."""
 
-    def __init__(self, config: CommandConfig, *, logs: Path) -> None:
+    def __init__(self, config: CommandConfig, *, log: Path) -> None:
         self.program = JsonLines(
             config.command,
             timeout_seconds=config.timeout_seconds,
             max_restarts=config.max_restarts,
-            log=logs / "reward.log",
+            log=log,
             place=("rl", "rewards"),
         )
 

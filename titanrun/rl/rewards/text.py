@@ -25,7 +25,7 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 class TextReward:
     """A reward of each conversation by itself."""
 
-    def __init__(self, config: RewardConfig, *, logs: Path) -> None:
+    def __init__(self, config: RewardConfig, *, log: Path) -> None:
         self.config = config
 
     def score(self, rollouts: Sequence[Rollout]) -> list[float | None]:
@@ -84,8 +84,8 @@ class Form(TextReward):
 
     config: RegexConfig
 
-    def __init__(self, config: RegexConfig, *, logs: Path) -> None:
-        super().__init__(config, logs=logs)
+    def __init__(self, config: RegexConfig, *, log: Path) -> None:
+        super().__init__(config, log=log)
         try:
             self.pattern = re.compile(config.pattern, re.DOTALL)
         except re.error as error:

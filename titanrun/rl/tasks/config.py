@@ -4,8 +4,8 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Interval
 
-from titanrun.components.data.config import DatasetConfig
-from titanrun.config.fields import numerics
+from titanrun.components.data.config import Commit, DatasetConfig
+from titanrun.config.fields import numerics, performance
 from titanrun.config.types import PositiveInt, Text
 
 
@@ -29,7 +29,7 @@ class StringTaskConfig(SyntheticConfig):
 
     name: Literal["string_task"] = numerics("string_task")
     builds: ClassVar = "titanrun.rl.tasks.rows:open_task"
-    operation: Literal["reverse", "copy", "sort"] = numerics("reverse")
+    operation: Literal["reverse", "copy", "sort", "upper"] = numerics("reverse")
     """What the answer is of the letters in the prompt."""
     length: PositiveInt = numerics(3, unit="letters")
     """Letters of a prompt."""
@@ -57,14 +57,41 @@ class GuessTaskConfig(SyntheticConfig):
     """Numbers go from 0 to this one."""
 
 
-class QuestionsConfig(TaskConfig):
+class RecordsConfig(TaskConfig):
+    """What tasks share whose prompts and answers are columns of records."""
+
+    prompt_column: Text = numerics("prompt")
+    """Column of the prompt."""
+    answer_column: Text = numerics("answer")
+    """Column of the expected answer."""
+    answer_pattern: Text | None = numerics(None, examples=[r"#### (.*)"])
+    """Regular expression of Python whose first match in that column is the expected answer, or its group where it has one; null: all of the
+    column."""
+
+
+class QuestionsConfig(RecordsConfig):
     """Prompts and answers from a jsonl file, one object a line."""
 
     name: Literal["questions"] = numerics("questions")
     builds: ClassVar = "titanrun.rl.tasks.rows:open_task"
     path: Text = numerics(examples=["data/questions.jsonl"])
     """The file, a folder of such files, or a glob."""
-    prompt_column: Text = numerics("prompt")
-    """Key of the prompt."""
-    answer_column: Text = numerics("answer")
-    """Key of the expected answer."""
+
+
+class HubQuestionsConfig(RecordsConfig):
+    """Prompts and answers of a dataset on the Hugging Face Hub, at one commit."""
+
+    name: Literal["hub_questions"] = numerics("hub_questions")
+    builds: ClassVar = "titanrun.rl.tasks.rows:open_task"
+    repo: Text = numerics(examples=["openai/gsm8k"])
+    """The dataset on the Hub: OWNER/NAME."""
+    subset: Text | None = numerics(None, examples=["main"])
+    """Which of its subsets, where it has several."""
+    split: Text = numerics("train", examples=["test"])
+    """Which of its splits."""
+    revision: Commit = numerics(examples=["1588ec454efa1a09f29cd18ddd04fe05fc8653a2"])
+    """The commit, so that the data stay the same."""
+    streaming: bool = performance(False)
+    """Whether records are fetched as they are read; false: the whole split is fetched first, into the Hub's own cache."""
+    max_questions: PositiveInt | None = numerics(None, unit="questions", examples=[1000])
+    """How many are read, the first ones; null: all."""

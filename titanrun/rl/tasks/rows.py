@@ -2,9 +2,13 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +18,16 @@ from titanrun.components.data.source_files import find_files
 from titanrun.components.tokenizers.tokenizer import Tokenizer
 from titanrun.config.problems import fail
 from titanrun.rl.samples import Question
-from titanrun.rl.tasks.config import ArithmeticConfig, GuessTaskConfig, QuestionsConfig, StringTaskConfig, SyntheticConfig, TaskConfig
+from titanrun.rl.tasks.config import (
+    ArithmeticConfig,
+    GuessTaskConfig,
+    HubQuestionsConfig,
+    QuestionsConfig,
+    RecordsConfig,
+    StringTaskConfig,
+    SyntheticConfig,
+    TaskConfig,
+)
 
 Draw = Callable[[np.random.Generator], tuple[str, str]]
 # of all prompts that are drawn, those whose hash is a multiple of it are held out
@@ -22,6 +35,8 @@ HELD_OUT_ONE_IN = 5
 # draws for each prompt that is wanted before the prompts count as used up
 PATIENCE = 200
 SHOWN_SEED = 20260101
+# imported only where the Hub is asked, since it takes more than a second to import
+HUB_READER = "titanrun.components.data.hub_records"
 
 
 class TaskRows:
@@ -70,7 +85,10 @@ class TaskRows:
 
 def open_task(config: TaskConfig, *, tokenizer: Tokenizer, row_length: int, cache_folder: Path) -> TaskRows:
     """The questions of a task. Raises a data problem where there are none, or a file cannot be read as such."""
-    questions = read(config) if isinstance(config, QuestionsConfig) else made_up(config)
+    if isinstance(config, HubQuestionsConfig):
+        questions = on_hub(config)
+    else:
+        questions = read(config) if isinstance(config, QuestionsConfig) else made_up(config)
     return TaskRows(questions, tokenizer, row_length=row_length)
 
 
@@ -95,7 +113,7 @@ def made_up(config: TaskConfig) -> list[tuple[str, str]]:
 def string_task(config: StringTaskConfig, generator: np.random.Generator) -> tuple[str, str]:
     """Letters, and what becomes of them."""
     letters = [config.alphabet[number] for number in generator.integers(len(config.alphabet), size=config.length)]
-    answers = {"reverse": letters[::-1], "copy": letters, "sort": sorted(letters)}
+    answers = {"reverse": letters[::-1], "copy": letters, "sort": sorted(letters), "upper": [letter.upper() for letter in letters]}
     return "".join(letters) + ">", "".join(answers[config.operation])
 
 
@@ -129,16 +147,41 @@ def read(config: QuestionsConfig) -> list[tuple[str, str]]:
     return found
 
 
+def on_hub(config: HubQuestionsConfig) -> list[tuple[str, str]]:
+    """Prompt and answer of each record of a split."""
+    reader: Any = import_module(HUB_READER)
+    records = islice(reader.hub_records(config), config.max_questions)
+    return [question_of(record, config, place) for place, record in records]
+
+
 def question_in(line: str, config: QuestionsConfig, place: str) -> tuple[str, str]:
     """Prompt and answer in a line of JSON."""
     try:
         record = json.loads(line)
     except ValueError as error:
         raise fail("data", f"{place} is no JSON: {error}", path=("path",)) from None
+    return question_of(record, config, place)
+
+
+def question_of(record: Any, config: RecordsConfig, place: str) -> tuple[str, str]:
+    """Prompt and answer of a record."""
     columns = {"prompt_column": config.prompt_column, "answer_column": config.answer_column}
     for field, column in columns.items():
         if not isinstance(record, dict) or not isinstance(record.get(column), str):
             raise fail("data", f"{place} has no text '{column}'", path=(field,), help="name the key that holds it")
     if not record[config.prompt_column]:
-        raise fail("data", f"{place} has an empty prompt", path=("path",))
-    return record[config.prompt_column], record[config.answer_column]
+        raise fail("data", f"{place} has an empty prompt", path=("prompt_column",))
+    return record[config.prompt_column], answer_in(record[config.answer_column], config, place)
+
+
+def answer_in(text: str, config: RecordsConfig, place: str) -> str:
+    """The expected answer in what its column says."""
+    if config.answer_pattern is None:
+        return text
+    try:
+        found = re.search(config.answer_pattern, text)
+    except re.error as error:
+        raise fail("data", f"the pattern cannot be read: {error}", path=("answer_pattern",)) from None
+    if found is None:
+        raise fail("data", f"{place} has no match in '{config.answer_column}'", path=("answer_pattern",), help="name what every answer has")
+    return str(found[1 if found.re.groups else 0] or "")
