@@ -138,9 +138,9 @@ def test_examples_stand_before_the_question(measure: Measure, questions: Path, m
     assert max(longest) > 2 * alone
 
 
-def refused(measure: Measure, capsys: pytest.CaptureFixture[str], fields: str) -> str:
+def refused(measure: Measure, capsys: pytest.CaptureFixture[str], fields: str, code: int = 2) -> str:
     """What is said of a task that cannot be measured."""
-    measure(f"evaluation.tasks=[{{name: lm_eval, {fields}}}]", code=2)
+    measure(f"evaluation.tasks=[{{name: lm_eval, {fields}}}]", code=code)
     return capsys.readouterr().err
 
 
@@ -148,6 +148,8 @@ def test_a_task_that_is_not_there_is_a_problem(measure: Measure, questions: Path
     said = refused(measure, capsys, "task: hellaswagg")
     assert "the harness has no task 'hellaswagg'" in said
     assert "did you mean 'hellaswag'?" in said
+    (questions.parent / "tasks" / "lost.yaml").write_text((TEXTS % "nowhere.jsonl").replace("task: texts", "task: lost"), encoding="utf-8")
+    assert "the harness cannot read the data of 'lost'" in refused(measure, capsys, f"task: lost, folder: {questions.parent}/tasks", code=3)
     assert "no folder 'nowhere'" in refused(measure, capsys, "task: ours, folder: nowhere")
 
 

@@ -97,7 +97,13 @@ class HarnessModel(LM):
 
 def evaluated(model: HarnessModel, task: str, manager: Any, *, few_shot: int | None, limit: int | None) -> dict[str, Any]:
     """What the harness finds. As by its own command, a task that sets num_fewshot to 0 keeps it."""
-    loaded = manager.load([task])
+    try:
+        loaded = manager.load([task])
+    except (OSError, ValueError) as error:
+        message = f"the harness cannot read the data of '{task}': {error}"
+        raise fail(
+            "data", message, path=("task",), help="the harness fetches them from the Hugging Face Hub, or from the task's files"
+        ) from error
     for one in loaded["tasks"].values():
         own = one.get_config("num_fewshot")
         if own != 0:
