@@ -8,7 +8,8 @@ import os
 import hypothesis
 import pytest
 
-from tests.models.proofs import Passed
+from tests.engines import proofs as engines
+from tests.models import proofs as families
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 hypothesis.settings.register_profile("same", derandomize=True, database=None, print_blob=True, deadline=None)
@@ -16,20 +17,24 @@ hypothesis.settings.load_profile("same")
 
 
 class Proofs:
-    """Keeps what proves the cells of docs/models.md."""
+    """Keeps what proves the cells of docs/models.md and the rows of docs/engines.md."""
 
     def __init__(self) -> None:
-        self.passed = Passed()
+        cells = (proof for proofs in families.PROOFS.values() for proof in proofs.values())
+        rows = (test for row in engines.ROWS.values() for test in row.tests)
+        self.kept = [families.Passed(cells, families.RESULTS), families.Passed(rows, engines.RESULTS)]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or report.failed:
-            self.passed.hear(report.nodeid, passed=report.passed)
+            for passed in self.kept:
+                passed.hear(report.nodeid, passed=report.passed)
 
     def pytest_sessionfinish(self) -> None:
-        self.passed.write()
+        for passed in self.kept:
+            passed.write()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """TITANRUN_WRITE_FAMILIES=1 keeps what passed in tests/models/results.json."""
+    """TITANRUN_WRITE_FAMILIES=1 keeps what passed in the results.json of tests/models and tests/engines."""
     if os.environ.get("TITANRUN_WRITE_FAMILIES"):
         config.pluginmanager.register(Proofs())

@@ -77,6 +77,7 @@ YARN = {"name": "yarn", "original_max_position_embeddings": 32, "factor": 4.0}
 EXAMPLES: dict[str, dict[str, Any]] = {
     "model:transformers": {"model": {"name": "transformers", "flavor": "debugmodel"}},
     **dict.fromkeys(("model:flux", "loss:flow_matching", "dataset:tiny_images"), PICTURES),
+    "task:lm_eval": {"evaluation": {"tasks": [{"name": "lm_eval", "task": "hellaswag"}]}},
     "task:exact_match": {"evaluation": {"tasks": ["exact_match"]}, "training": {"dataset": "tiny_chat"}},
     "loss:multi_token_cross_entropy": {
         "model": {"name": "deepseek_v3", "flavor": "debugmodel", "num_mtp_layers": 1},

@@ -30,7 +30,7 @@ def pages() -> dict[Path, str]:
     settings = {file.with_suffix(".txt"): migrated(file) for program in PROGRAMS for file in files_of(program)}
     tables = {DOCS / "reference.md": reference(), DOCS / "migration.md": document(), DOCS / "commands.md": index(COMMANDS)}
     tables[DOCS / "components.md"] = components_page()
-    tables |= {DOCS / f"migration_{name}.md": guide(PROGRAMS[name]) for name in ("torchtune",)}
+    tables |= {DOCS / f"migration_{name}.md": guide(PROGRAMS[name]) for name in ("torchtune", "axolotl")}
     return {**tables, **commands, **settings}
 
 

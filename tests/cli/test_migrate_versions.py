@@ -83,7 +83,8 @@ def test_a_configuration_of_another_program_is_known_by_its_keys(titanrun: Run, 
     (tmp_path / "theirs.toml").write_text('[job]\ndescription = "x"\n[training]\ndataset = "tiny"\n', encoding="utf-8")
     tune = "seed: 1\noptimizer: {_component_: torch.optim.SGD, lr: 1.0, magic: 2}\n"
     (tmp_path / "theirs.yaml").write_text(tune, encoding="utf-8")
-    for name, program, code in (("theirs.toml", "torchtitan", 0), ("theirs.yaml", "torchtune", 1)):
+    (tmp_path / "llama.yml").write_text("base_model: ./weights\nseed: 4\n", encoding="utf-8")
+    for name, program, code in (("theirs.toml", "torchtitan", 0), ("llama.yml", "axolotl", 1), ("theirs.yaml", "torchtune", 1)):
         done = titanrun("migrate", name)
         assert (done.returncode, done.stdout.splitlines()[0]) == (code, f"# Migrated from {program}'s {name} by titanrun migrate.")
         assert done.stderr.startswith(f"{name}: a configuration of {program}\n")

@@ -4,6 +4,7 @@ with TITANRUN_WRITE_FAMILIES set keeps up."""
 import json
 import subprocess
 from collections import defaultdict
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -134,9 +135,15 @@ REFUSED: dict[tuple[str, str], str] = {
 
 
 class Passed:
-    """Collects what happens to the tests that prove something, and keeps what passed."""
+    """Collects what happens to the tests that prove something, and keeps what passed.
 
-    def __init__(self) -> None:
+    Args:
+        proofs: the tests, one without parameters for all of its cases.
+        results: where it is kept.
+    """
+
+    def __init__(self, proofs: Iterable[str], results: Path) -> None:
+        self.proofs, self.results = sorted(set(proofs)), results
         self.outcomes: dict[str, list[bool]] = defaultdict(list)
 
     def hear(self, nodeid: str, *, passed: bool) -> None:
@@ -145,18 +152,18 @@ class Passed:
 
     def write(self) -> None:
         """Stamps the cells all of whose cases have passed, with commit and date."""
-        results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+        results = json.loads(self.results.read_text(encoding="utf-8")) if self.results.exists() else {}
         stamp = {"commit": tested_commit(), "date": datetime.now(UTC).date().isoformat()}
-        for proof in sorted({proof for proofs in PROOFS.values() for proof in proofs.values()}):
+        for proof in self.proofs:
             ended = [all(passed) for nodeid, passed in self.outcomes.items() if nodeid == proof or nodeid.startswith(f"{proof}[")]
             if ended and all(ended):
                 results[proof] = stamp
-        RESULTS.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n", encoding="utf-8")
+        self.results.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n", encoding="utf-8")
 
 
 def tested_commit() -> str:
     """The commit that is tested, marked where files differ from it: all but the results."""
-    commit, changed = git("rev-parse", "--short=10", "HEAD"), git("status", "--porcelain", "--", ":/", f":(exclude){RESULTS.name}")
+    commit, changed = git("rev-parse", "--short=10", "HEAD"), git("status", "--porcelain", "--", ":/", ":(top,exclude,glob)**/results.json")
     return f"{commit}-dirty" if changed else commit
 
 

@@ -1,7 +1,5 @@
 """What comes of other programs' configurations trains, and as a recipe does that says the same in titanrun's words."""
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from shutil import copy
 
@@ -55,6 +53,27 @@ clip_grad_norm: null
 device: cpu
 dtype: fp32
 """
+AXOLOTL = """
+base_model: {folder}
+datasets:
+  - path: {data}
+    type: chat_template
+sequence_len: 64
+excess_length_strategy: truncate
+output_dir: {out}
+micro_batch_size: 4
+gradient_accumulation_steps: 2
+num_epochs: 2
+learning_rate: 2e-3
+optimizer: adamw_torch_fused
+weight_decay: 0.01
+lr_scheduler: cosine
+warmup_steps: 3
+bf16: false
+max_grad_norm: 0
+logging_steps: 1
+seed: 3
+"""
 BY_HAND = """
 version: 1
 kind: sft
@@ -87,7 +106,6 @@ checkpoint: {{enable: true, initial_load_in_hf: true}}
 metrics: {{log_freq: 1}}
 debug: {{seed: 3}}
 """
-Places = Callable[[str], dict[str, Path]]
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +122,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             copy(file, path)
     lines = (TINY_CHAT / "train.jsonl").read_text(encoding="utf-8").splitlines()[:40]
     (path / "chats.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    pairs = [{"instruction": f"Say: {json.loads(line)['messages'][-1]['content']}", "output": "yes"} for line in lines]
-    (path / "alpaca.jsonl").write_text("\n".join(map(json.dumps, pairs)) + "\n", encoding="utf-8")
     return path
 
 
@@ -137,3 +153,8 @@ def compared(program: str, text: str, by_hand: str, folder: Path, tmp_path: Path
 @pytest.mark.slow
 def test_a_configuration_of_torchtune_trains_as_the_recipe_written_by_hand(folder: Path, tmp_path: Path) -> None:
     compared("torchtune", TORCHTUNE, BY_HAND, folder, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_configuration_of_axolotl_trains_as_the_recipe_written_by_hand(folder: Path, tmp_path: Path) -> None:
+    compared("axolotl", AXOLOTL, BY_HAND.replace("{{name: chunked_cross_entropy}}", "{{name: cross_entropy}}"), folder, tmp_path)

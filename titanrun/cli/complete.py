@@ -126,7 +126,9 @@ COMMAND_LINES: dict[str, Takes] = {
     "cat": Takes((("shipped",), ())),
     "cp": Takes((("shipped",), ("files",), ())),
     "init": Takes(((),), {"--model": None, "--output": "files"}),
-    "migrate": Takes((("migratable",), ()), {"--from": ("torchtitan", "torchtune"), "--output": "files", **flags("--check", "--write")}),
+    "migrate": Takes(
+        (("migratable",), ()), {"--from": ("torchtitan", "torchtune", "axolotl"), "--output": "files", **flags("--check", "--write")}
+    ),
     "doctor": Takes(((),), flags("--no-training", "--json")),
     "completion": Takes((("shells",), ())),
     "schema": Takes((("schemas",), ()), {"--write": "files", "--plugins": "plugins"}),

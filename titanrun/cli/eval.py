@@ -15,12 +15,13 @@ from titanrun.recipe.resolve import resolve
 SUMMARY = (
     "Measure the model of a checkpoint, of a run's newest checkpoint, or of a Hugging Face folder. Without overrides it measures the loss "
     "on the run's held-out data, and where that is conversations, how many replies come word by word. evaluation.tasks names others: "
-    "loss, exact_match, multiple_choice. titanrun explain evaluation says more."
+    "loss, exact_match, multiple_choice, lm_eval. titanrun explain evaluation says more."
 )
 EXAMPLES = """  titanrun eval runs/first
   titanrun eval runs/first/checkpoint/step-40 --json
   titanrun eval runs/first 'evaluation.tasks=[{name: loss, dataset: {name: text, path: held_out.jsonl}}]'
-  titanrun eval models/llama 'evaluation.tasks=[{name: multiple_choice, path: questions.jsonl}]'"""
+  titanrun eval models/llama 'evaluation.tasks=[{name: multiple_choice, path: questions.jsonl}]'
+  titanrun eval models/llama 'evaluation.tasks=[{name: lm_eval, task: hellaswag}]'"""
 
 
 def run(arguments: list[str]) -> int:

@@ -16,8 +16,9 @@ EXAMPLES = """  titanrun migrate my.yaml                                        
   titanrun migrate --from torchtitan llama3_8b.toml -o llama3_8b.yaml   a TOML file of torchtitan 0.2
   titanrun migrate --from torchtitan llama3_8b.toml > llama3_8b.yaml    the report goes to the terminal
   titanrun migrate --from torchtitan outputs/config.json                a config dump of torchtitan 0.2.2 or later
-  titanrun migrate --from torchtune 8B_lora.yaml -o lora.yaml           full, LoRA and DPO recipes of torchtune 0.6"""
-ORIGINS = ("torchtitan", "torchtune")
+  titanrun migrate --from torchtune 8B_lora.yaml -o lora.yaml           full, LoRA and DPO recipes of torchtune 0.6
+  titanrun migrate qlora.yaml -o mine.yaml                              a file that tells what it is for: axolotl's too"""
+ORIGINS = ("torchtitan", "torchtune", "axolotl")
 
 
 def run(arguments: list[str]) -> int:

@@ -85,6 +85,9 @@ class LoadedSubject:
 
     def continued(self, prompts: Sequence[list[int]], *, max_new_tokens: int, end_ids: frozenset[int]) -> list[list[int]]:
         """The likeliest tokens after each prompt, up to an end token, which is left out."""
+        if "text generation" in self.recipe.model.lacks:
+            message = f"titanrun does not generate with a {self.recipe.model.name} model, so it gives no replies"
+            raise fail("usage", message, help="take a task that asks how likely a text is")
         longest = max(map(len, prompts)) + max_new_tokens
         if longest > self.longest:
             message = f"a prompt and its answer may have {longest} tokens, and the model's rows have {self.longest} at most"
@@ -161,7 +164,7 @@ def refuse_too_much(recipe: Recipe, task: TaskConfig, number: int, row_length: i
 def data_name(task: TaskConfig) -> str:
     """What a task is measured on, in a word or a path."""
     source = getattr(task, "dataset", task)
-    named = getattr(source, "path", None) or getattr(source, "split", None)
+    named = getattr(source, "path", None) or getattr(source, "split", None) or getattr(source, "task", None)
     return ", ".join(filter(None, [source.name if source is not task else None, named]))
 
 

@@ -23,8 +23,11 @@ def unmarked(batch: TokenBatch) -> TokenBatch:
 
 
 def marked_by_positions(batch: TokenBatch) -> TokenBatch:
-    """The batch with its documents numbered: one begins wherever a position is not the next after the one before it."""
-    if batch.positions is None:
+    """The batch with its documents numbered: one begins wherever a position is not the next after the one before it.
+
+    Those that are numbered already stay.
+    """
+    if batch.positions is None or batch.documents is not None:
         return batch
     return replace(batch, documents=numbered(batch.positions.diff(dim=1) != 1))
 

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from titanrun.components.data.config import DatasetConfig
 from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.fields import bookkeeping, component, performance
-from titanrun.config.types import OrAuto, PositiveInt, Text
+from titanrun.config.types import NonNegativeInt, OrAuto, PositiveInt, Text
 
 
 class TaskConfig(ComponentConfig):
@@ -47,6 +47,21 @@ class MultipleChoiceTaskConfig(TaskConfig):
     builds: ClassVar = "titanrun.components.evaluation.multiple_choice:measure_choices"
     path: Text = bookkeeping(examples=["data/questions.jsonl"])
     """A jsonl file with one {"question": ..., "choices": [...], "answer": 0} a line; answer counts from 0."""
+
+
+class LmEvalTaskConfig(TaskConfig):
+    """A task of the LM Evaluation Harness, measured by its code and data through this model. Needs the extra `lm-eval`."""
+
+    name: Literal["lm_eval"] = bookkeeping("lm_eval")
+    builds: ClassVar = "titanrun.components.evaluation.harness:measure_harness"
+    extra: ClassVar = "lm-eval"
+    package: ClassVar = "lm_eval"
+    task: Text = bookkeeping(examples=["hellaswag"])
+    """Its name there, or that of a group of tasks."""
+    folder: Text | None = bookkeeping(None, examples=["data/tasks"])
+    """A folder with further task files (.yaml) of the harness; null: its own alone."""
+    num_fewshot: NonNegativeInt | None = bookkeeping(None, examples=[5])
+    """Examples before each question; null: as many as the task says."""
 
 
 class EvaluationConfig(Config):

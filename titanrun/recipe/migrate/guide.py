@@ -36,6 +36,18 @@ its sizes too (`torchtune.models.llama3_1.llama3_1`). Data of the Hub have to be
 Rows have one length (`training.seq_len`); in torchtune each batch has that of its longest conversation, and the loss is the same. The
 first step of a schedule with warmup has rate 0, as there.""",
     },
+    "axolotl": {
+        "version": "0.19",
+        "example": "qlora.yaml",
+        "sign": "it has `base_model`",
+        "about": """\
+Full fine-tuning, LoRA, QLoRA and DPO on `chat_template`, `alpaca` and `completion` data. A folder in `base_model` says by its config.json
+which family it is; of a name on the Hub the words tell (Llama 3 to 3.3 is `llama3`, Qwen3 `qwen3`, all else `transformers`), and the
+report says how to download it. Only Llama 3.1 and 3.3 and Qwen3 validate before that. The chat template is that of the folder. Weights are
+kept in bf16, as axolotl loads them; with adapters they are in fp32 and multiplied in bf16. Data of the Hub have to be saved as files:
+`training.dataset.path` says where. axolotl's defaults hold where the file has nothing: `sequence_len: 512`, one epoch, a cosine whose
+first step has rate 0, seed 42.""",
+    },
 }
 
 

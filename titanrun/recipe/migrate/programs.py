@@ -3,11 +3,12 @@
 from titanrun.config.problems import ProblemsFound
 from titanrun.config.source import read_source
 from titanrun.config.tree import plain
+from titanrun.recipe.migrate.axolotl import AXOLOTL
 from titanrun.recipe.migrate.tool import Tool
 from titanrun.recipe.migrate.torchtitan import TORCHTITAN
 from titanrun.recipe.migrate.torchtune import TORCHTUNE
 
-PROGRAMS: dict[str, Tool] = {tool.name: tool for tool in (TORCHTITAN, TORCHTUNE)}
+PROGRAMS: dict[str, Tool] = {tool.name: tool for tool in (TORCHTITAN, TORCHTUNE, AXOLOTL)}
 
 
 def program_of(data: object) -> str:
@@ -16,6 +17,8 @@ def program_of(data: object) -> str:
         return ""
     if "job" in data:
         return TORCHTITAN.name
+    if "base_model" in data:
+        return AXOLOTL.name
     return TORCHTUNE.name if any(isinstance(section, dict) and "_component_" in section for section in data.values()) else ""
 
 

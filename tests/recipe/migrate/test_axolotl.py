@@ -1,0 +1,189 @@
+"""Configurations of axolotl, and what becomes of them.
+
+The whole output for each setting in axolotl/ lies beside it, written by tools/write_reference.py.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from titanrun.config.emit import emit
+from titanrun.config.problems import SourceText
+from titanrun.config.source import read_source, read_text
+from titanrun.config.tree import plain
+from titanrun.recipe.migrate.axolotl import AXOLOTL, KEYS
+from titanrun.recipe.migrate.migration import Migration, migrate
+from titanrun.recipe.migrate.report import report
+from titanrun.recipe.migrate.yaml_file import values_of
+
+FILES = sorted((Path(__file__).parent / "axolotl").glob("*.yaml"))
+# the fields of axolotl 0.19's schemas at the top of a file, and those of Liger's and Cut Cross Entropy's plug-ins
+FIELDS = (Path(__file__).parent / "axolotl" / "keys.txt").read_text(encoding="utf-8").split()
+SMALL: dict[str, Any] = {
+    "base_model": "meta-llama/Llama-3.1-8B",
+    "datasets": {"path": "a.jsonl", "type": "chat_template"},
+    "learning_rate": 1e-5,
+    "sequence_len": 1024,
+    "warmup_steps": 3,
+    "seed": 1,
+}
+
+
+def migrated(data: dict[str, Any], folder: Path) -> Migration:
+    file = folder / "config.yaml"
+    file.write_text(emit({**data, "datasets": [data["datasets"]]}), encoding="utf-8")
+    return migrate(str(file), AXOLOTL, recipe="recipe.yaml", head=())
+
+
+def small(datasets: dict[str, Any] | None = None, **changed: Any) -> dict[str, Any]:
+    return {**SMALL, **changed, "datasets": {**SMALL["datasets"], **(datasets or {})}}
+
+
+def recipe(migration: Migration) -> Any:
+    return plain(read_text(SourceText("recipe.yaml", migration.text), "yaml"))
+
+
+def fates(migration: Migration) -> dict[str, tuple[str, str]]:
+    return {item.entry.written: (item.fate, item.words) for item in migration.items if item.entry}
+
+
+def test_the_table_has_every_field_of_the_schemas_once() -> None:
+    assert len(FIELDS) == len(set(FIELDS)) == 400
+    assert [name for name in FIELDS if name not in KEYS] == []
+    assert {path for path in KEYS if "." not in path} <= set(FIELDS)
+    assert all(key.how or key.convert or key.outcome == "mapped" for key in KEYS.values())
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_nothing_is_dropped_silently(file: Path) -> None:
+    migration = migrate(str(file), AXOLOTL, recipe="recipe.yaml", head=())
+    written = [name for name, _, _ in values_of(read_source(str(file)), (), KEYS)]
+    assert sorted(fates(migration)) == sorted(written)
+    shown = report(migration, str(file))
+    assert all(f": {key}: " in shown for key in written)
+    assert migration.exit_code == 0
+
+
+def test_every_key_is_carried_over_or_told_why_not(tmp_path: Path) -> None:
+    for start in range(0, len(KEYS), 40):
+        chosen = dict(list(KEYS.items())[start : start + 40])
+        data = small()
+        for path in chosen:
+            holder, name = (data["datasets"], path.partition(".")[2]) if "." in path else (data, path)
+            holder.setdefault(name, "something")
+        migration = migrated(data, tmp_path)
+        told = {item.path: item for item in migration.items if item.entry}
+        shown = report(migration, "config.yaml")
+        for path in chosen:
+            item = told[path]
+            assert "no such key" not in item.words
+            assert item.targets if item.fate in ("mapped", "changed") else item.words, path
+            assert f": {item.entry.written}: " in shown  # type: ignore[union-attr]
+
+
+def test_unknown_keys_are_refused_with_a_suggestion(tmp_path: Path) -> None:
+    migration = migrated(small({"fields": "x"}, sequence_length=2, mine={"own": 1}), tmp_path)
+    assert fates(migration)["sequence_length"] == ("refused", "axolotl has no such key; did you mean 'sequence_len'?")
+    assert fates(migration)["mine.own"] == ("refused", "axolotl has no such key")
+    assert fates(migration)["datasets[0].fields"] == ("refused", "axolotl has no such key; did you mean 'datasets.field'?")
+    assert migration.exit_code == 1
+
+
+def test_what_axolotl_has_by_default_is_written_out(tmp_path: Path) -> None:
+    data = small()
+    del data["seed"], data["sequence_len"]
+    run = recipe(migrated(data, tmp_path))
+    assert run["lr_scheduler"] == {"name": "cosine", "first_step": 0, "warmup_steps": 3}
+    assert run["optimizer"] == {"lr": 1e-5, "weight_decay": 0.0, "beta2": 0.999} or run["optimizer"]["weight_decay"] == 0.0
+    assert (run["optimizer"]["beta2"], run["debug"]["seed"], run["checkpoint"]["keep_latest_k"]) == (0.999, 42, 4)
+    assert run["training"]["seq_len"] == 512
+    assert (run["training"]["epochs"], run["training"]["local_batch_size"], run["training"]["dtype"]) == (1, 1, "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("name", "becomes"),
+    [
+        ("meta-llama/Meta-Llama-3.1-70B-Instruct", {"name": "llama3", "flavor": "70B"}),
+        ("Qwen/Qwen3-4B", {"name": "qwen3", "flavor": "4B"}),
+        ("meta-llama/Llama-3.2-1B", {"name": "llama3", "flavor": "auto"}),
+        ("mistralai/Mistral-7B-v0.1", {"name": "transformers"}),
+    ],
+)
+def test_the_family_is_known_by_the_name(name: str, becomes: dict[str, str], tmp_path: Path) -> None:
+    migration = migrated(small(base_model=name), tmp_path)
+    assert recipe(migration)["model"] == {**becomes, "hf_assets_path": f"assets/{name.partition('/')[2]}"}
+    assert f"titanrun download {name} -o assets/" in fates(migration)["base_model"][1]
+
+
+def test_a_folder_says_its_family_itself(tmp_path: Path) -> None:
+    (tmp_path / "any").mkdir()
+    (tmp_path / "any" / "config.json").write_text(json.dumps({"model_type": "qwen3"}), encoding="utf-8")
+    assert recipe(migrated(small(base_model=str(tmp_path / "any")), tmp_path))["model"]["name"] == "qwen3"
+
+
+@pytest.mark.parametrize(
+    ("changed", "converter"),
+    [
+        ({"adapter": "lora", "lora_target_modules": ["q_proj", "down_proj"]}, {"name": "lora", "target_modules": ["wq", "w2"]}),
+        ({"adapter": "qlora", "load_in_4bit": True}, {"name": "qlora"}),
+        ({"adapter": "lora", "load_in_8bit": True}, {"name": "qlora", "base": "int8"}),
+    ],
+    ids=["lora", "qlora", "int8"],
+)
+def test_adapters(changed: dict[str, Any], converter: dict[str, Any], tmp_path: Path) -> None:
+    migration = migrated(small(**changed, lora_r=4, lora_alpha=8), tmp_path)
+    (found,) = recipe(migration)["converters"]
+    assert {**converter, "rank": 4, "alpha": 8}.items() <= found.items()
+    assert (migration.exit_code, recipe(migration)["checkpoint"]["adapters_only"]) == (0, True)
+    assert "dtype" not in recipe(migration)["training"]
+
+
+@pytest.mark.parametrize(
+    ("datasets", "becomes"),
+    [
+        ({"type": "alpaca"}, {"name": "chat", "layout": "alpaca"}),
+        ({"type": "completion", "field": "body"}, {"name": "text", "column": "body", "packing": None}),
+        ({"path": "owner/set"}, {"name": "chat", "path": "data/set"}),
+        ({"path": "json", "data_files": ["b.jsonl"]}, {"name": "chat", "path": "b.jsonl"}),
+    ],
+    ids=["alpaca", "completion", "hub", "files"],
+)
+def test_data_sets_become_those_of_titanrun(datasets: dict[str, Any], becomes: dict[str, Any], tmp_path: Path) -> None:
+    found = recipe(migrated(small(datasets), tmp_path))["training"]["dataset"]
+    assert becomes.items() <= found.items()
+
+
+def test_what_cannot_be_done_is_refused_with_its_reason(tmp_path: Path) -> None:
+    told = {
+        "val_set_size": (0.1, "held-out data"),
+        "rl": ("kto", "only dpo"),
+        "plugins": (["axolotl.integrations.liger.LigerPlugin"], "recipes import nothing"),
+        "fp16": (True, "fp32 or bf16"),
+        "warmup_ratio": (0.1, "known from the data"),
+        "optimizer": ("lion_8bit", "no optimizer"),
+        "num_epochs": (1.5, "whole"),
+        "deepspeed": ("zero3.json", "FSDP2"),
+    }
+    data = small(**{key: value for key, (value, _) in told.items()})
+    del data["warmup_steps"]
+    found = fates(migrated(data, tmp_path))
+    assert {key: (found[key][0], words in found[key][1]) for key, (_, words) in told.items()} == dict.fromkeys(told, ("refused", True))
+
+
+ANY = st.sampled_from([None, True, 0, -1, 2.5, "word", "inf", [], ["a", 1], [{"b": 2}], {"x": ["y"]}, {}])
+
+
+@settings(max_examples=40)
+@given(chosen=st.dictionaries(st.sampled_from(sorted(KEYS)), ANY, max_size=8))
+def test_any_value_gives_a_recipe_and_a_report(tmp_path_factory: pytest.TempPathFactory, chosen: dict[str, Any]) -> None:
+    data = small()
+    for path, value in chosen.items():
+        holder, name = (data["datasets"], path.partition(".")[2]) if "." in path else (data, path)
+        holder[name] = value
+    migration = migrated(data, tmp_path_factory.mktemp("any"))
+    assert isinstance(recipe(migration), dict)
+    assert report(migration, "config.yaml")

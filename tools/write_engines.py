@@ -1,0 +1,47 @@
+"""Writes the table of docs/engines.md from tests/engines/results.json, which the tests keep up when TITANRUN_WRITE_FAMILIES is set."""
+
+import json
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.engines.proofs import RESULTS, ROWS  # noqa: E402
+
+TARGET = ROOT / "docs" / "engines.md"
+TITLE = "## What was tried of each system\n"
+HEAD = """
+A row stands where all of its tests have passed on a CPU; none was run on a GPU. A and C are torchtitan's configs and extension points,
+B its RL, E verl. `tools/write_engines.py` writes this; `TITANRUN_WRITE_FAMILIES=1 pytest -m "slow or not slow" ...` keeps the results.
+
+| row | what there is | proof on a CPU | commit, date | one GPU |
+|---|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """The whole page: what stands above the table is written by hand."""
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    above = TARGET.read_text(encoding="utf-8").partition(TITLE)[0]
+    lines = [
+        f"| {name} | {row.what} | {'<br>'.join(map(shown, row.tests))} | {stamp(row.tests, results)} | |" for name, row in ROWS.items()
+    ]
+    return above + TITLE + HEAD + "\n".join(lines) + "\n"
+
+
+def shown(test: str) -> str:
+    """A test without what all of them begin with."""
+    return f"`{test.removeprefix('tests/')}`"
+
+
+def stamp(tests: tuple[str, ...], results: dict[str, dict[str, str]]) -> str:
+    """When the last of the tests was run, and on which commit; `unproven` where one never passed."""
+    if any(test not in results for test in tests):
+        return "unproven"
+    last = max((results[test] for test in tests), key=lambda found: found["date"])
+    return f"{last['commit']}, {last['date']}"
+
+
+if __name__ == "__main__":
+    TARGET.write_text(page(), encoding="utf-8")
