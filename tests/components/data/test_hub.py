@@ -183,14 +183,13 @@ def test_questions_come_from_the_hub(read: Callable[..., str], monkeypatch: pyte
     def asked(**fields: Any) -> Any:
         return json.loads(read(script=ASK, **fields))
 
+    monkeypatch.setitem(FILES, "data/train-1.jsonl", b'{"text": "later", "lang": "en"}\n')
+    assert len(asked(streaming=True, prompt_column="text", answer_column="lang", max_questions=2)) == 2
+    assert not any("train-1.jsonl" in line for line in Hub.asked if line.startswith("GET"))
     found = asked(subset="sums", prompt_column="q", answer_column="a", answer_pattern=": (.*)")
     assert found == [["1+1", "2"], ["2+2", "4"]]
     assert asked(subset="sums", max_questions=1) == [["3+4", "7"]]
     assert asked(split="validation", prompt_column="text", answer_column="lang") == [["held out", "de"]]
-    monkeypatch.setitem(FILES, "data/train-1.jsonl", b'{"text": "later", "lang": "en"}\n')
-    Hub.asked = []
-    assert len(asked(streaming=True, prompt_column="text", answer_column="lang", max_questions=2)) == 2
-    assert not any("train-1.jsonl" in line for line in Hub.asked if line.startswith("GET"))
     assert read(script=ASK, repo="owner/none").startswith("('repo',) 'owner/none' cannot be opened")
     assert "cannot be opened at aaaaaaaaaaaa" in read(script=ASK, revision="a" * 40)
     assert read(script=ASK, subset="sums").startswith("('prompt_column',) owner/words train record 2 has an empty prompt")
