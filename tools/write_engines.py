@@ -13,7 +13,8 @@ TARGET = ROOT / "docs" / "engines.md"
 TITLE = "## What was tried of each system\n"
 HEAD = """
 A row stands where all of its tests have passed on a CPU; none was run on a GPU. A and C are torchtitan's configs and extension points,
-B its RL, E verl. `tools/write_engines.py` writes this; `TITANRUN_WRITE_FAMILIES=1 pytest -m "slow or not slow" ...` keeps the results.
+B its RL, D TorchForge, E verl. `tools/write_engines.py` writes this;
+`TITANRUN_WRITE_FAMILIES=1 pytest -m "slow or not slow" ...` keeps the results.
 
 | row | what there is | proof on a CPU | commit, date | one GPU |
 |---|---|---|---|---|

@@ -127,6 +127,34 @@ ROWS: dict[str, Row] = {
         "plugins/test_pebble.py::test_it_is_overridden_and_compared_as_what_ships_is",
         "plugins/test_pebble.py::test_its_rule_is_asked_and_its_ranges_hold",
     ),
+    "D1": row(
+        "TitanTrainer's documented fields",
+        "actors/test_fields.py::test_a_field_has_its_documented_default_and_another_value_changes_the_run",
+        "actors/test_fields.py::test_the_table_has_every_field_and_few_are_refused",
+    ),
+    "D2": row(
+        "setup, train_step, push_weights, cleanup",
+        "actors/test_forge_loop.py::test_forge_main_loop_learns_and_its_losses_are_those_of_the_engine",
+        "actors/test_titan_trainer.py::test_steps_are_those_of_the_engine_and_gradients_are_clipped",
+    ),
+    "D3": row(
+        "weights through a store or a folder, there whole or not at all",
+        "actors/test_titan_trainer.py::test_pushed_weights_have_the_names_of_transformers",
+        "actors/test_titan_trainer.py::test_a_version_that_breaks_off_while_it_is_written_is_not_there",
+        "rl/test_weight_sync.py::test_a_reader_never_sees_half_a_version_whenever_its_writer_is_killed",
+    ),
+    "D4": row(
+        "ReferenceModel, replay buffer",
+        "actors/test_reference_model.py::test_its_weights_are_those_it_began_with_whatever_is_learned",
+        "actors/test_replay_buffer.py::test_what_is_too_old_is_never_sampled",
+        "rl/test_algorithms.py::test_estimates_of_the_divergence_against_the_exact_sum",
+    ),
+    "D5": row(
+        "the GRPO and SFT apps as recipes",
+        "actors/test_recipes.py::test_grpo_learns_from_random_weights",
+        "actors/test_recipes.py::test_sft_learns_and_leaves_what_transformers_opens",
+        "actors/test_recipes.py::test_the_small_recipe_learns_by_the_loss_of_the_large_one",
+    ),
     "E1": row(
         "a process group that is there is taken over, and stays",
         f"{OPEN}test_a_process_group_that_is_there_is_taken_over_and_stays",
@@ -168,4 +196,4 @@ ROWS: dict[str, Row] = {
         f"{VERL}test_ranks_have_the_gradients_and_log_probs_of_one_process",
     ),
 }
-"""By the letter of the system (A and C: torchtitan's configs and extension points, B: its RL, E: verl) and a number."""
+"""By the letter of the system (A and C: torchtitan's configs and extension points, B: its RL, D: TorchForge, E: verl) and a number."""
