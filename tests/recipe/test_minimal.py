@@ -31,6 +31,9 @@ CONTRADICTIONS = [
     ("llama3_sft_debug.yaml", CUSTOM),
     ("llama4_17bx128e.yaml", CUSTOM),
     ("llama4_17bx16e.yaml", CUSTOM),
+    ("decoder_deepseek_v3_debug.yaml", FEWER_LAYERS),
+    # four heads for eight tensor-parallel ranks
+    *((f"llama3_{size}.yaml", CUSTOM) for size in ("70b", "405b")),
     *((f"{name}.yaml", CUSTOM) for name in ("llama3_8b_sft", "llama3_8b_sft_lora", "llama3_8b_qlora_sft", "llama3_qlora_sft_debug")),
     *((f"{name}.yaml", CUSTOM) for name in ("qwen3_8b_sft", "qwen3_8b_sft_lora")),
     # pictures have another loss, and their models other sizes
