@@ -98,17 +98,19 @@ def assembled(
                 watchdog=watchdog,
                 **guards(recipe, job, data.rows, engine),
                 on_first_step=partial(shorten_patience, recipe, meshes),
-                on_step_end=with_samples(recipe, job, engine, data, after_step),
+                on_step_end=with_samples(recipe, job, engine, after_step, tokenizer=data.tokenizer, batches=data.batches),
             )
 
 
-def with_samples(recipe: Recipe, job: Job, engine: Engine, data: "Data", after_step: Callable[[int], None]) -> Callable[[int], None]:
-    """What follows a step, with the texts or pictures that the recipe asks for before it."""
+def with_samples(
+    recipe: Recipe, job: Job, engine: Engine, after_step: Callable[[int], None], *, tokenizer: Tokenizer | None, batches: Any = None
+) -> Callable[[int], None]:
+    """What follows a step, with the texts or pictures that the recipe asks for before it. Pictures take the encoders of `batches`."""
     samples: Samples | PictureSamples | None
     if recipe.model.takes == "images":
-        samples = build_pictures(recipe, engine, data.batches, job.resolved.parent, is_first=job.place.is_first)
+        samples = build_pictures(recipe, engine, batches, job.resolved.parent, is_first=job.place.is_first)
     else:
-        samples = build_samples(recipe, engine, data.tokenizer, job.resolved.parent, is_first=job.place.is_first)
+        samples = build_samples(recipe, engine, tokenizer, job.resolved.parent, is_first=job.place.is_first)
     if samples is None:
         return after_step
 

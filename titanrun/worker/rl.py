@@ -124,7 +124,7 @@ def assembled_rl(
                 checkpoints=checkpoints if writes(recipe.checkpoint) else None,
                 on_step=on_step,
                 on_first_step=partial(shorten_patience, recipe, meshes),
-                on_step_end=with_samples(recipe, job, engine, prompts.tokenizer, after_step),
+                on_step_end=with_samples(recipe, job, engine, after_step, tokenizer=prompts.tokenizer),
             )
 
 
