@@ -31,7 +31,9 @@ def run(arguments: list[str]) -> int:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--check", action="store_true", help="only say whether anything has to change")
     what.add_argument("--write", action="store_true", help="change the file; only the spans that have to change")
-    what.add_argument("--from", dest="origin", choices=ORIGINS, help="what the file was written for")
+    what.add_argument(
+        "--from", dest="origin", metavar="PROGRAM", choices=ORIGINS, help="what it was written for: torchtitan, torchtune, axolotl"
+    )
     parser.add_argument(
         "-o", "--output", metavar="F", help="the new recipe made of a configuration; default: standard output; nothing is overwritten"
     )
