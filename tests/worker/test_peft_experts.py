@@ -145,6 +145,7 @@ def test_folders_of_other_adapters_of_experts_are_refused(tmp_path: Path) -> Non
         ({"alpha_pattern": {}}, "says rank 6 and alpha 6.0 of model.layers.0.mlp.experts.gate_up_proj"),
         ({"target_parameters": ["experts.down_proj"]}, "has no adapter for model.layers.0.mlp.experts.gate_up_proj"),
         ({"rank_pattern": {"[": 3}}, "rank_pattern or alpha_pattern of the adapter"),
+        ({"rank_pattern": [3]}, "adapter_config.json has another form than peft gives it"),
     ):
         (folder / "adapter_config.json").write_text(json.dumps(settings | change))
         with pytest.raises(ProblemsFound, match=said):

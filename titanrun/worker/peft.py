@@ -183,6 +183,9 @@ def settings_of(folder: Place, config: AdapterConfig) -> dict[str, Any]:
         about: dict[str, Any] = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise fail("checkpoint", f"cannot read {folder / CONFIG_FILE}: {error}", help="name a folder that peft saved") from error
+    forms = {"rank_pattern": dict, "alpha_pattern": dict, "target_parameters": list}
+    if not isinstance(about, dict) or any(not isinstance(about.get(key) or form(), form) for key, form in forms.items()):
+        raise fail("checkpoint", f"{folder / CONFIG_FILE} has another form than peft gives it", help="name a folder that peft saved")
     wanted = {**ONLY, "r": (config.rank,), "lora_alpha": (config.alpha,)}
     for key, values in wanted.items():
         if about.get(key, values[0]) not in values:
