@@ -141,8 +141,8 @@ def test_what_is_shown_of_a_model_names_the_adapters_of_experts(run: Run) -> Non
 
 
 @pytest.mark.slow
-def test_adapters_of_experts_go_on_are_forked_and_merged_and_are_not_for_peft(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+def test_adapters_of_experts_go_on_are_forked_merged_and_written_for_peft_and_read_back(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experts = (MIXTURE, *MOE, "converters=[{name: lora, rank: 4, target_modules: [wq, experts]}]")
     uncut, stopped, whole = run("uncut", *experts, ALONE), run("stopped", *experts, ALONE), run("whole", *experts)
@@ -155,11 +155,14 @@ def test_adapters_of_experts_go_on_are_forked_and_merged_and_are_not_for_peft(
     assert all(map(is_adapter, (name for name in tensors if name.startswith("model."))))
     assert sum("experts.w" in name for name in tensors if name.startswith("model.")) == 2 * 3 * 2
     step = str(whole.parent / "checkpoint" / "step-10")
-    assert job(monkeypatch, do="export", checkpoint=step, out=str(tmp_path / "adapter"), format="hf") == 2
-    assert "peft has no form for these adapters of stacked experts" in capsys.readouterr().err
-    taken_in = {"from": "peft", "source": str(tmp_path), "out": str(tmp_path / "in"), "resolved": whole.read_text()}
-    assert job(monkeypatch, do="import", **taken_in) == 2
-    assert "peft has no form for these adapters of stacked experts" in capsys.readouterr().err
+    assert job(monkeypatch, do="export", checkpoint=step, out=str(tmp_path / "adapter"), format="hf") == 0
+    inside = tmp_path / "in" / "checkpoint"
+    from_whole = run("from_whole", *experts, f"checkpoint.initial_load_path={whole.parent}")
+    taken_in = {"from": "peft", "source": str(tmp_path / "adapter"), "out": str(inside), "resolved": from_whole.read_text()}
+    assert job(monkeypatch, do="import", **taken_in) == 0
+    imported, wanted = saved(tmp_path / "in" / "resolved.yaml", 0)[0], saved(whole, 10)[0]
+    assert imported.keys() == {name for name in wanted if name.startswith("model.")}
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in imported.items())
     assert job(monkeypatch, do="export", checkpoint=step, out=str(tmp_path / "merged"), format="hf", merge=True) == 0
     ahead = ("training.steps=3", "optimizer.lr=1.0e-9")
     from_hf = ("checkpoint.initial_load_in_hf=true", f"checkpoint.initial_load_path={tmp_path / 'merged'}")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from titanrun.components.checkpoints.adapters import adapted_stacks, is_adapter, merged, split_adapters
+from titanrun.components.checkpoints.adapters import is_adapter, merged, split_adapters
 from titanrun.components.checkpoints.addresses import Place, place
 from titanrun.components.checkpoints.checkpoint import RESOLVED_FILE, Checkpoint, Snapshot, Tolerance, tensor_files
 from titanrun.components.checkpoints.digested_file import DigestedFile
@@ -35,7 +35,7 @@ from titanrun.recipe.saved import absolute
 from titanrun.training.engine import MODEL_PREFIX
 from titanrun.worker import of_torchtitan
 from titanrun.worker.failures import failure_of
-from titanrun.worker.peft import family_of, read_adapters, refuse_stacks, write_adapters
+from titanrun.worker.peft import family_of, read_adapters, write_adapters
 from titanrun.worker.quantize import Quantization, flattened, quantization_for
 from titanrun.worker.weights import find_checkpoint, huggingface_files, huggingface_folder, read_plain, recipe_of, stem_of
 
@@ -219,7 +219,6 @@ def from_peft(source: Place, recipe: Recipe) -> dict[str, Tensor]:
         raise fail("usage", "the recipe has no adapters to take these", path=("converters",), help=help)
     model = bare_model(recipe)
     taken = lora.builder()(lora, model=model, shards=1).taken
-    refuse_stacks(adapted_stacks(name for name, _ in model.named_parameters()))
     return base_weights(recipe) | read_adapters(source, lora, recipe.model, taken)
 
 

@@ -17,6 +17,7 @@ from titanrun.models.shared.huggingface_weights import (
     EXPERT_NAMES,
     FEED_FORWARD_NAMES,
     NORM_NAMES,
+    SWIGLU_EXPERT_PARAMETERS,
     exported_weights,
     imported_weights,
 )
@@ -46,6 +47,7 @@ LAYER_NAMES = {
 }
 # what each layer for further tokens shares with the model, of which DeepSeek's releases hold copies
 COPIES = ("embed_tokens.weight", "shared_head.head.weight")
+EXPERT_PARAMETERS = SWIGLU_EXPERT_PARAMETERS
 
 
 def to_huggingface(config: DeepseekV3Config, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

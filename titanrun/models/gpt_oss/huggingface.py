@@ -26,6 +26,9 @@ LAYER_NAMES = {
     "moe.experts.mlp2_bias": "mlp.experts.down_proj_bias",
     **NORM_NAMES,
 }
+EXPERT_PARAMETERS = {theirs: (ours,) for ours, theirs in MATRICES.items()}
+# peft turns no adapter of a single expert, and here it would have to
+PEFT_EXPERTS_AT_LEAST = 2
 
 
 def to_huggingface(config: GptOssConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

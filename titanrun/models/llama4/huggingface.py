@@ -42,6 +42,9 @@ LAYER_NAMES = {
     "moe.shared_experts.w3.weight": "feed_forward.shared_expert.up_proj.weight",
     **NORM_NAMES,
 }
+EXPERT_PARAMETERS = {JOINT: ("moe.experts.w1", "moe.experts.w3"), DOWN: ("moe.experts.w2",)}
+# transformers does not tell peft that these are [E, I, O], so peft takes A for B and B for A
+PEFT_TURNS_EXPERTS = True
 # what stands before the names of the text model in a Llama4ForConditionalGeneration, and what begins all others
 TEXT_MODEL = "language_model."
 PICTURES = ("vision_model.", "multi_modal_projector.")

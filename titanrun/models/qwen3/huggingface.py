@@ -16,6 +16,7 @@ from titanrun.models.shared.huggingface_weights import (
     EXPERT_NAMES,
     FEED_FORWARD_NAMES,
     NORM_NAMES,
+    SWIGLU_EXPERT_PARAMETERS,
     exported_weights,
     imported_weights,
 )
@@ -28,6 +29,7 @@ LAYER_NAMES = {
     **EXPERT_NAMES,
     **NORM_NAMES,
 }
+EXPERT_PARAMETERS = SWIGLU_EXPERT_PARAMETERS
 
 
 def to_huggingface(config: Qwen3Config, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -33,6 +33,11 @@ EXPERT_NAMES = {
     "moe.experts.w2": "mlp.experts.{}.down_proj.weight",
     "moe.experts.w3": "mlp.experts.{}.up_proj.weight",
 }
+# the parameters that transformers 5 makes of an expert's matrices, in its order, and whose rows they have, one below the other
+SWIGLU_EXPERT_PARAMETERS = {
+    "mlp.experts.gate_up_proj": ("moe.experts.w1", "moe.experts.w3"),
+    "mlp.experts.down_proj": ("moe.experts.w2",),
+}
 EXPERT = "{}"
 # older versions of transformers saved the frequencies that RoPE is computed from
 FREQUENCIES = "rotary_emb.inv_freq"
