@@ -112,7 +112,7 @@ ROWS: dict[str, Row] = {
         f"{RL}test_validation_comes_as_often_as_it_should",
     ),
     "B13": row(
-        "generators behind one protocol: native and static; vLLM is absent",
+        "generators behind one protocol: native and static; vLLM is refused, it pins another torch",
         "rl/test_generators.py::test_remembered_keys_say_what_whole_passes_say",
         "rl/test_generators.py::test_static_answers_are_given_in_turn",
     ),
