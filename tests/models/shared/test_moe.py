@@ -176,6 +176,6 @@ def test_sizes_that_exclude_each_other_are_named(sizes, message):
 @pytest.mark.parametrize("use_grouped_mm", [True, False])
 def test_the_product_that_runs_is_the_one_the_config_asks_for(use_grouped_mm):
     moe = layer(use_grouped_mm=use_grouped_mm)
-    with torch.profiler.profile() as profile, torch.no_grad():
+    with torch.profiler.profile(acc_events=True) as profile, torch.no_grad():
         moe(torch.randn(1, 6, DIM))
     assert any("grouped_mm" in event.key for event in profile.key_averages()) is use_grouped_mm
