@@ -8,7 +8,7 @@ MODEL_FAMILIES = {
     family: f"titanrun.models.{family}.config"
     for family in ("llama3", "llama4", "qwen3", "deepseek_v3", "gpt_oss", "flux", "decoder", "transformers")
 }
-TASKS = ("arithmetic", "guess_task", "hub_questions", "questions", "string_task")
+TASKS = ("arithmetic", "guess_task", "hub_questions", "lookup_task", "questions", "string_task")
 RULE_MODULES = (
     "titanrun.recipe.rules.not_built",
     "titanrun.recipe.rules.ranks",
