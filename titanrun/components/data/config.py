@@ -165,13 +165,27 @@ class C4ValidationDatasetConfig(C4Config):
     """Which of its splits."""
 
 
-class TextDatasetConfig(DocumentsConfig):
+class FilesConfig(DocumentsConfig):
+    """Documents of local files, tokenised once into an index."""
+
+    path: Text = numerics(examples=["data/*.jsonl"])
+    """A file, a folder or a glob; files are read in sorted order. A .txt file is one document, with the one column text."""
+
+
+class TextDatasetConfig(FilesConfig):
     """Local text: jsonl, json, parquet, csv, arrow or txt files, tokenised once into an index."""
 
     name: Literal["text"] = numerics("text")
     builds: ClassVar = "titanrun.components.data.text:text_rows"
-    path: Text = numerics(examples=["data/*.jsonl"])
-    """A file, a folder or a glob; files are read in sorted order. A .txt file is one document, with the one column text."""
+
+
+class C4TestDatasetConfig(FilesConfig):
+    """The few documents of C4 that torchtitan keeps in its repository, to try runs with."""
+
+    name: Literal["c4_test"] = numerics("c4_test")
+    builds: ClassVar = "titanrun.components.data.text:text_rows"
+    path: Text = numerics("tests/assets/c4_test", examples=["../torchtitan/tests/assets/c4_test"])
+    """Where they are; torchtitan too begins at the folder in which a run is started."""
 
 
 class TokensDatasetConfig(DatasetConfig):
