@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from titanrun.components.data.config import C4TestDatasetConfig, TextDatasetConfig
+from titanrun.components.data.c4 import C4TestDatasetConfig
+from titanrun.components.data.config import TextDatasetConfig
 from titanrun.components.data.records import READERS
 from titanrun.components.data.rows import Rows
 from titanrun.components.data.source_files import SUFFIXES, find_files
