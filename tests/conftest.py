@@ -16,6 +16,11 @@ hypothesis.settings.register_profile("same", derandomize=True, database=None, pr
 hypothesis.settings.load_profile("same")
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """`-k "[B9]"` runs what proves row B9 of docs/engines.md."""
+    item.extra_keyword_matches.update(f"[{name}]" for name in engines.rows_of(item.nodeid))
+
+
 class Proofs:
     """Keeps what proves the cells of docs/models.md and the rows of docs/engines.md."""
 

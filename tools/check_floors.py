@@ -84,6 +84,7 @@ ENVIRONMENT_READERS = {"titanrun.launch.environment", "titanrun.distributed.envi
 MAY_CATCH_ALL = {
     # foreign code
     "titanrun.recipe.plugins",
+    "titanrun.worker.among_ranks",
     "titanrun.worker.main",
     "titanrun.components.data.hub_records",
     "titanrun.cli.download",

@@ -98,7 +98,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "tokenizer": {"name": "huggingface", "path": "folder"},
     },
     **{f"dataset:{name}": streamed({"name": name, "max_documents": 1000}) for name in ("c4", "c4_validation")},
-    **{f"dataset:{name}": asked({"name": name}) for name in ("arithmetic", "guess_task", "string_task")},
+    **{f"dataset:{name}": asked({"name": name}) for name in ("arithmetic", "guess_task", "lookup_task", "string_task")},
     "reward:environment": {
         **asked({"name": "guess_task"}),
         "rl": {**QUESTIONS["rl"], "environment": "guess_number", "rewards": ["environment"]},

@@ -1,9 +1,14 @@
 """TorchForge's trainer actor, against the engine that it stands on and against transformers."""
 
 import json
+import multiprocessing
 import os
+import random
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -181,6 +186,41 @@ def test_a_version_that_breaks_off_while_it_is_written_is_not_there(make: Make, 
     assert [path.name for path in Path(trainer.dcp_path).iterdir()] == ["policy_ver_0000000001"]
     [handle] = trainer.store.values()
     assert isinstance(handle, DcpHandle) and len(handle.load()) == len(handle.param_names)
+
+
+def push_for_ever(trainer: TitanTrainer) -> None:
+    torch.set_num_threads(1)
+    version = 1
+    while True:
+        with torch.no_grad():
+            for weight in trainer.training_state.opened.engine.model.parameters():
+                weight.fill_(version)
+        trainer.push_weights(version)
+        if version > 2:
+            drop_version(trainer.store, version - 2)
+        version += 1
+
+
+@pytest.mark.slow
+def test_a_reader_never_sees_half_of_what_is_pushed_whenever_the_trainer_is_killed(make: Make) -> None:
+    trainer, moments = make(), random.Random(0)
+    folder, context = Path(trainer.dcp_path), multiprocessing.get_context("fork")
+    whole = "policy_ver_" + 10 * "[0-9]"
+    for round in range(8):
+        writer = context.Process(target=push_for_ever, args=(trainer,))
+        writer.start()
+        deadline = time.monotonic() + 60
+        while not list(folder.glob(whole)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(moments.uniform(0, 0.5))
+        os.kill(writer.pid, signal.SIGKILL)  # type: ignore[arg-type]
+        writer.join()
+        versions = sorted(folder.glob(whole))
+        assert 1 <= len(versions) <= 3, round
+        for version in versions:
+            found = DcpHandle(str(version), ()).load()
+            assert len(found) == 57 and all((weight == int(version.name[-10:])).all() for weight in found.values())
+        shutil.rmtree(folder)
 
 
 def test_gradients_that_are_no_numbers_change_nothing(make: Make, caplog: pytest.LogCaptureFixture) -> None:

@@ -85,6 +85,18 @@ def test_ranks_hold_parts_and_say_what_one_process_says(
             torch.testing.assert_close(rank[name], expected[name], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
+def test_logprobs_from_parts_of_the_vocabulary_are_those_of_one_process(expected: dict[str, Any]) -> None:
+    labels = torch.randint(0, VOCABULARY, (ROWS, TOKENS + 1), generator=torch.Generator().manual_seed(0))[:, 1:, None]
+    for rank in run(2, [TP2]):
+        assert rank["kept"] < (ROWS, TOKENS, VOCABULARY)
+        exact = rank["logits"].double().log_softmax(-1).gather(-1, labels).squeeze(-1)
+        exact[:, :3] = 0
+        assert (rank["logprobs"] - exact).abs().max() < 1e-6
+        # near -8, and after a step of training, which leaves weights that differ in their last bits
+        torch.testing.assert_close(rank["logprobs"], expected["logprobs"], rtol=1e-6, atol=0)
+
+
 def computed_in(trainer: Trainer) -> set[torch.dtype]:
     """The dtypes that the matrix products of a layer gave in a forward pass."""
     found: set[torch.dtype] = set()

@@ -20,32 +20,42 @@ def row(what: str, *tests: str) -> Row:
 
 
 RL, ENGINE, VERL = "rl/test_runs.py::", "engines/test_open_engine.py::", "engines/test_verl.py::"
-OPEN = "worker/test_open_engine.py::"
+OPEN, HERE = "worker/test_open_engine.py::", "engines/test_rows.py::"
 
 ROWS: dict[str, Row] = {
     "A1": row(
         "typed recipes: a misspelt key is found, and the right one named",
         "recipe/test_typos.py::test_a_misspelt_key_of_the_schema_gets_the_right_key_first",
+        f"{HERE}test_a_misspelt_key_ends_validate_with_its_place_and_the_right_key",
     ),
     "A2": row(
         "components by name, each with its own section",
         "recipe/test_components.py::test_the_defaults_of_every_choice_validate",
         "recipe/test_components.py::test_the_implementation_takes_the_config_and_the_keywords_of_its_slot",
     ),
-    "A3": row("one schema for recipes", "config/test_units.py::test_the_json_schema_takes_what_the_config_takes"),
+    "A3": row(
+        "one schema for recipes",
+        "config/test_units.py::test_the_json_schema_takes_what_the_config_takes",
+        "recipe/test_schema.py::test_shipped_recipes_and_their_resolved_forms_agree_with_it",
+        "test_house.py::test_schema_is_fresh",
+    ),
     "A4": row(
         "recipes from parts, and what differs between two",
         "recipes/test_shipped.py::test_a_shipped_recipe_resolves_to_the_committed_form",
         "cli/test_commands.py::test_diff_config_exits_as_diff_does",
+        f"{HERE}test_a_derived_recipe_is_its_base_and_what_it_says_itself",
     ),
     "A5": row(
         "overrides on the command line",
         "config/test_override.py::test_a_value_is_set",
         "config/test_override.py::test_a_misspelt_override_is_shown_where_it_goes_wrong",
+        f"{HERE}test_every_leaf_of_every_recipe_takes_its_own_value_on_the_command_line",
+        f"{HERE}test_a_value_of_the_wrong_type_ends_validate",
     ),
     "A6": row(
         "the resolved recipe is the whole run",
         "cli/test_commands.py::test_diff_config_of_a_recipe_and_its_resolved_form_is_empty",
+        "test_house.py::test_a_resolved_recipe_resolves_to_its_own_bytes",
         "worker/test_main.py::test_the_same_recipe_gives_the_same_losses_bit_for_bit",
     ),
     "A7": row(
@@ -53,10 +63,16 @@ ROWS: dict[str, Row] = {
         "recipe/migrate/test_table.py::test_the_table_has_every_leaf_once",
         "recipe/migrate/test_torchtitan.py::test_nothing_is_dropped_silently",
     ),
-    "A8": row("pretraining has its golden numbers, bit for bit", "numerics/test_golden.py::test_the_golden_run_has_its_golden_numbers"),
+    "A8": row(
+        "pretraining has its golden numbers, bit for bit, however its recipe is written",
+        "numerics/test_golden.py::test_the_golden_run_has_its_golden_numbers",
+        "test_house.py::test_yaml_and_toml_of_the_debug_recipe_resolve_to_the_same_bytes",
+        "recipe/test_round_trip.py::test_yaml_toml_and_overrides_resolve_to_the_same_bytes",
+    ),
     "B1": row(
         "PolicyTrainer.forward_backward: calls add up, one denominator",
         f"{OPEN}test_gradients_of_unequal_parts_add_up_to_those_of_the_whole",
+        f"{VERL}test_ranks_have_the_gradients_and_log_probs_of_one_process",
     ),
     "B2": row(
         "optim_step: a rate of its own, updates that are no numbers",
@@ -66,11 +82,13 @@ ROWS: dict[str, Row] = {
         "save_checkpoint, and a run that is stopped goes on",
         f"{ENGINE}test_a_policy_trainer_saves_and_takes_up_what_it_saved",
         f"{RL}test_a_run_that_is_stopped_goes_on_as_if_nothing_had_been",
+        "faults/test_rl.py::test_a_run_killed_between_answers_and_update_goes_on_to_the_same_numbers",
     ),
     "B4": row(
         "weights pushed by version, in the generator's type",
         f"{OPEN}test_pushed_weights_are_those_of_their_version",
         "rl/test_weight_sync.py::test_parameters_are_cast_and_buffers_are_not",
+        f"{OPEN}test_parameters_are_pushed_in_the_generators_type_and_buffers_as_they_are_under_wrappers_too",
     ),
     "B5": row(
         "losses of GRPO, DAPO and the others",
@@ -93,6 +111,9 @@ ROWS: dict[str, Row] = {
         "rl/test_rollouts.py::test_a_tool_looks_words_up",
         "rl/test_rollouts.py::test_what_ends_a_conversation",
         "rl/test_rewards.py::test_a_rubric_is_the_weighted_mean",
+        "rl/test_rewards.py::test_answers_that_were_cut_off_and_worlds_that_failed_have_rewards_of_their_own",
+        "rl/test_learning.py::test_a_policy_learns_to_find_a_number_in_several_turns",
+        "rl/test_learning.py::test_a_policy_learns_to_use_a_tool",
     ),
     "B10": row(
         "turns become samples, samples rows",
@@ -107,6 +128,7 @@ ROWS: dict[str, Row] = {
     ),
     "B12": row(
         "recorder, renderer, validation",
+        f"{RL}test_a_run_asks_scores_learns_and_leaves_its_files",
         f"{RL}test_the_recorder_keeps_what_it_should",
         "rl/test_renderer.py::test_a_conversation_is_put_into_the_words_of_a_template",
         f"{RL}test_validation_comes_as_often_as_it_should",
@@ -116,11 +138,16 @@ ROWS: dict[str, Row] = {
         "rl/test_generators.py::test_remembered_keys_say_what_whole_passes_say",
         "rl/test_generators.py::test_static_answers_are_given_in_turn",
     ),
-    "C1": row("models from a recipe, and from a package", "plugins/test_pebble.py::test_every_part_trains_from_a_recipe"),
+    "C1": row(
+        "models from a recipe, and from a package",
+        f"{HERE}test_a_new_model_of_four_layers_learns_without_python",
+        "plugins/test_pebble.py::test_every_part_trains_from_a_recipe",
+    ),
     "C2": row(
         "converters rewrite the model before it is laid out",
         "components/converters/test_conversions.py::test_float8_takes_linear_modules_in_blocks_that_no_filter_names",
         "components/converters/test_conversions.py::test_a_module_has_one_converter",
+        f"{OPEN}test_what_follows_from_the_weights_is_told_once_an_update",
     ),
     "C3": row(
         "sections and rules of a package",
@@ -141,7 +168,9 @@ ROWS: dict[str, Row] = {
         "weights through a store or a folder, there whole or not at all",
         "actors/test_titan_trainer.py::test_pushed_weights_have_the_names_of_transformers",
         "actors/test_titan_trainer.py::test_a_version_that_breaks_off_while_it_is_written_is_not_there",
+        "actors/test_titan_trainer.py::test_a_reader_never_sees_half_of_what_is_pushed_whenever_the_trainer_is_killed",
         "rl/test_weight_sync.py::test_a_reader_never_sees_half_a_version_whenever_its_writer_is_killed",
+        "rl/test_weight_sync.py::test_the_last_versions_can_be_pulled_and_no_others",
     ),
     "D4": row(
         "ReferenceModel, replay buffer",
@@ -151,6 +180,7 @@ ROWS: dict[str, Row] = {
     ),
     "D5": row(
         "the GRPO and SFT apps as recipes",
+        "recipes/test_shipped.py::test_a_shipped_recipe_resolves_to_the_committed_form",
         "actors/test_recipes.py::test_grpo_learns_from_random_weights",
         "actors/test_recipes.py::test_sft_learns_and_leaves_what_transformers_opens",
         "actors/test_recipes.py::test_the_small_recipe_learns_by_the_loss_of_the_large_one",
@@ -160,7 +190,11 @@ ROWS: dict[str, Row] = {
         f"{OPEN}test_a_process_group_that_is_there_is_taken_over_and_stays",
         f"{OPEN}test_a_group_that_the_degrees_do_not_fit_is_a_problem",
     ),
-    "E2": row("an engine without data", f"{ENGINE}test_a_loop_goes_on_from_a_checkpoint_as_if_it_had_not_stopped"),
+    "E2": row(
+        "an engine that opens no data",
+        f"{HERE}test_an_engine_opens_no_data_and_who_trains_hears_which_key_is_missing",
+        f"{ENGINE}test_a_loop_goes_on_from_a_checkpoint_as_if_it_had_not_stopped",
+    ),
     "E3": row(
         "outputs of a batch change nothing",
         f"{OPEN}test_looking_at_a_batch_changes_nothing",
@@ -197,3 +231,9 @@ ROWS: dict[str, Row] = {
     ),
 }
 """By the letter of the system (A and C: torchtitan's configs and extension points, B: its RL, D: TorchForge, E: verl) and a number."""
+
+
+def rows_of(nodeid: str) -> list[str]:
+    """The rows that a test proves."""
+    test = nodeid.partition("[")[0]
+    return [name for name, row in ROWS.items() if test in row.tests]

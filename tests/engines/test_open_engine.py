@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -84,6 +84,12 @@ def pipeline_work(recipe: str, schedule: str, count: int) -> dict[str, Any]:
     with pytest.raises(ValueError, match="have one shape, and these have"):
         opened.engine.eval_forward([*parts, *microbatches(1)], microbatches=True)
     seen = {"evaluated": float(found.loss), "loss": float(output.loss), "logprobs": logprobs, "gradients": gradients(opened)}
+    whole = weights(opened)
+    with torch.no_grad():
+        for weight in opened.engine.model.parameters():
+            weight.zero_()
+    opened.load_stream(whole.items())
+    seen["taken_up"] = all(torch.equal(tensor, whole[name]) for name, tensor in opened.state_dict_stream())
     opened.close()
     return seen
 
@@ -101,6 +107,7 @@ def test_microbatches_that_were_cut_before_go_through_a_pipeline_as_they_are(tmp
     ranks = on_ranks(2, pipeline_work, tmp_path / "ranks", recipe, schedule, 4)
     held: dict[str, Tensor] = {}
     for seen in ranks:
+        assert seen["taken_up"]
         assert seen["loss"] == pytest.approx(loss, abs=1e-6) and seen["evaluated"] == pytest.approx(loss, abs=1e-6)
         torch.testing.assert_close(seen["logprobs"], logprobs, rtol=1e-5, atol=1e-6)
         held |= seen["gradients"]
@@ -120,6 +127,37 @@ def test_weights_under_the_names_of_transformers_give_its_logits(opened: OpenEng
     assert {tensor.dtype for _, tensor in opened.state_dict_stream(names="hf", dtype=torch.bfloat16)} == {torch.bfloat16}
 
 
+@pytest.mark.parametrize("names", ["native", "hf"])
+def test_a_stream_of_weights_is_taken_up(recipe: str, opened: OpenEngine, names: Literal["native", "hf"]) -> None:
+    trained(opened, 2)
+    receiver = open_engine(recipe, ["debug.seed=7", "training.mixed_precision_param=bfloat16"])
+    receiver.engine.forward_backward(microbatches())
+    receiver.load_stream(opened.state_dict_stream(names=names), names=names)
+    expected, found = weights(opened), weights(receiver)
+    assert found.keys() == expected.keys() and all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
+    assert not gradients(receiver) and receiver.engine.policy_version == 0
+    receiver.close()
+
+
+def test_a_stream_that_does_not_fit_is_a_problem(opened: OpenEngine) -> None:
+    whole = weights(opened)
+    name = next(iter(whole))
+    missing = {key: tensor for key, tensor in whole.items() if key != name}
+    for stream, message in [
+        (missing, f"there is none called: {name}"),
+        ({**whole, "odd": torch.ones(1)}, "the model knows none called: odd"),
+        ({**whole, name: torch.ones(1)}, f"'{name}' has the shape"),
+    ]:
+        with pytest.raises(ProblemsFound, match=message):
+            opened.load_stream(stream.items())
+    changed = {**missing, "odd": torch.ones(1), "norm.weight": torch.full_like(whole["norm.weight"], 3.0)}
+    opened.load_stream(changed.items(), strict=False)
+    expected = {**whole, "norm.weight": changed["norm.weight"]}
+    assert all(torch.equal(tensor, expected[key]) for key, tensor in weights(opened).items())
+    with pytest.raises(ProblemsFound):
+        opened.load_stream(missing.items(), names="hf")
+
+
 def sharded_work(recipe: str, folder: str) -> dict[str, Any]:
     opened = open_engine(recipe, SHARDED)
     group = opened.dp_group
@@ -134,6 +172,11 @@ def sharded_work(recipe: str, folder: str) -> dict[str, Any]:
     moved = any(not torch.equal(tensor, before[name]) for name, tensor in weights(opened).items())
     assert opened.load(folder) == 1 and moved
     seen["same"] = all(torch.equal(tensor, before[name]) for name, tensor in weights(opened).items())
+    for names in ("native", "hf"):
+        given = dict(opened.state_dict_stream(names=names))  # type: ignore[arg-type]
+        trained(opened, 1)
+        opened.load_stream(given.items(), names=names)  # type: ignore[arg-type]
+        seen["same"] &= all(torch.equal(tensor, before[name]) for name, tensor in weights(opened).items())
     opened.close()
     return seen
 

@@ -35,6 +35,13 @@ def test_a_policy_learns_to_find_a_number_in_several_turns(tmp_path: Path) -> No
     assert max(line["rollout/turns_mean"] for line in lines if "rollout/turns_mean" in line) > 1.5
 
 
+def test_a_policy_learns_to_use_a_tool(tmp_path: Path) -> None:
+    lines = trained("tool_lookup", tmp_path / "run", stage="looking_up")
+    assert lines[-1]["validation/reward_mean"] - lines[0]["validation/reward_mean"] >= 0.3
+    turns = [line["rollout/turns_mean"] for line in lines if "rollout/turns_mean" in line]
+    assert turns[0] < 1.3 and turns[-1] > 1.5
+
+
 def test_a_policy_learns_from_rewards_what_it_had_half_learned_from_answers(tmp_path: Path) -> None:
     gains = []
     for seed in range(3):

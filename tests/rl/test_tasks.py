@@ -19,11 +19,13 @@ BASE: dict[str, dict[str, Any]] = {
     "string_task": {"count": 20},
     "arithmetic": {"count": 20},
     "guess_task": {"count": 20},
+    "lookup_task": {"count": 20},
 }
 OTHERS: dict[str, dict[str, Any]] = {
     "string_task": {"count": 21, "split": "held_out", "operation": "sort", "length": 4, "alphabet": "xyz"},
     "arithmetic": {"count": 21, "split": "held_out", "operation": "digit_sum", "digits": 3},
     "guess_task": {"count": 3, "split": "held_out", "highest": 3},
+    "lookup_task": {"count": 21, "split": "held_out", "words": "ab", "digits": 3},
 }
 
 
@@ -78,6 +80,13 @@ def test_an_answer_that_a_pattern_does_not_find_is_named(monkeypatch: pytest.Mon
 def test_answers_are_right(name: str, options: dict[str, Any], prompt: str, answer: Any) -> None:
     found = asked(name, **options, count=50)
     assert len(found) == 50 and all(right == answer(question) for question, right in found)
+
+
+def test_a_word_stands_in_its_dictionary() -> None:
+    for prompt, answer in asked("lookup_task", words="xyz", digits=3, count=50):
+        entries, _, wanted = answer.partition(";")
+        known = dict(entry.split("=") for entry in entries.split(","))
+        assert list(known) == ["x", "y", "z"] and known[prompt.removesuffix(">")] == wanted and len(wanted) == 3
 
 
 def test_held_out_prompts_are_no_others() -> None:

@@ -81,6 +81,16 @@ def test_an_update_counts_takes_its_own_rate_and_is_left_out_where_it_is_no_numb
     assert all(torch.equal(one, other) for one, other in zip(before, trainer.engine.model.parameters(), strict=True))
 
 
+def test_what_follows_from_the_weights_is_told_once_an_update(trainer: PolicyTrainer) -> None:
+    told: list[int] = []
+    trainer.engine.on_new_weights(lambda: told.append(trainer.get_policy_version()))
+    for update in (1, 2):
+        for part in map(rows, ([answers()[0]], answers()[1:3], answers()[3:])):
+            trainer.forward_backward([part], num_global_valid_tokens=10)
+        trainer.optim_step()
+        assert told == list(range(1, update + 1))
+
+
 def test_pushed_weights_are_those_of_their_version(trainer: PolicyTrainer) -> None:
     assert trainer.push_weights() == 0
     trainer.forward_backward([rows(answers())], num_global_valid_tokens=10)
@@ -91,6 +101,22 @@ def test_pushed_weights_are_those_of_their_version(trainer: PolicyTrainer) -> No
     assert not all(torch.equal(own[name], tensor) for name, tensor in trainer.bus.pull(0))
     assert trainer.save_checkpoint() is False
     trainer.close()
+    trainer.close()
+
+
+def test_parameters_are_pushed_in_the_generators_type_and_buffers_as_they_are_under_wrappers_too(recipe: str) -> None:
+    sizes = "dim: 16, n_layers: 2, n_heads: 2, n_kv_heads: 1, head_dim: 8, vocab_size: 56, attention: {mask: block_causal}"
+    experts = "moe: {num_experts: 4, top_k: 2, hidden_dim: 16, load_balance_coeff: 1.0e-3}"
+    overrides = ["training.mixed_precision_param=bfloat16", "activation_checkpoint=full"]
+    trainer = open_policy_trainer(recipe, [f"model={{name: qwen3, flavor: debugmodel_moe, {sizes}, {experts}}}", *overrides])
+    own = dict(trainer.engine.state_dict_stream())
+    trainer.push_weights()
+    pushed = dict(trainer.bus.pull(0))
+    buffers = {name for name in pushed if name.endswith("expert_bias")}
+    assert len(buffers) == 2 and pushed.keys() == own.keys()
+    for name, tensor in pushed.items():
+        assert tensor.dtype == (torch.float32 if name in buffers else torch.bfloat16), name
+        assert torch.equal(tensor, own[name].to(tensor.dtype))
     trainer.close()
 
 

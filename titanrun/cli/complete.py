@@ -67,6 +67,7 @@ COMMAND_LINES: dict[str, Takes] = {
             "--top-k": None,
             "--top-p": None,
             "--seed": None,
+            "--nproc": None,
             "--stop": None,
             "--output": "files",
             "--steps": None,

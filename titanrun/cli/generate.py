@@ -5,12 +5,15 @@ import math
 import subprocess
 import sys
 from argparse import Namespace
+from importlib import import_module
 from pathlib import Path
 
 from titanrun.cli.arguments import Parser
 from titanrun.components.checkpoints.addresses import place
 from titanrun.config.problems import fail
+from titanrun.launch.together import do_together
 from titanrun.recipe.of_huggingface import is_huggingface, recipe_of
+from titanrun.recipe.resolve import read_resolved_text
 from titanrun.recipe.saved import RESOLVED, checkpoint_at
 
 SUMMARY = (
@@ -22,6 +25,7 @@ EXAMPLES = """  titanrun generate runs/first --prompt "Once upon a time" --max-n
   titanrun generate runs/first/checkpoint/step-40 --prompt One --prompt Two --temperature 0
   titanrun generate models/llama --prompt "Who are you?" --chat --top-p 0.9 --seed 3
   titanrun generate models/llama --prompt Hello --temperature 0 --json          {"text": ..., "token_ids": [...]}
+  titanrun generate models/llama --prompt Hello --nproc 2                       two processes, each with half of each matrix
   titanrun generate runs/flux --prompt "a red circle left" -o circle.png"""
 
 
@@ -41,6 +45,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--ignore-eos", action="store_true", help="go on after the end-of-text token")
     parser.add_argument("--add-bos", action="store_true", help="put the begin-of-text token before each prompt")
     parser.add_argument("--chat", action="store_true", help="each prompt is what a user says, in the tokenizer's chat template")
+    parser.add_argument("--nproc", type=int, default=1, metavar="N", help="processes on this machine that split the model's matrices (1)")
     parser.add_argument("-o", "--output", metavar="FILE", help="PNG file of a picture; of several pictures, each gets a number behind it")
     parser.add_argument("--steps", type=int, metavar="N", help="steps from noise to a picture (50)")
     parser.add_argument("--guidance", type=float, metavar="S", help="factor of what a caption adds to a picture; or what the model is told")
@@ -51,6 +56,10 @@ def run(arguments: list[str]) -> int:
     words = {word: value for word, value in vars(options).items() if word != "folder"}
     written = [word for word, value in words.items() if value != parser.get_default(word)]
     job = {**weights_of(options.folder), **words, "written": written}
+    if options.nproc > 1:
+        # by name: it loads rules, which the rule book orders by who comes first
+        import_module("titanrun.recipe.splitting").refuse_split(read_resolved_text(job["resolved"]), options.nproc)
+        return do_together("generate", json.dumps(job), options.nproc)
     sys.stdout.flush()
     return subprocess.run([sys.executable, "-m", "titanrun.worker.generate"], input=json.dumps(job), text=True, check=False).returncode
 
@@ -72,6 +81,7 @@ def refuse_senseless(options: Namespace) -> None:
         "--top-k is 1 or more": options.top_k is not None and options.top_k < 1,
         "--top-p is above 0, and 1 at most": not 0 < options.top_p <= 1,
         "--seed is 0 or more": options.seed < 0,
+        "--nproc is 1 or more": options.nproc < 1,
         "--steps is 1 or more": options.steps is not None and options.steps < 1,
         "--guidance is a number": options.guidance is not None and not math.isfinite(options.guidance),
         "--size is 1 or more": options.size is not None and options.size < 1,

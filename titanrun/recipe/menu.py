@@ -8,7 +8,8 @@ MODEL_FAMILIES = {
     family: f"titanrun.models.{family}.config"
     for family in ("llama3", "llama4", "qwen3", "deepseek_v3", "gpt_oss", "flux", "decoder", "transformers")
 }
-TASKS = ("arithmetic", "guess_task", "hub_questions", "questions", "string_task")
+C4 = ("c4", "c4_test", "c4_validation")
+TASKS = ("arithmetic", "guess_task", "hub_questions", "lookup_task", "questions", "string_task")
 RULE_MODULES = (
     "titanrun.recipe.rules.not_built",
     "titanrun.recipe.rules.ranks",
@@ -47,6 +48,7 @@ RULE_MODULES = (
 def open_menu() -> None:
     """Announce every built-in component that is imported only when named."""
     registry.offer("model", MODEL_FAMILIES)
+    registry.offer("dataset", dict.fromkeys(C4, "titanrun.components.data.c4"))
     registry.offer("dataset", dict.fromkeys(TASKS, "titanrun.rl.tasks.config"))
 
 

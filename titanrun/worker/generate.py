@@ -3,17 +3,18 @@
 import json
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from titanrun.components.tokenizers.chat_template import rendered
 from titanrun.components.tokenizers.tokenizer import Tokenizer
 from titanrun.config.problems import ProblemsFound, fail
 from titanrun.config.render import render_text
 from titanrun.config.suggest import listing
+from titanrun.distributed.mesh import Meshes
 from titanrun.models.shared.config import decided
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved
@@ -34,6 +35,9 @@ PICTURES_ONLY = ("output", "steps", "guidance", "size")
 def main() -> int:
     """Does the job. Returns the exit code."""
     job = json.load(sys.stdin)
+    if job["nproc"] > 1:
+        code: int = import_module("titanrun.worker.among_ranks").as_rank(lambda is_first: answer(job, prints=is_first))
+        return code
     try:
         answer(job)
     except ProblemsFound as error:
@@ -46,13 +50,14 @@ def main() -> int:
     return 0
 
 
-def answer(job: Job) -> None:
-    """Prints what follows each prompt, or draws a picture for it."""
+def answer(job: Job, *, prints: bool = True) -> None:
+    """Prints what follows each prompt, or draws a picture for it. Of several processes, which say the same, one prints."""
     recipe = recipe_in(job["resolved"])
     refuse_other_kind(recipe, job)
     if recipe.model.takes == "images":
         size = size_of(recipe, job["size"])
-        draw(recipe, model_with_weights(recipe, job, row_length=recipe.model.row_length(size)), job, size=size)
+        refuse_silent(recipe)
+        draw(recipe, loaded(recipe, job, row_length=recipe.model.row_length(size)), job, size=size)
         return
     assert recipe.tokenizer != "auto"
     if recipe.tokenizer is None:
@@ -61,18 +66,29 @@ def answer(job: Job) -> None:
     prompts = [encoded(text, tokenizer, recipe, job) for text in job["prompt"]]
     row_length = max(map(len, prompts)) + job["max_new_tokens"]
     refuse_too_long(recipe, row_length)
-    model = model_with_weights(recipe, job, row_length=row_length)
+    refuse_silent(recipe)
     sampling = Sampling(job["temperature"], job["top_k"], job["top_p"], job["seed"])
-    found = generate(
-        model,
-        prompts,
-        max_new_tokens=job["max_new_tokens"],
-        sampling=sampling,
-        end_ids=frozenset() if job["ignore_eos"] else end_ids(tokenizer, job),
-        stops=lambda tokens: any(stop in tokenizer.decode(tokens) for stop in job["stop"]),
-    )
-    for prompt, continuation in zip(job["prompt"], found, strict=True):
+    with ranks_of(recipe, job) as meshes:
+        found = generate(
+            loaded(recipe, job, row_length=row_length, meshes=meshes),
+            prompts,
+            max_new_tokens=job["max_new_tokens"],
+            sampling=sampling,
+            end_ids=frozenset() if job["ignore_eos"] else end_ids(tokenizer, job),
+            stops=lambda tokens: any(stop in tokenizer.decode(tokens) for stop in job["stop"]),
+        )
+    for prompt, continuation in zip(job["prompt"], found, strict=True) if prints else ():
         show(prompt, continuation, tokenizer, job)
+
+
+@contextmanager
+def ranks_of(recipe: Recipe, job: Job) -> Iterator[Meshes | None]:
+    """Within the block the ranks that split the model; None for one process alone."""
+    if job["nproc"] == 1:
+        yield None
+        return
+    with import_module("titanrun.worker.among_ranks").tensor_ranks(recipe) as meshes:
+        yield meshes
 
 
 def refuse_other_kind(recipe: Recipe, job: Job) -> None:
@@ -112,12 +128,11 @@ def refuse_too_long(recipe: Recipe, row_length: int) -> None:
         raise fail("usage", message, help="ask for fewer new tokens")
 
 
-def model_with_weights(recipe: Recipe, job: Job, *, row_length: int) -> torch.nn.Module:
-    """The model in evaluation mode, in fp32 on a CPU and in bf16 on an accelerator."""
+def refuse_silent(recipe: Recipe) -> None:
+    """Raises a usage problem for a model that says nothing here."""
     if "text generation" in recipe.model.lacks:
         help = "export the checkpoint, and let transformers generate: titanrun checkpoint export"
         raise fail("usage", f"titanrun does not generate with a {recipe.model.name} model", help=help)
-    return loaded(recipe, job, row_length=row_length)
 
 
 def show(prompt: str, continuation: Continuation, tokenizer: Tokenizer, job: Job) -> None:

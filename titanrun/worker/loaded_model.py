@@ -1,7 +1,8 @@
-"""A model with the weights of a checkpoint or a Hugging Face folder, in evaluation mode, in one process."""
+"""A model with the weights of a checkpoint or a Hugging Face folder, in evaluation mode."""
 
 import json
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from titanrun.components.checkpoints.checkpoint import Checkpoint
 from titanrun.components.checkpoints.quantization import quantization_of
 from titanrun.components.tokenizers.tokenizer import Tokenizer
 from titanrun.distributed.device import find_device
+from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.meta_device import allocate, on_meta_device
+from titanrun.distributed.shards import fill
 from titanrun.models.shared.family import family_module
 from titanrun.recipe.recipe import Recipe
 from titanrun.worker.checkpoint import good_weights, merged_weights, recipe_of
@@ -25,16 +28,28 @@ Job = Mapping[str, Any]
 """`checkpoint` or `huggingface`: where the weights are."""
 
 
-def model_with_weights(recipe: Recipe, job: Job, *, row_length: int) -> torch.nn.Module:
-    """The model, for rows of so many tokens, in fp32 on a CPU and in bf16 on an accelerator."""
-    device = find_device(recipe.device)
+def model_with_weights(recipe: Recipe, job: Job, *, row_length: int, meshes: Meshes | None = None) -> torch.nn.Module:
+    """The model, for rows of so many tokens, in fp32 on a CPU and in bf16 on an accelerator. The tensor-parallel ranks of `meshes` each
+    have a part of every matrix, and the whole of the stream and of the logits: prompts have any lengths."""
+    device = find_device(recipe.device) if meshes is None else meshes.device
     with on_meta_device():
         model: torch.nn.Module = recipe.model.builder()(recipe.model, seq_len=row_length)
         replace_parts(recipe, model)
     model.to(torch.float32 if device.type == "cpu" else torch.bfloat16)
-    allocate(model, device)
-    model.init_weights()  # type: ignore[operator]
-    model.load_state_dict(weights(recipe, job))
+    if meshes is None:
+        allocate(model, device)
+        model.init_weights()  # type: ignore[operator]
+        model.load_state_dict(weights(recipe, job))
+        return model.eval()
+    # by name: what builds models of all ranks is far more than one process needs
+    build = import_module("titanrun.worker.build_model")
+    build.split_over_tensor_ranks(recipe, model, meshes, matrices_only=True)
+    build.materialise(model, device=device, seed=recipe.debug.seed)
+    own, given = model.state_dict(), weights(recipe, job)
+    assert own.keys() == given.keys(), f"weights differ by {sorted(own.keys() ^ given.keys())[:3]}"
+    with torch.no_grad():
+        for name, whole in given.items():
+            fill(own[name], whole)
     return model.eval()
 
 

@@ -1,7 +1,7 @@
 """An engine from a recipe for loops that are not ours: no data, no loop; in a process group that is there already, or alone."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from titanrun.distributed.environment import read_place, variables
 from titanrun.distributed.mesh import Meshes
 from titanrun.distributed.processes import is_open, meet, process_group
 from titanrun.models.shared.config import AttentionConfig
+from titanrun.models.shared.family import family_module
 from titanrun.recipe.adapters import lora_of
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved_text, resolve
@@ -34,7 +35,7 @@ from titanrun.worker.company import degrees_for
 from titanrun.worker.engine_checkpoints import EngineCheckpoints
 from titanrun.worker.job import MEETING_SECONDS
 from titanrun.worker.rl import build_policy_loss, bus_in, dtype_of, parameter_names
-from titanrun.worker.weights import huggingface_state, load_initial_weights
+from titanrun.worker.weights import huggingface_state, load_initial_weights, take_stream
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +91,21 @@ class OpenEngine:
         if names == "native":
             return self.engine.state_dict_stream(dtype=dtype)
         return iter(huggingface_state(self.engine, self.recipe.model, dtype=dtype, lora=lora_of(self.recipe)).items())
+
+    def load_stream(self, weights: Iterable[tuple[str, Tensor]], *, names: Names = "native", strict: bool = True) -> None:
+        """Takes up whole weights by name, as `state_dict_stream` gives them; dtypes stay the model's. Every rank must give the same.
+
+        Waiting gradients are dropped; optimizer state and policy version stay. Raises a problem for another shape too.
+
+        Args:
+            names: `native` copies one at a time; under `hf` all are in memory first, and adapters stay as they are.
+            strict: whether unknown and missing names are a problem; under `hf` they always are.
+        """
+        if names == "hf":
+            module = family_module(type(self.recipe.model), "huggingface")
+            weights = module.from_huggingface(self.recipe.model, dict(weights)).items()
+        take_stream(weights, self.engine, strict=strict, keeps_adapters=names == "hf")
+        self.engine.zero_grad()
 
     def save(self, folder: Path | str, *, step: int, keep: int = 0, model_only: bool = False) -> Place:
         """Saves weights, optimizer, schedule, policy version and random states as `step-N` in `folder`; given back is where.

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
@@ -32,6 +33,7 @@ from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved
 from titanrun.recipe.saved import resolved_file
 from titanrun.training.engine import MODEL_PREFIX, Engine
+from titanrun.training.run_checkpoints import shortened
 
 log = logging.getLogger(__name__)
 
@@ -163,6 +165,33 @@ def copy_into(own: dict[str, Tensor], given: dict[str, Tensor]) -> None:
     for name, tensor in own.items():
         if given[name] is not tensor:
             fill(tensor, given[name])
+
+
+@torch.no_grad()
+def take_stream(weights: Iterable[tuple[str, Tensor]], engine: Engine, *, strict: bool, keeps_adapters: bool = False) -> None:
+    """Copies whole weights, under the model's own names, into the model as they come: each rank its part, in the model's dtypes.
+
+    Raises a problem `checkpoint` for another shape, and where it is strict for a name that is unknown or missing; what came before it is
+    in the model by then. Every rank must call it. `keeps_adapters`: those are not among the names.
+    """
+    own = {name.removeprefix(MODEL_PREFIX): tensor for name, tensor in engine.tensors(with_optimizer=False).items()}
+    elsewhere = {name.removeprefix(MODEL_PREFIX) for name in engine.names_elsewhere()}
+    missing, unknown = {name for name in own if not (keeps_adapters and is_adapter(name))}, []
+    for name, tensor in weights:
+        if name not in own:
+            unknown += [] if name in elsewhere else [name]
+            continue
+        if own[name].shape != tensor.shape:
+            message = f"'{name}' has the shape {list(tensor.shape)}, and the model's has {list(own[name].shape)}"
+            raise fail("checkpoint", message, help="take weights of a model of the same sizes")
+        fill(own[name], tensor)
+        missing.discard(name)
+    engine.loaded()
+    for names, what in ((unknown, "the model knows none called"), (sorted(missing), "there is none called")):
+        if names and strict:
+            raise fail(
+                "checkpoint", f"of the weights that were given {what}: {shortened(names)}", help="give all of its weights, or strict=False"
+            )
 
 
 def export_huggingface(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from titanrun.components.data.batch import IGNORE, TokenBatch
+from titanrun.components.data.batch import IGNORE, TokenBatch, TokenSample
 
 ROWS = np.arange(24, dtype=np.int64).reshape(4, 6)
 
@@ -84,6 +84,27 @@ def test_jagged_sequences_are_one_row_in_which_none_leads_to_the_next() -> None:
     assert batch.labels.masked_fill(~batch.valid_mask(), -1).tolist() == [[-1, 7, -1, 3, 4, 5, -1]]
     assert batch.positions is not None and batch.positions.tolist() == [[0, 1, 2, 0, 1, 2, 3]]
     assert batch.extra["value"].tolist() == [[1, 2, 0, 4, 5, 6, 0]]
+
+
+def test_samples_share_rows_in_their_order_and_filling_is_a_document_of_its_own() -> None:
+    samples = [
+        TokenSample([1, 2, 3], [True, False, True], {"weight": 0.5, "value": [7.0, 8.0, 9.0]}),
+        TokenSample([4, 5, 6], [False, True, True], {"weight": 2.0, "value": [1.0, 2.0, 3.0]}),
+        TokenSample([7, 8, 9, 10], [False, True, True, True]),
+    ]
+    batch = TokenBatch.from_samples(samples, row_length=5, multiple=3, extra=("weight", "value"))
+    assert batch.tokens.tolist() == [[1, 2, 4, 5, 0], [7, 8, 9, 0, 0], [0] * 5]
+    assert batch.labels.tolist() == [[2, 3, 5, 6, IGNORE], [8, 9, 10, IGNORE, IGNORE], [IGNORE] * 5]
+    assert batch.positions is not None and batch.positions.tolist() == [[0, 1, 0, 1, 0], [0, 1, 2, 0, 1], [0, 1, 2, 3, 4]]
+    assert batch.loss_mask.long().tolist() == [[0, 1, 1, 1, 0], [1, 1, 1, 0, 0], [0] * 5]
+    assert batch.extra["sequences"].tolist() == [[0, 0, 1, 1, -1], [2, 2, 2, -1, -1], [-1] * 5]
+    assert batch.extra["weight"].tolist()[0] == [0.5, 0.5, 2.0, 2.0, 0.0]
+    assert batch.extra["value"].tolist()[0] == [8.0, 9.0, 2.0, 3.0, 0.0]
+    assert len(TokenBatch.from_samples(samples, row_length=5, share_rows=False, extra=("weight", "value")).tokens) == 3
+    assert TokenBatch.from_samples([], row_length=5).valid_count() == 0
+    for length in (1, 7):
+        with pytest.raises(ValueError, match=f"a sample has {length} tokens"):
+            TokenBatch.from_samples([TokenSample([0] * length, [True] * length)], row_length=5)
 
 
 def test_what_a_rank_takes_of_a_pinned_batch_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:

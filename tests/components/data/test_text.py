@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from titanrun.components.data.c4 import C4TestDatasetConfig
 from titanrun.components.data.config import TextDatasetConfig
 from titanrun.components.data.records import READERS
 from titanrun.components.data.rows import Rows
@@ -52,6 +53,21 @@ def write_jsonl(path: Path, *records: object) -> Path:
 def write_parquet(path: Path, **columns: Any) -> Path:
     pq.write_table(pa.table(columns), path)
     return path
+
+
+def test_the_sample_of_c4_is_read_as_any_other_text(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is found where torchtitan keeps it, below the working folder, or where path says."""
+    assets = tmp_path / "tests" / "assets" / "c4_test"
+    assets.mkdir(parents=True)
+    write_jsonl(assets / "data.json", *({"text": text, "timestamp": "2019-04-25T12:57:54Z", "url": "x"} for text in ("one", "zwei")))
+    monkeypatch.chdir(tmp_path)
+    wanted = expected(tokenizer, "one", "zwei")
+    for config in (C4TestDatasetConfig(), C4TestDatasetConfig(path=str(assets / "data.json"))):
+        rows = text_rows(config, tokenizer=tokenizer, row_length=2, cache_folder=tmp_path / "cache")
+        assert [id for row in range(len(rows)) for id in rows[row].tolist()] == wanted
+    monkeypatch.chdir(assets)
+    with pytest.raises(ProblemsFound, match="tests/assets/c4_test"):
+        text_rows(C4TestDatasetConfig(), tokenizer=tokenizer, row_length=2, cache_folder=tmp_path / "cache")
 
 
 def test_each_line_of_jsonl_is_a_document(tmp_path: Path, tokenizer: Tokenizer) -> None:

@@ -3,7 +3,7 @@
 Shapes: N rows, T tokens of a row.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, Self
 
@@ -58,6 +58,15 @@ class BatchMaker(Protocol):
 
     def held_out(self, rows: NDArray[Any], *, counted: int) -> Batch:
         """The batch that measures these rows, of which the first `counted` count in the loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSample:
+    """A sequence for `TokenBatch.from_samples`. `learned` and `extra` belong to the tokens, one value each, or in `extra` one for all."""
+
+    tokens: Sequence[int]
+    learned: Sequence[bool]
+    extra: Mapping[str, float | Sequence[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,6 +150,51 @@ class TokenBatch:
         positions_X = counted_X if positions_X is None else positions_X
         return cls(values_X.unsqueeze(0), labels_X.unsqueeze(0), positions_X.unsqueeze(0), mask_X.unsqueeze(0), following)
 
+    @classmethod
+    def from_samples(
+        cls, samples: Sequence[TokenSample], *, row_length: int, share_rows: bool = True, multiple: int = 1, extra: Sequence[str] = ()
+    ) -> "TokenBatch":
+        """Samples in rows in their order, each with positions from 0; what is left of a row is a document of its own.
+
+        Args:
+            samples: of 2 to `row_length` + 1 tokens each; ValueError for others.
+            row_length: tokens of a row.
+            share_rows: whether samples share rows; needs attention that does not cross documents.
+            multiple: rows are a multiple of it, the last ones empty; at least as many.
+            extra: the values that samples have. Beside them `sequences` numbers the samples, -1 where there is none.
+        """
+        wrong = [len(sample.tokens) for sample in samples if not 2 <= len(sample.tokens) <= row_length + 1]
+        if wrong:
+            raise ValueError(f"a sample has {wrong[0]} tokens, and a row of {row_length} takes samples of 2 to {row_length + 1}")
+        rows = next_fit([len(sample.tokens) - 1 for sample in samples], row_length, share_rows=share_rows)
+        batch = cls.empty(max(1, -(-len(rows) // multiple)) * multiple, row_length, extra=extra)
+        for row, numbers in enumerate(rows):
+            end = 0
+            for number in numbers:
+                start, end = end, end + len(samples[number].tokens) - 1
+                batch._write(samples[number], row, slice(start, end), number)
+        return batch
+
+    @classmethod
+    def empty(cls, count: int, length: int, *, extra: Sequence[str] = ()) -> "TokenBatch":
+        """Rows [count, length] in which nothing counts, with `sequences` and zeros for each name of `extra`."""
+        tokens_NT = torch.zeros(count, length, dtype=torch.int64)
+        values = {name: torch.zeros(count, length) for name in extra} | {"sequences": torch.full_like(tokens_NT, -1)}
+        labels_NT, nothing_NT = torch.full_like(tokens_NT, IGNORE), torch.zeros_like(tokens_NT, dtype=torch.bool)
+        return cls(tokens_NT, labels_NT, torch.arange(length).repeat(count, 1), nothing_NT, values)
+
+    def _write(self, sample: TokenSample, row: int, place: slice, number: int) -> None:
+        """Puts a sample into a row."""
+        assert self.positions is not None
+        self.tokens[row, place] = torch.tensor(sample.tokens[:-1])
+        self.labels[row, place] = torch.tensor(sample.tokens[1:])
+        self.loss_mask[row, place] = torch.tensor(sample.learned[1:])
+        self.positions[row, place] = torch.arange(place.stop - place.start)
+        self.positions[row, place.stop :] = torch.arange(self.tokens.size(1) - place.stop)
+        self.extra["sequences"][row, place] = number
+        for name, value in sample.extra.items():
+            self.extra[name][row, place] = torch.tensor(value[1:] if isinstance(value, Sequence) else value, dtype=torch.float32)
+
     def through(self, model: nn.Module) -> Tensor:
         """Logits [N, T, V]."""
         logits_NTV: Tensor = model(self.tokens, self.positions, **documents_of(self))
@@ -197,6 +251,19 @@ class TokenBatch:
         extra = {name: change(tensor) for name, tensor in self.extra.items()}
         documents, weights = (None if of_each is None else change(of_each) for of_each in (self.documents, self.weights))
         return type(self)(change(self.tokens), change(self.labels), positions, change(self.loss_mask), extra, documents, weights)
+
+
+def next_fit(lengths: Sequence[int], room: int, *, share_rows: bool) -> list[list[int]]:
+    """The numbers of the samples of each row, in order; without sharing each has a row of its own."""
+    rows: list[list[int]] = []
+    left = 0
+    for number, length in enumerate(lengths):
+        if not rows or not share_rows or length > left:
+            rows.append([])
+            left = room
+        rows[-1].append(number)
+        left -= length
+    return rows
 
 
 def documents_of(batch: TokenBatch) -> dict[str, Tensor]:

@@ -13,7 +13,6 @@ from titanrun.config.fields import component, numerics, performance, section
 from titanrun.config.types import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, Text
 
 TINY_CHAT = Path(__file__).parents[2] / "assets" / "tiny_chat"
-C4_REPO, C4_COMMIT = "allenai/c4", "1588ec454efa1a09f29cd18ddd04fe05fc8653a2"
 
 
 class DatasetConfig(ComponentConfig):
@@ -135,43 +134,18 @@ class HubDatasetConfig(HubConfig):
     builds: ClassVar = "titanrun.components.data.hub:hub_rows"
 
 
-class C4Config(HubConfig):
-    """The English part of C4, as torchtitan reads it: streamed from the Hub, here at the commit that torchtitan pins."""
+class FilesConfig(DocumentsConfig):
+    """Documents of local files, tokenised once into an index."""
 
-    repo: Text = numerics(C4_REPO, examples=["allenai/c4"])
-    """The dataset on the Hub: OWNER/NAME."""
-    subset: Text | None = numerics("en", examples=["realnewslike"])
-    """Which of its subsets."""
-    revision: Commit = numerics(C4_COMMIT, examples=["607bd4c8450a42878aa9ddc051a65a055450ef87"])
-    """The commit, so that the data stay the same."""
-    streaming: bool = performance(True)
-    """Whether records are fetched as they are read, max_documents and no more; false: the whole split is fetched first, into the Hub's own
-    cache."""
+    path: Text = numerics(examples=["data/*.jsonl"])
+    """A file, a folder or a glob; files are read in sorted order. A .txt file is one document, with the one column text."""
 
 
-class C4DatasetConfig(C4Config):
-    """The English part of C4 for training; how many of its 365 million documents, max_documents says."""
-
-    name: Literal["c4"] = numerics("c4")
-    builds: ClassVar = "titanrun.components.data.hub:hub_rows"
-
-
-class C4ValidationDatasetConfig(C4Config):
-    """The held-out English part of C4, 365 thousand documents."""
-
-    name: Literal["c4_validation"] = numerics("c4_validation")
-    builds: ClassVar = "titanrun.components.data.hub:hub_rows"
-    split: Text = numerics("validation", examples=["train"])
-    """Which of its splits."""
-
-
-class TextDatasetConfig(DocumentsConfig):
+class TextDatasetConfig(FilesConfig):
     """Local text: jsonl, json, parquet, csv, arrow or txt files, tokenised once into an index."""
 
     name: Literal["text"] = numerics("text")
     builds: ClassVar = "titanrun.components.data.text:text_rows"
-    path: Text = numerics(examples=["data/*.jsonl"])
-    """A file, a folder or a glob; files are read in sorted order. A .txt file is one document, with the one column text."""
 
 
 class TokensDatasetConfig(DatasetConfig):

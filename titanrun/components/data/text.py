@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from titanrun.components.data.coded import CODES
-from titanrun.components.data.config import DocumentsConfig, TextDatasetConfig
+from titanrun.components.data.config import DocumentsConfig, FilesConfig
 from titanrun.components.data.index import TokenIndex, open_documents
 from titanrun.components.data.packed_rows import Packing, packed_rows
 from titanrun.components.data.rows import Rows
@@ -12,7 +12,7 @@ from titanrun.components.data.windows import cut_documents, cut_windows
 from titanrun.components.tokenizers.tokenizer import Tokenizer
 
 
-def text_rows(config: TextDatasetConfig, *, tokenizer: Tokenizer, row_length: int, cache_folder: Path) -> Rows:
+def text_rows(config: FilesConfig, *, tokenizer: Tokenizer, row_length: int, cache_folder: Path) -> Rows:
     """Rows of the documents in the files that `path` names.
 
     Raises a data problem, placed relative to the dataset's config, where a file cannot be read.

@@ -15,6 +15,7 @@ KIND: DataPath = ("kind",)
 RL: DataPath = ("rl",)
 DATASET: DataPath = ("training", "dataset")
 ROLLOUT: DataPath = ("rl", "rollout")
+TASKS = "use string_task, arithmetic, guess_task, lookup_task, questions or hub_questions"
 # of pretraining: what an RL step has nothing to do with
 NOT_READ: dict[DataPath, str] = {
     ("training", "global_batch_size"): "a step has as many rows as its answers fill",
@@ -43,15 +44,13 @@ def rl_needs_questions(run: Recipe) -> Iterator[Finding]:
     """A policy is asked questions: the dataset of kind rl holds prompts with expected answers, and the tokenizer makes ids of them."""
     if run.kind == "rl" and not isinstance(run.training.dataset, TaskConfig):
         message = f"dataset '{run.training.dataset.name}' holds no prompts to answer"
-        yield Finding(message, (DATASET, KIND), help="use string_task, arithmetic, guess_task, questions or hub_questions")
+        yield Finding(message, (DATASET, KIND), help=TASKS)
     if run.kind == "rl" and run.tokenizer is None:
         yield Finding("prompts need a tokenizer", (("tokenizer",), DATASET), help="set tokenizer: characters, or name a folder")
     held_out = None if run.rl is None else run.rl.validation.dataset
     if run.kind == "rl" and held_out is not None and held_out != "auto" and not isinstance(held_out, TaskConfig):
         message = f"dataset '{held_out.name}' holds no prompts to answer"
-        yield Finding(
-            message, (("rl", "validation", "dataset"),), help="use string_task, arithmetic, guess_task, questions or hub_questions"
-        )
+        yield Finding(message, (("rl", "validation", "dataset"),), help=TASKS)
 
 
 @rule("rl-has-rewards")

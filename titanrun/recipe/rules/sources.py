@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from titanrun.components.data.columns import check_columns, columns_of, wanted_columns
-from titanrun.components.data.config import DocumentsConfig, HubConfig, MixtureDatasetConfig, TextDatasetConfig
+from titanrun.components.data.config import DocumentsConfig, FilesConfig, HubConfig, MixtureDatasetConfig
 from titanrun.components.data.source_files import ending, find_files
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.recipe import Recipe
@@ -16,7 +16,7 @@ from titanrun.recipe.rules.unread import unread
 def columns_exist(run: Recipe) -> Iterator[Finding]:
     """Every column that column, format and filters name must be in the first of the files."""
     for place, dataset in sources(run):
-        if not isinstance(dataset, TextDatasetConfig) or not exists(dataset.path):
+        if not isinstance(dataset, FilesConfig) or not exists(dataset.path):
             continue
         try:
             file = find_files(dataset.path)[0]

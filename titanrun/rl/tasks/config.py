@@ -57,6 +57,17 @@ class GuessTaskConfig(SyntheticConfig):
     """Numbers go from 0 to this one."""
 
 
+class LookupTaskConfig(SyntheticConfig):
+    """A word to look up, `b>`. The expected answer is a dictionary and its entry, `a=41,b=07;07`. For the environment tool_lookup."""
+
+    name: Literal["lookup_task"] = numerics("lookup_task")
+    builds: ClassVar = "titanrun.rl.tasks.rows:open_task"
+    words: Text = numerics("abcd")
+    """The words of every dictionary, one letter each."""
+    digits: Annotated[int, Interval(gt=0, le=15)] = numerics(2, unit="digits")
+    """Digits of what stands behind a word."""
+
+
 class RecordsConfig(TaskConfig):
     """What tasks share whose prompts and answers are columns of records."""
 

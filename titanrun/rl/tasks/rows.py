@@ -22,6 +22,7 @@ from titanrun.rl.tasks.config import (
     ArithmeticConfig,
     GuessTaskConfig,
     HubQuestionsConfig,
+    LookupTaskConfig,
     QuestionsConfig,
     RecordsConfig,
     StringTaskConfig,
@@ -131,7 +132,20 @@ def guess_task(config: GuessTaskConfig, generator: np.random.Generator) -> tuple
     return "?", str(int(generator.integers(config.highest + 1)))
 
 
-DRAWS: dict[str, Callable[..., tuple[str, str]]] = {"string_task": string_task, "arithmetic": arithmetic, "guess_task": guess_task}
+def lookup_task(config: LookupTaskConfig, generator: np.random.Generator) -> tuple[str, str]:
+    """A word, and a dictionary with what it has for that."""
+    numbers = generator.integers(10**config.digits, size=len(config.words))
+    known = {word: str(number).zfill(config.digits) for word, number in zip(config.words, numbers, strict=True)}
+    word = config.words[int(generator.integers(len(config.words)))]
+    return f"{word}>", f"{','.join(f'{each}={known[each]}' for each in known)};{known[word]}"
+
+
+DRAWS: dict[str, Callable[..., tuple[str, str]]] = {
+    "string_task": string_task,
+    "arithmetic": arithmetic,
+    "guess_task": guess_task,
+    "lookup_task": lookup_task,
+}
 
 
 def read(config: QuestionsConfig) -> list[tuple[str, str]]:
