@@ -110,6 +110,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "dataset:questions": asked({"name": "questions", "path": "questions.jsonl"}),
     "dataset:hub_questions": asked({"name": "hub_questions", "repo": "owner/name", "revision": "0" * 40}),
     "dataset:hub": streamed({"name": "hub", "repo": "owner/name", "revision": "0" * 40}),
+    "dataset:c4_test": {"training": {"dataset": "c4_test"}, "tokenizer": "tiny"},
     "dataset:text": {"training": {"dataset": {"name": "text", "path": "data/*.jsonl"}}, "tokenizer": "tiny"},
     "activation_checkpoint:memory_budget": {
         "activation_checkpoint": {"name": "memory_budget", "memory_budget": 0.5},

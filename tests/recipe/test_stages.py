@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from titanrun.config.problems import ProblemsFound
+from titanrun.config.render import render
 from titanrun.recipe.levels import Examined, examine_file, joined
 from titanrun.recipe.resolve import Resolved, resolve
 from titanrun.recipe.staged import problems_between, stages_in_order, whole_text
@@ -104,6 +105,20 @@ def test_stages_of_another_form_are_problems_with_their_place(recipe: Path, stag
     (problem,) = examine_file(str(recipe), (), level="rules", environment={}).problems
     assert problem.message == message
     assert problem.origin is not None and problem.origin.line == 7
+
+
+@pytest.mark.parametrize("written", ["stages: [[x, {id: a}]]", "stages: {id: [x]}", "stages: [{id: [x]}]", "extends: [[x]]"])
+def test_lists_and_mappings_where_a_stage_has_none_are_shown_as_they_were_written(recipe: Path, written: str) -> None:
+    recipe.write_text(RECIPE.partition("stages:")[0] + written)
+    (problem,) = examine_file(str(recipe), (), level="rules", environment={}).problems
+    assert '"got": ' in render([problem], format="json")
+    assert "Node" not in render([problem], format="json")
+
+
+def test_a_stage_that_cannot_be_read_is_one_mistake(recipe: Path) -> None:
+    recipe.write_text(RECIPE.partition("stages:")[0] + "stages: [!!python/object/apply:os.system [x]]")
+    (problem,) = examine_file(str(recipe), (), level="rules", environment={}).problems
+    assert problem.message == "tag !!python/object/apply:os.system is not allowed"
 
 
 def test_what_is_wrong_in_several_stages_is_said_once_and_in_one_at_its_place(recipe: Path) -> None:

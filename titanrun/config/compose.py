@@ -8,7 +8,7 @@ from pathlib import Path
 from titanrun.config.problems import Origin, Problem, ProblemsFound, Related
 from titanrun.config.source import read_source
 from titanrun.config.suggest import closest
-from titanrun.config.tree import Node, ReadInPart
+from titanrun.config.tree import Node, ReadInPart, plain
 
 EXTENDS = "extends"
 ANCHOR_PREFIX = "x-"
@@ -118,7 +118,7 @@ class Composer:
         for item in items:
             if not isinstance(item.value, str) or not item.value:
                 message = "extends takes a path or a list of paths"
-                self.problems.append(Problem("wrong-type", message, (EXTENDS,), item.origin, got=item.value, expected="a path"))
+                self.problems.append(Problem("wrong-type", message, (EXTENDS,), item.origin, got=plain(item), expected="a path"))
             elif "${" in item.value:
                 message = "extends cannot hold ${...}: files are read before references are resolved"
                 self.problems.append(Problem("interpolation", message, (EXTENDS,), item.origin, help="write the path itself"))

@@ -47,7 +47,8 @@ class Findings:
         except HasStages:
             raise
         except ProblemsFound as found:
-            raise ProblemsFound([*self.problems, *found.problems]) from None
+            further = [problem for problem in found.problems if problem.origin not in self.origins]
+            raise ProblemsFound([*self.problems, *further]) from None
 
     def parsed(self, arguments: Sequence[str]) -> list[Override]:
         """The overrides that can be read."""

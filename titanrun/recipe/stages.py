@@ -12,7 +12,7 @@ from titanrun.config.arguments import Override
 from titanrun.config.compose import entries, is_absent, merge_entries
 from titanrun.config.problems import Problem, ProblemsFound, fail
 from titanrun.config.suggest import closest, listing
-from titanrun.config.tree import Node, find, without
+from titanrun.config.tree import Node, find, plain, without
 from titanrun.recipe.length import LENGTHS
 
 STAGES = "stages"
@@ -93,7 +93,7 @@ def stages_of(tree: Node) -> dict[str, Node]:
         return {}
     if not isinstance(node.value, list) or not node.value:
         message = "stages are a list, one mapping a stage"
-        raise ProblemsFound([Problem("wrong-type", message, (STAGES,), node.origin, help="write - {id: pretrain, ...}", got=node.value)])
+        raise ProblemsFound([Problem("wrong-type", message, (STAGES,), node.origin, help="write - {id: pretrain, ...}", got=plain(node))])
     found: dict[str, Node] = {}
     problems: list[Problem] = []
     for index, stage in enumerate(node.value):
@@ -112,13 +112,13 @@ def mistake_in(stage: Node, index: int, others: Mapping[str, Node]) -> Problem |
     """What keeps an item from being a stage of its own."""
     if not isinstance(stage.value, dict):
         help = "write - {id: pretrain, ...}"
-        return Problem("wrong-type", "a stage is a mapping", (STAGES, index), stage.origin, help=help, got=stage.value)
+        return Problem("wrong-type", "a stage is a mapping", (STAGES, index), stage.origin, help=help, got=plain(stage))
     name = stage.value.get(ID)
     if name is None:
         return Problem("missing-key", f"a stage needs '{ID}'", (STAGES, index, ID), stage.origin, help="add id: pretrain, say")
     if not isinstance(name.value, str) or not GOOD_ID.fullmatch(name.value):
         message = "the id of a stage is a name of letters, digits, _ and -: its folder is called so"
-        return Problem("wrong-type", message, (STAGES, index, ID), name.origin, help="write id: pretrain, say", got=name.value)
+        return Problem("wrong-type", message, (STAGES, index, ID), name.origin, help="write id: pretrain, say", got=plain(name))
     if name.value in others:
         return Problem(
             "conflict", f"two stages are called '{name.value}'", (STAGES, index, ID), name.origin, help="give each an id of its own"
