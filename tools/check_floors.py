@@ -86,6 +86,7 @@ MAY_CATCH_ALL = {
     "titanrun.recipe.plugins",
     "titanrun.worker.among_ranks",
     "titanrun.worker.main",
+    "titanrun.worker.vllm_process",
     "titanrun.components.data.hub_records",
     "titanrun.cli.download",
     "titanrun.cli.guard",

@@ -122,6 +122,7 @@ TRIED: dict[str, str] = {
     "converters:fp32_lm_head": "worker/test_converters.py",
     "loss:flow_matching": "models/flux/test_batches.py",
     "tokenizer:characters": "rl/test_runs.py",
+    "generator:vllm": "rl/test_vllm.py::test_a_policy_learns_from_what_vllm_says",
     "environment:single_turn": "rl/test_rollouts.py",
     "tokenizer:tiny": "components/tokenizers/test_huggingface.py",
     "activation_checkpoint:none": "cli/test_plugin.py",

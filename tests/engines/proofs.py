@@ -134,9 +134,11 @@ ROWS: dict[str, Row] = {
         f"{RL}test_validation_comes_as_often_as_it_should",
     ),
     "B13": row(
-        "generators behind one protocol: native and static; vLLM is refused, it pins another torch",
+        "generators behind one protocol: native, vLLM, static",
         "rl/test_generators.py::test_remembered_keys_say_what_whole_passes_say",
         "rl/test_generators.py::test_static_answers_are_given_in_turn",
+        "rl/test_vllm.py::test_log_probabilities_are_those_of_the_policy",
+        "rl/test_vllm.py::test_a_policy_learns_from_what_vllm_says",
     ),
     "C1": row(
         "models from a recipe, and from a package",

@@ -11,14 +11,19 @@ import torch
 from tests.rl.parts import TEXT, tokenizer
 from titanrun.components.data.documents import unmarked
 from titanrun.config import registry
+from titanrun.config.problems import ProblemsFound
+from titanrun.distributed.environment import Place, alone_with
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved_text, resolve
 from titanrun.rl.generators.as_trained import AsTrained
-from titanrun.rl.generators.config import GeneratorConfig, SamplingConfig
+from titanrun.rl.generators.config import GeneratorConfig, SamplingConfig, VllmConfig
 from titanrun.rl.generators.draws import draw, uniforms
-from titanrun.rl.generators.generator import Supplies
+from titanrun.rl.generators.generator import Beside, Supplies
+from titanrun.rl.generators.vllm import settings_of
 from titanrun.rl.samples import Request
+from titanrun.worker.job import Job
 from titanrun.worker.rl import build_supplies, dtype_of, own_copy
+from titanrun.worker.vllm_process import options
 
 CPU = torch.device("cpu")
 
@@ -31,7 +36,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def build(recipe: Recipe) -> Callable[..., Any]:
+def build(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     def make(name: str = "native", *, recomputes: bool = False, sampling: dict[str, Any] | None = None, **options: Any) -> Any:
         config = registry.choice(GeneratorConfig, name).model_validate({"name": name, **options})
         supplies = Supplies(
@@ -40,6 +45,7 @@ def build(recipe: Recipe) -> Callable[..., Any]:
             end_ids=frozenset({0}),
             encode=lambda text: tokenizer().encode(text, bos=False, eos=True),
             autocast=nullcontext,
+            beside=Beside("", "float32", 64, tmp_path_factory.mktemp("logs") / "generator.log", 0),
             reread=AsTrained(4, 64, unmarked) if recomputes else None,
         )
         return config.builder()(config, supplies=supplies)
@@ -142,5 +148,36 @@ def test_a_batch_invariant_generator_computes_whole_rows(tmp_path: Path) -> None
     asked = ["rl.batch_invariant=true", "debug.deterministic=true", "training.mixed_precision_param=bfloat16"]
     run = read_resolved_text(resolve(str(tmp_path / "recipe.yaml"), asked, environment={}).text)
     assert run.rl is not None
-    assert build_supplies(run, run.rl, CPU, None, tokenizer()).reread is not None
+    assert build_supplies(run, run.rl, Job(tmp_path / "resolved.yaml", "", Place()), CPU, None, tokenizer()).reread is not None
     assert dtype_of(run, run.rl) == torch.float32
+
+
+def test_vllm_is_opened_with_what_the_recipe_says(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(TEXT)
+    run = read_resolved_text(resolve(str(tmp_path / "recipe.yaml"), ["rl.sampling.temperature=0.5"], environment={}).text)
+    assert run.rl is not None
+    supplies = build_supplies(run, run.rl, Job(tmp_path / "resolved.yaml", "its text", Place(rank=1)), CPU, None, tokenizer())
+    config = VllmConfig(model="huggingface", batch_size=7, memory_share=0.5, enforce_eager=False)
+    told = settings_of(config, supplies)
+    opened = options(told)
+    assert (told["recipe"], told["model"], told["end_ids"]) == ("its text", "huggingface", [tokenizer().eos_id])
+    assert (opened["max_num_seqs"], opened["gpu_memory_utilization"], opened["enforce_eager"]) == (7, 0.5, False)
+    assert (opened["dtype"], opened["max_model_len"], opened["logprobs_mode"]) == ("float32", 32, "processed_logprobs")
+    assert supplies.beside.log == tmp_path / "logs" / "generator-rank1.log"
+
+
+def test_a_vllm_that_takes_too_long_is_a_problem(build: Callable[..., Any]) -> None:
+    with pytest.raises(ProblemsFound, match=r"vLLM gave no answer within 0\.01 seconds") as caught:
+        build("vllm", timeout_seconds=0.01)
+    assert caught.value.problems[0].path == ("rl", "generator")
+
+
+def test_a_process_beside_a_rank_is_no_rank_and_has_its_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "3", "LOCAL_RANK": "1", "MASTER_PORT": "1", "TITANRUN_QUIET": "1", "KEPT": "yes"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    variables = alone_with(1)
+    assert variables["KEPT"] == "yes" and variables["CUDA_VISIBLE_DEVICES"] == "1"
+    assert not {"RANK", "LOCAL_RANK", "MASTER_PORT", "TITANRUN_QUIET"} & set(variables)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    assert alone_with(1)["CUDA_VISIBLE_DEVICES"] == "6"

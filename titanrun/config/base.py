@@ -1,6 +1,6 @@
 """Config, the frozen data of a component, and ComponentConfig, the choices of a slot."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -49,8 +49,6 @@ class ComponentConfig(Config):
     """Name of the installation extra, and of the package in it, that the implementation needs."""
     package: ClassVar[str | None] = None
     """What that package is imported as, where the extra has another name."""
-    out_of_reach: ClassVar[Mapping[str, str]] = {}
-    """Of a slot: names that people look for and that cannot be built here, each with the reason, which is none of titanrun's."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

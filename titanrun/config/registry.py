@@ -107,7 +107,7 @@ def validate_choice(slot: "type[ComponentConfig]", value: Any) -> "ComponentConf
     try:
         chosen = choice(slot, name)
     except KeyError:
-        context = {"slot": slot.slot, "name": name, "names": names(slot), "reason": slot.out_of_reach.get(name)}
+        context = {"slot": slot.slot, "name": name, "names": names(slot)}
         raise PydanticCustomError("unknown_name", "unknown name", context) from None
     return chosen.model_validate({"name": name, **fields})
 

@@ -206,9 +206,6 @@ def word_literal(context: Mapping[str, Any], value: Any) -> Wording:
 
 def word_unknown_name(context: Mapping[str, Any], value: Any) -> Wording:
     """A component name that no choice of the slot has."""
-    if context.get("reason") is not None:
-        message = f"{singular(context['slot'])} {shorten(context['name'])} cannot be had: {context['reason']}"
-        return Wording("not-built", message, name_help(context["names"]), expected=listing(context["names"]))
     suggestion = closest(context["name"], [name for name in context["names"] if not is_other_number(context["name"], name)])
     help = f"did you mean '{suggestion}'?" if suggestion else name_help(context["names"])
     message = f"unknown {singular(context['slot'])} {shorten(context['name'])}"

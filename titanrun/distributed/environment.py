@@ -104,3 +104,11 @@ def put(name: str, value: str) -> None:
 def set_default(name: str, value: str) -> None:
     """Sets a variable that a library reads, unless the user has set it."""
     os.environ.setdefault(name, value)
+
+
+def alone_with(device: int) -> dict[str, str]:
+    """The variables for a process that is no rank, and sees the accelerator `device` of this one's as its only one."""
+    of_ranks = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "TITANRUN_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(of_ranks)}
+    visible = [name for name in kept.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return {**kept, "CUDA_VISIBLE_DEVICES": visible[device] if device < len(visible) else str(device)}

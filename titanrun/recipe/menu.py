@@ -40,6 +40,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.evaluation",
     "titanrun.recipe.rules.profiling",
     "titanrun.recipe.rules.rl",
+    "titanrun.recipe.rules.generators",
     "titanrun.recipe.rules.unread",
     "titanrun.recipe.rules.unread_parallel",
 )

@@ -32,10 +32,23 @@ class JsonLines:
         max_restarts: how often it is started again.
         log: the file that its stderr goes to.
         place: of the command in the recipe, for problems.
+        title: what messages call it; None: its first word.
+        environment: its variables; None: those of this process.
     """
 
-    def __init__(self, command: Sequence[str], *, timeout_seconds: float, max_restarts: int, log: Path, place: DataPath) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        timeout_seconds: float,
+        max_restarts: int,
+        log: Path,
+        place: DataPath,
+        title: str | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.command, self.timeout, self.log, self.place = list(command), timeout_seconds, log, place
+        self.title, self.environment = title or self.command[0], environment
         self.starts_left = max_restarts + 1
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.Queue[str | None] = queue.Queue()
@@ -51,17 +64,17 @@ class JsonLines:
             process.stdin.flush()
             line = self._lines.get(timeout=self.timeout)
         except queue.Empty:
-            self._end(f"{self.command[0]} gave no answer within {self.timeout:g} seconds")
+            self._end(f"{self.title} gave no answer within {self.timeout:g} seconds")
         except OSError:
-            self._end(f"{self.command[0]} ended")
+            self._end(f"{self.title} ended")
         if line is None:
-            self._end(f"{self.command[0]} ended with exit code {process.wait()}")
+            self._end(f"{self.title} ended with exit code {process.wait()}")
         try:
             answer = json.loads(line)
         except ValueError:
             answer = None
         if not isinstance(answer, dict):
-            raise NoAnswer(f"{self.command[0]} wrote what is no JSON object: {line.strip()[:SHOWN]!r}")
+            raise NoAnswer(f"{self.title} wrote what is no JSON object: {line.strip()[:SHOWN]!r}")
         return answer
 
     def close(self) -> None:
@@ -77,7 +90,7 @@ class JsonLines:
     def _running(self) -> "subprocess.Popen[str]":
         if self._process is None:
             if self.starts_left == 0:
-                message = f"{self.command[0]} failed too often; what it wrote to stderr is in {self.log}"
+                message = f"{self.title} failed too often; what it wrote to stderr is in {self.log}"
                 raise fail("data", message, path=self.place, help="try it by hand with a line of JSON on its stdin")
             self.starts_left -= 1
             self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -85,7 +98,13 @@ class JsonLines:
                 with self.log.open("a", encoding="utf-8") as errors:
                     self._written = errors.tell()
                     self._process = subprocess.Popen(
-                        self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8"
+                        self.command,
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        stderr=errors,
+                        text=True,
+                        encoding="utf-8",
+                        env=self.environment,
                     )
             except OSError as error:
                 raise fail("data", f"'{self.command[0]}' cannot be started: {error.strerror}", path=self.place) from None

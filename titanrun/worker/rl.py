@@ -29,7 +29,7 @@ from titanrun.recipe.recipe import Recipe
 from titanrun.rl.config import RlConfig
 from titanrun.rl.environments.environment import Environment
 from titanrun.rl.generators.as_trained import AsTrained
-from titanrun.rl.generators.generator import Generator, Supplies
+from titanrun.rl.generators.generator import Beside, Generator, Supplies
 from titanrun.rl.recorder import RolloutRecorder
 from titanrun.rl.reference import Reference
 from titanrun.rl.renderer import ChatRenderer, PlainRenderer, Renderer
@@ -213,7 +213,7 @@ def build_generation(
     recipe: Recipe, config: RlConfig, job: Job, device: torch.device, meshes: Meshes | None, tokenizer: Tokenizer
 ) -> tuple[Rollouter, Delivery]:
     """What holds the conversations, and what brings new weights to its generator."""
-    rollouter = build_rollouter(recipe, config, job, build_supplies(recipe, config, device, meshes, tokenizer), tokenizer)
+    rollouter = build_rollouter(recipe, config, job, build_supplies(recipe, config, job, device, meshes, tokenizer), tokenizer)
     return rollouter, build_delivery(recipe, config, job, rollouter.generator)
 
 
@@ -237,7 +237,9 @@ def build_rollouter(recipe: Recipe, config: RlConfig, job: Job, supplies: Suppli
     )
 
 
-def build_supplies(recipe: Recipe, config: RlConfig, device: torch.device, meshes: Meshes | None, tokenizer: Tokenizer) -> Supplies:
+def build_supplies(
+    recipe: Recipe, config: RlConfig, job: Job, device: torch.device, meshes: Meshes | None, tokenizer: Tokenizer
+) -> Supplies:
     """What a generator is built from."""
     training = recipe.training
     precision = precision_named(training.dtype, training.mixed_precision_param)
@@ -251,6 +253,13 @@ def build_supplies(recipe: Recipe, config: RlConfig, device: torch.device, meshe
         end_ids=frozenset() if tokenizer.eos_id is None else frozenset({tokenizer.eos_id}),
         encode=partial(tokenizer.encode, bos=False, eos=True),
         autocast=autocast,
+        beside=Beside(
+            recipe=job.text,
+            dtype=str(dtype_of(recipe, config)).removeprefix("torch."),
+            longest=config.rollout.max_tokens or training.seq_len,
+            log=job.resolved.parent / "logs" / f"generator-rank{job.place.rank}.log",
+            device=job.place.local_rank,
+        ),
         reread=AsTrained(training.local_batch_size, training.seq_len, build_marking(recipe, tokenizer)) if config.batch_invariant else None,
     )
 

@@ -9,7 +9,7 @@ from titanrun.config.fields import bookkeeping, numerics, section
 from titanrun.config.problems import Problem
 from titanrun.config.render import shorten
 from titanrun.config.types import AUTO, NonNegativeInt, OrAuto, PositiveFloat, PositiveInt
-from titanrun.models.shared.config import AttentionConfig, DecoderInitConfig, MoeConfig, RopeConfig, Sizes, decided
+from titanrun.models.shared.config import PAGED_BY_VLLM, AttentionConfig, DecoderInitConfig, Feature, MoeConfig, RopeConfig, Sizes, decided
 from titanrun.models.shared.decoder_config import DecoderConfig, Shapes, conflict, rope_conflicts
 from titanrun.models.shared.huggingface_config import HuggingFaceConfig
 from titanrun.models.shared.huggingface_decoder import read_decoder, read_rope
@@ -39,6 +39,8 @@ class DeepseekV3Config(DecoderConfig):
     name: Literal["deepseek_v3"] = bookkeeping("deepseek_v3")
     builds: ClassVar = "titanrun.models.deepseek_v3.model:DeepseekV3"
     huggingface_types: ClassVar = ("deepseek_v3",)
+    lacks: ClassVar[frozenset[Feature]] = frozenset({"paged attention"})
+    instead: ClassVar[dict[Feature, str]] = {"paged attention": PAGED_BY_VLLM}
     follows: ClassVar = DecoderConfig.follows | {("latent_norm_eps",)}
     latent_norm_eps: OrAuto[PositiveFloat] = numerics("auto", examples=[1e-6])
     """Epsilon of the norms within attention, of compressed queries and of compressed keys and values; `auto` is norm_eps."""

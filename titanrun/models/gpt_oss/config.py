@@ -6,7 +6,7 @@ from titanrun.config.fields import bookkeeping, component, numerics, section
 from titanrun.config.problems import Problem
 from titanrun.config.render import shorten
 from titanrun.config.types import OrAuto, PositiveFloat, PositiveInt
-from titanrun.models.shared.config import AttentionConfig, DecoderInitConfig, Feature, MoeConfig, RopeConfig, Sizes, decided
+from titanrun.models.shared.config import PAGED_BY_VLLM, AttentionConfig, DecoderInitConfig, Feature, MoeConfig, RopeConfig, Sizes, decided
 from titanrun.models.shared.decoder_config import GroupedQueryConfig, Shapes, rope_conflicts
 from titanrun.models.shared.huggingface_config import HuggingFaceConfig
 from titanrun.models.shared.huggingface_decoder import read_decoder, read_rope
@@ -40,7 +40,8 @@ class GptOssConfig(GroupedQueryConfig):
     name: Literal["gpt_oss"] = bookkeeping("gpt_oss")
     builds: ClassVar = "titanrun.models.gpt_oss.model:GptOss"
     huggingface_types: ClassVar = ("gpt_oss",)
-    lacks: ClassVar[frozenset[Feature]] = frozenset({"varlen attention"})
+    lacks: ClassVar[frozenset[Feature]] = frozenset({"varlen attention", "paged attention"})
+    instead: ClassVar[dict[Feature, str]] = {"paged attention": PAGED_BY_VLLM}
     sliding_window: OrAuto[PositiveInt] | None = numerics("auto", unit="tokens", examples=[128])
     """Tokens that a query of the first, third, fifth ... layer sees, itself among them; null: all before it, as in the other layers."""
     attention: AttentionConfig = section(AttentionConfig)

@@ -8,8 +8,10 @@ from titanrun.config.render import shorten
 from titanrun.config.types import AUTO, NonNegativeFloat, NonNegativeInt, OrAuto, PositiveInt
 from titanrun.models.shared.config import (
     FAR_TOO_WIDE,
+    PAGED_BY_VLLM,
     AttentionConfig,
     DecoderInitConfig,
+    Feature,
     FeedForwardConfig,
     MoeConfig,
     RopeConfig,
@@ -57,6 +59,8 @@ class Llama4Config(GroupedQueryConfig):
     name: Literal["llama4"] = bookkeeping("llama4")
     builds: ClassVar = "titanrun.models.llama4.model:Llama4"
     huggingface_types: ClassVar = (TEXT_TYPE, WHOLE_TYPE)
+    lacks: ClassVar[frozenset[Feature]] = frozenset({"paged attention"})
+    instead: ClassVar[dict[Feature, str]] = {"paged attention": PAGED_BY_VLLM}
     follows: ClassVar = GroupedQueryConfig.follows | {("head_dim",), ("feed_forward", "hidden_dim"), ("moe", "hidden_dim")}
     head_dim: OrAuto[PositiveInt] = numerics("auto", examples=[128])
     """Width of one head; `auto` is dim / n_heads."""

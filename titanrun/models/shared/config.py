@@ -23,11 +23,13 @@ Feature: TypeAlias = Literal[
     "context parallelism with flex attention",
     "expert parallelism",
     "varlen attention",
+    "paged attention",
     "gradient accumulation",
     "validation",
     "text generation",
     "a loss in chunks",
 ]
+PAGED_BY_VLLM = "vLLM's kernels do not know its attention: use {name: vllm, model: huggingface}, or native"
 
 
 class ModelConfig(ComponentConfig):

@@ -9,6 +9,7 @@ from titanrun.models.shared.family import family_file
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.attention import BACKEND, attention_backend
 from titanrun.recipe.rules.book import Finding, rank_rule
+from titanrun.rl.generators.config import VllmConfig
 
 
 @rank_rule("family-has-feature")
@@ -39,6 +40,9 @@ def features_asked_for(run: Recipe, ranks: int | None) -> dict[Feature, DataPath
         feature: ("parallelism", name) for feature, name in degrees.items() if getattr(run.parallelism, name) > 1
     }
     backend = attention_backend(run)
+    generator = None if run.rl is None else run.rl.generator
+    if isinstance(generator, VllmConfig) and generator.model == "native":
+        asked["paged attention"] = ("rl", "generator")
     if backend == "varlen":
         asked["varlen attention"] = BACKEND
     if backend == "flex" and "context parallelism" in asked:

@@ -178,22 +178,6 @@ def logprobs_are_compared_on_policy(run: Recipe) -> Iterator[Finding]:
         yield Finding("static answers have no log-probabilities", (path, ("rl", "generator")), help="remove it")
 
 
-@rule("split-generator-needs-ranks")
-def split_generator_needs_ranks(run: Recipe) -> Iterator[Finding]:
-    """rl.generator.tensor_parallel splits the generator as the policy is split: over the tensor-parallel ranks, of which there must be
-    several. A policy whose experts are dealt to ranks has a whole generator on each."""
-    if run.rl is None or not getattr(run.rl.generator, "tensor_parallel", False):
-        return
-    path, degree = ("rl", "generator", "tensor_parallel"), ("parallelism", "tensor_parallel_degree")
-    if run.parallelism.tensor_parallel_degree == 1:
-        message = "tensor_parallel has no effect: one rank has whole matrices"
-        help = "set parallelism.tensor_parallel_degree, or remove it"
-        yield Finding(message, (path, degree), help=help, code="no-effect", severity="warning")
-    if run.parallelism.expert_parallel_degree > 1:
-        paths = (path, ("parallelism", "expert_parallel_degree"))
-        yield Finding("a generator's experts are not dealt to ranks", paths, help="remove it, or use expert_parallel_degree: 1")
-
-
 @rule("window-needs-older-answers")
 def window_needs_older_answers(run: Recipe) -> Iterator[Finding]:
     """With rl.schedule.target_offpolicy 0 every step waits for all its answers: there is nothing to overtake."""

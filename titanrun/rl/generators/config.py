@@ -6,7 +6,7 @@ from annotated_types import Interval, Len
 
 from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.fields import numerics, performance
-from titanrun.config.types import NonNegativeFloat, PositiveInt, Text
+from titanrun.config.types import NonNegativeFloat, PositiveFloat, PositiveInt, Text
 
 
 class SamplingConfig(Config):
@@ -28,7 +28,6 @@ class GeneratorConfig(ComponentConfig):
     slot: ClassVar = "generator"
     is_slot: ClassVar = True
     default_name: ClassVar = "native"
-    out_of_reach: ClassVar = {"vllm": "vllm 0.33.0 comes for torch 2.14.0 alone and cannot be installed beside the torch of titanrun"}
 
 
 class NativeConfig(GeneratorConfig):
@@ -50,3 +49,23 @@ class StaticConfig(GeneratorConfig):
     builds: ClassVar = "titanrun.rl.generators.static:StaticGenerator"
     replies: Annotated[tuple[Text, ...], Len(1)] = numerics(examples=[["yes", "no"]])
     """The answers; the first one again after the last."""
+
+
+class VllmConfig(GeneratorConfig):
+    """vLLM (https://arxiv.org/abs/2309.06180) in a process of its own beside each rank, with a whole copy of the weights. Needs the
+    extra `vllm`."""
+
+    name: Literal["vllm"] = numerics("vllm")
+    builds: ClassVar = "titanrun.rl.generators.vllm:VllmGenerator"
+    extra: ClassVar = "vllm"
+    model: Literal["native", "huggingface"] = numerics("native")
+    """native: the policy's own code with vLLM's attention; huggingface: vLLM's model of that architecture, to which weights go under
+    Hugging Face's names."""
+    batch_size: PositiveInt = performance(256, unit="prompts")
+    """Prompts that are answered at once."""
+    memory_share: Annotated[float, Interval(gt=0, lt=1)] = performance(0.3)
+    """Share of the accelerator's memory for its weights and remembered keys; on a CPU VLLM_CPU_KVCACHE_SPACE says how many GiB."""
+    enforce_eager: bool = performance(True)
+    """false: vLLM compiles its model and records CUDA graphs, which takes minutes at the start; for huggingface."""
+    timeout_seconds: PositiveFloat = performance(1800.0, unit="s")
+    """How long it may take to start, to take weights, or to answer `batch_size` prompts."""
