@@ -11,9 +11,11 @@ import torch.distributed as dist
 from tests.rl.parts import TEXT
 from titanrun.components.data.batch import TokenBatch
 from titanrun.config.problems import ProblemsFound
+from titanrun.recipe import catalogue
 from titanrun.rl.packing import pack
 from titanrun.rl.policy_trainer import PolicyTrainer
-from titanrun.rl.samples import TrainingSample
+from titanrun.rl.samples import Request, TrainingSample
+from titanrun.rl.weight_sync.in_process import InProcessBus
 from titanrun.worker.open_engine import OpenEngine, open_engine, open_policy_trainer
 
 
@@ -132,6 +134,29 @@ def test_looking_at_a_batch_changes_nothing(recipe: str) -> None:
     assert torch.equal(state, torch.get_rng_state()) and engine.model.training
     assert all(torch.equal(before[name], tensor) for name, tensor in engine.model.state_dict().items())
     assert all(weight.grad is None for weight in engine.model.parameters())
+    opened.close()
+
+
+def test_a_generator_says_what_the_engine_would_before_and_after_an_update(recipe: str) -> None:
+    opened = open_engine(recipe, ["optimizer.lr=0.1"])
+    generator, bus = opened.generator(), InProcessBus(keep=2)
+    asked = [Request([1, 2, 3 + index], index, 6) for index in range(4)]
+    for version in range(2):
+        generator.load(bus.pull(opened.publish(bus)), version=version)
+        for request, said in zip(asked, generator.generate(asked), strict=True):
+            row = TokenBatch.from_rows(torch.tensor([request.tokens + said.tokens]))
+            logprobs = opened.engine.forward(row)["logprobs"][0, len(request.tokens) - 1 :]
+            assert said.version == version and said.logprobs == pytest.approx(logprobs.tolist(), abs=1e-5)
+        opened.engine.forward_backward(row)
+        opened.engine.optim_step()
+    assert bus.versions() == [0, 1]
+    opened.close()
+
+
+def test_a_generator_needs_a_recipe_that_says_how_answers_are_drawn() -> None:
+    opened = open_engine(str(catalogue.find("llama3_debug").path), ["training.mixed_precision_param=float32"])
+    with pytest.raises(ProblemsFound, match="needs the section rl"):
+        opened.generator()
     opened.close()
 
 

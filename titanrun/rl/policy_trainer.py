@@ -8,7 +8,8 @@ import torch
 from titanrun.components.data.batch import TokenBatch
 from titanrun.components.metrics.recorder import Recorder
 from titanrun.rl.algorithms.losses import per_token
-from titanrun.rl.weight_sync.bus import WeightBus, as_sent
+from titanrun.rl.weight_sync.bus import WeightBus
+from titanrun.rl.weight_sync.delivery import publish
 from titanrun.training.engine import Engine
 from titanrun.training.passes import Loss
 
@@ -70,11 +71,7 @@ class PolicyTrainer:
 
     def push_weights(self) -> int:
         """Publishes the weights under the policy's version, which is given back. A version that is there already stays."""
-        version = self.engine.policy_version
-        if version not in self.bus.versions():
-            with torch.no_grad():
-                self.bus.publish(version, as_sent(self.engine.state_dict_stream(), dtype=self.dtype, parameters=self.parameters))
-        return version
+        return publish(self.engine, self.bus, dtype=self.dtype, parameters=self.parameters)
 
     def save_checkpoint(self, step: int | None = None) -> bool:
         """Saves weights, optimizer, schedule, version and random states, as `step` or the policy's version; false where nowhere is named.

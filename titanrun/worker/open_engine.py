@@ -16,6 +16,7 @@ from titanrun.components.checkpoints.retention import Retention
 from titanrun.components.checkpoints.store import CheckpointStore
 from titanrun.components.data.documents import Marking, marking
 from titanrun.config.base import dump
+from titanrun.config.problems import fail
 from titanrun.distributed.agreement import Ranks, current_ranks, ranks_beside
 from titanrun.distributed.config import CommConfig
 from titanrun.distributed.device import find_device
@@ -27,14 +28,19 @@ from titanrun.models.shared.family import family_module
 from titanrun.recipe.adapters import lora_of
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved_text, resolve
+from titanrun.rl.config import RlConfig
+from titanrun.rl.generators.generator import Generator
 from titanrun.rl.policy_trainer import PolicyTrainer
+from titanrun.rl.weight_sync.bus import WeightBus
+from titanrun.rl.weight_sync.delivery import Delivery, publish
+from titanrun.rl.weight_sync.in_process import InProcessBus
 from titanrun.training.engine import Engine
 from titanrun.worker.assemble import build_whole_engine, settle_chance
 from titanrun.worker.build_data import build_tokenizer
 from titanrun.worker.company import degrees_for
 from titanrun.worker.engine_checkpoints import EngineCheckpoints
-from titanrun.worker.job import MEETING_SECONDS
-from titanrun.worker.rl import build_policy_loss, bus_in, dtype_of, parameter_names
+from titanrun.worker.job import MEETING_SECONDS, Job
+from titanrun.worker.rl import build_policy_loss, build_supplies, bus_in, dtype_of, parameter_names
 from titanrun.worker.weights import huggingface_state, load_initial_weights, take_stream
 
 log = logging.getLogger(__name__)
@@ -122,6 +128,23 @@ class OpenEngine:
         """Takes up what `save` saved; the latest without `step`. Gives the step. A folder without, or a damaged one, is a problem."""
         return self._checkpoints(folder).load(step, model_only=what == "model")
 
+    def publish(self, bus: WeightBus) -> int:
+        """Puts the weights on a bus under the policy's version, which is given back, in the dtype that a generator of it computes in."""
+        return publish(self.engine, bus, dtype=dtype_of(self.recipe, rl_of(self.recipe)), parameters=parameter_names(self.recipe))
+
+    def generator(self, *, folder: Path = Path()) -> Generator:
+        """What `rl.generator` names, with the weights of now; `load` gives it those of a bus. Every rank has its own.
+
+        `folder`: whose `logs` one in a process of its own writes to.
+        """
+        config, tokenizer = rl_of(self.recipe), build_tokenizer(self.recipe)
+        assert tokenizer is not None, "a rule asks for one"
+        job = Job(folder / "resolved.yaml", self.text, read_place())
+        supplies = build_supplies(self.recipe, config, job, self.engine.device, self.meshes, tokenizer)
+        generator: Generator = config.generator.builder()(config.generator, supplies=supplies)
+        Delivery(InProcessBus(keep=1), generator, dtype_of(self.recipe, config), parameter_names(self.recipe)).deliver(self.engine)
+        return generator
+
     def _checkpoints(self, folder: Path | str, keep: int = 0) -> EngineCheckpoints:
         if self._ranks is None:
             self._ranks = ranks_beside()
@@ -181,6 +204,13 @@ def marking_of(run: Recipe) -> Marking:
     return marking(source, eos_id=None if tokenizer is None else tokenizer.eos_id)
 
 
+def rl_of(recipe: Recipe) -> RlConfig:
+    """The section rl. Raises a problem where there is none."""
+    if recipe.rl is None:
+        raise fail("usage", "this needs the section rl: how answers are drawn", path=("rl",), help="use a recipe of kind rl")
+    return recipe.rl
+
+
 def open_policy_trainer(
     recipe: str, overrides: Sequence[str] = (), *, folder: Path | None = None, checkpoints: Path | None = None
 ) -> PolicyTrainer:
@@ -191,8 +221,7 @@ def open_policy_trainer(
         checkpoints: where `save_checkpoint` saves, as many as checkpoint.keep_latest_k; None: nowhere.
     """
     opened = open_engine(recipe, overrides)
-    config = opened.recipe.rl
-    assert config is not None, "the recipe's kind is rl"
+    config = rl_of(opened.recipe)
     keep = opened.recipe.checkpoint.keep_latest_k
     return PolicyTrainer(
         engine=opened.engine,

@@ -9,6 +9,18 @@ from titanrun.rl.weight_sync.bus import WeightBus, as_sent
 from titanrun.training.engine import Engine
 
 
+def publish(engine: Engine, bus: WeightBus, *, dtype: torch.dtype, parameters: frozenset[str]) -> int:
+    """Puts the engine's weights on the bus under its policy version, which is given back. A version that is there already stays.
+
+    All ranks call it. `parameters`: names of what is cast to `dtype`.
+    """
+    version = engine.policy_version
+    if version not in bus.versions():
+        with torch.no_grad():
+            bus.publish(version, as_sent(engine.state_dict_stream(), dtype=dtype, parameters=parameters))
+    return version
+
+
 @dataclass(slots=True)
 class Delivery:
     """Publishes the engine's weights under its policy version, and lets the generator pull them.
