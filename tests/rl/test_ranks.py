@@ -43,6 +43,7 @@ SPLIT = ("parallelism.tensor_parallel_degree=2", "rl.generator.tensor_parallel=t
             ("rl.reference=frozen_copy", "rl.algorithm={name: gspo, kl: {coef: 0.1}}", "rl.sync.transport=file"),
             ("parallelism.tensor_parallel_degree=2",),
         ),
+        (("converters=[fp32_lm_head]",), ("parallelism.data_parallel_shard_degree=2",)),
         (MIXED, ("parallelism.tensor_parallel_degree=2",)),
         (MIXED, (*SPLIT, "rl.generator.batch_size=7")),
         (TWO_LAYERS, PIPELINE),
@@ -51,7 +52,7 @@ SPLIT = ("parallelism.tensor_parallel_degree=2", "rl.generator.tensor_parallel=t
         (("rl.reference=frozen_copy", "rl.algorithm={name: gspo, kl: {coef: 0.1}}"), ("parallelism.context_parallel_degree=2",)),
     ],
     ids=[
-        *("fsdp2", "ddp2", "tp2", "fsdp2_lora_recomputed", "tp2_gspo_reference_file"),
+        *("fsdp2", "ddp2", "tp2", "fsdp2_lora_recomputed", "tp2_gspo_reference_file", "fsdp2_fp32_head"),
         *("tp2_mixed_lengths", "tp2_split_generator_mixed_lengths", "pp2", "pp2_adapter_off", "cp2", "cp2_gspo"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 import traceback
@@ -195,6 +196,9 @@ def serve() -> None:
                 told = {"problem": worded(error)}
             answers.write(json.dumps(told) + "\n")
             answers.flush()
+        # who asked may have been killed
+        if served is not None:
+            shutil.rmtree(served.told["folder"], ignore_errors=True)
 
 
 def worded(error: Exception) -> str:

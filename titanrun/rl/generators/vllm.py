@@ -47,7 +47,7 @@ class VllmGenerator:
             environment=alone_with(supplies.beside.device),
         )
         self.folder = TemporaryDirectory(prefix="titanrun-weights-", dir=MEMORY if MEMORY.is_dir() else None)
-        told = self._ask("start", settings_of(config, supplies))
+        told = self._ask("start", {**settings_of(config, supplies), "folder": self.folder.name})
         log.info("vLLM %s answers, in a process of its own; it writes to %s", told["version"], supplies.beside.log)
 
     def generate(self, requests: Sequence[Request], *, temperature: float | None = None) -> list[Completion]:
