@@ -291,5 +291,10 @@ def test_a_changed_recipe_is_refused_at_its_place_or_means_what_it_says(tmp_path
 
 
 @pytest.mark.slow
+def test_more_changed_recipes(tmp_path: Path) -> None:
+    run(Random(1).sample(list(mutants()), 6000), tmp_path)
+
+
+@pytest.mark.endurance
 def test_every_change_of_every_shipped_recipe(tmp_path: Path) -> None:
     run(list(mutants()), tmp_path)
