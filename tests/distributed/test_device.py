@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -22,6 +25,13 @@ def test_auto_takes_what_torch_finds_and_gpu_insists(name: str) -> None:
         find_device("gpu")
     assert caught.value.exit_code == 2
     assert caught.value.problems[0].path == ("device",)
+
+
+def test_the_peak_on_the_cpu_is_not_that_of_who_started_the_process() -> None:
+    held = b"x" * 2**30
+    words = "import torch; from titanrun.distributed.device import peak_memory_bytes; print(peak_memory_bytes(torch.device('cpu')))"
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < len(held)
 
 
 def test_the_peak_on_the_cpu_is_the_processs_resident_size() -> None:

@@ -137,7 +137,7 @@ def test_the_recipes_drawn_write_most_fields_of_the_schema(some_recipes: list[Da
     assert len(lacking) < len(built_fields()) / 3, (len(lacking), sorted(lacking))
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 def test_many_recipes_keep_all_of_these_promises(
     recipes: st.SearchStrategy[Data], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,11 +69,12 @@ def test_what_is_measured_are_the_logits(run: Run) -> None:
 
 
 PEAK = """
-import json, resource, sys, torch
+import json, sys, torch
 from torch import nn
 from titanrun.components.data.batch import TokenBatch
 from titanrun.components.losses.config import ChunkedCrossEntropyConfig
 from titanrun.distributed.chunked_head import ChunkedHead
+from titanrun.distributed.device import peak_memory_bytes
 from titanrun.distributed.precision import precision_named
 from titanrun.training.chunked_passes import ChunkedModel
 from titanrun.training.passes import WholeModel
@@ -95,9 +96,9 @@ else:
 batch = TokenBatch.from_rows(torch.randint(16000, (1, 4097)))
 first = TokenBatch.from_rows(torch.randint(16000, (1, 65)))
 passes.backward(first, torch.tensor(64))
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak_memory_bytes(device)
 passes.backward(batch, torch.tensor(4096))
-print(json.dumps((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024))
+print(json.dumps((peak_memory_bytes(device) - before) / 2**20))
 """
 
 

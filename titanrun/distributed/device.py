@@ -2,7 +2,7 @@
 
 import os
 import resource
-import sys
+from pathlib import Path
 
 import torch
 
@@ -10,6 +10,8 @@ from titanrun.components.converters.config import Kernels
 from titanrun.config.problems import fail
 
 CPU = torch.device("cpu")
+# of this process, on Linux
+STATUS = Path("/proc/self/status")
 
 
 def find_device(name: str, *, local_rank: int = 0) -> torch.device:
@@ -94,9 +96,11 @@ def peak_memory_bytes(device: torch.device) -> int:
     """Most memory in use since `reset_peak_memory`; on the CPU the peak resident size of the process since its start."""
     if is_accelerator(device):
         return int(torch.accelerator.max_memory_allocated(device))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # Linux counts in KiB, macOS in bytes
-    return peak if sys.platform == "darwin" else peak * 1024
+    if not STATUS.is_file():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # what getrusage tells on Linux is never less than the process had that started this one
+    (line,) = (line for line in STATUS.read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
 
 
 def memory_bytes(device: torch.device | None) -> int:
