@@ -150,7 +150,10 @@ def test_a_pair_without_its_columns_says_which_field_names_them() -> None:
     config = PreferenceDatasetConfig(path="x", prompt_column="promt", rejected_column="worse")
     with pytest.raises(ProblemsFound) as found:
         pair_in(config, {"prompt": "a", "chosen": "b", "rejected": "c"}, "line 1")
-    assert (found.value.problems[0].path, found.value.problems[0].help) == (("rejected_column",), "set rejected_column to what the files hold")
+    assert (found.value.problems[0].path, found.value.problems[0].help) == (
+        ("rejected_column",),
+        "set rejected_column to what the files hold",
+    )
     with pytest.raises(ProblemsFound) as found:
         pair_in(config, {"prompt": "a", "chosen": "b", "worse": "c"}, "line 1")
     assert (found.value.problems[0].path, found.value.problems[0].help) == (("prompt_column",), "did you mean 'prompt'?")

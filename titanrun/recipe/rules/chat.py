@@ -1,6 +1,7 @@
 """Rules about conversations: what keeps them apart in a row, and whether template and files fit them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -11,9 +12,11 @@ from titanrun.components.data.columns import records_of_csv, records_of_json, re
 from titanrun.components.data.config import ChatDatasetConfig, ConversationsConfig, PreferenceDatasetConfig
 from titanrun.components.data.pair_layouts import pair_in
 from titanrun.components.data.source_files import ending, find_files
+from titanrun.components.evaluation.config import ExactMatchTaskConfig
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.components.tokenizers.vocabulary import chat_template
-from titanrun.config.problems import Problem, ProblemsFound
+from titanrun.config.counted import counted
+from titanrun.config.problems import DataPath, Problem, ProblemsFound
 from titanrun.config.tree import path_text
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.attention import FLAVOR, MASK, attention_of
@@ -97,6 +100,28 @@ def first_conversation_fits(run: Recipe) -> Iterator[Finding]:
                     yield Finding(problem.message, ((*place, *problem.path), place), help=problem.help, code="data")
 
 
+@rule("turn-weights-are-there", level="environment")
+def turn_weights_are_there(run: Recipe) -> Iterator[Finding]:
+    """Some message must have the key that turn_weights names, or all weigh the same and the setting has no effect. Where no more than the
+    beginning of the data can be looked at, that is a warning."""
+    for place, dataset in sources(run):
+        key = getattr(dataset, "turn_weights", None)
+        if not isinstance(dataset, ChatDatasetConfig) or key is None:
+            continue
+        try:
+            files = find_files(dataset.path, tuple(RECORDS))
+            records = list(islice(RECORDS[ending(files[0])](files[0]), LOOKED_AT))
+            messages = [message for record in records for message in conversations_in(dataset, record, "")[0]]
+        except ProblemsFound:
+            continue  # another rule says so
+        if messages and not any(key in message for message in messages):
+            names = dict.fromkeys(name for message in messages for name in message if name not in ("role", "content"))
+            close = get_close_matches(key, names, n=1)
+            help = f"did you mean '{close[0]}'?" if close else "name the key that holds weights, or none"
+            message = f"of the {counted(len(messages), 'message')} at the beginning of '{files[0]}' none has a '{key}'"
+            yield Finding(message, ((*place, "turn_weights"), place), help=help, code="data", severity="warning")
+
+
 @rule("template-has-words", level="environment")
 def template_has_words(run: Recipe) -> Iterator[Finding]:
     """The chat template must have words for every role in the first hundred records of the first file, and give back what is learned of
@@ -105,7 +130,8 @@ def template_has_words(run: Recipe) -> Iterator[Finding]:
     for place, dataset in sources(run):
         if not isinstance(dataset, Spoken) or not isinstance(run.tokenizer, TokenizerConfig):
             continue
-        for problem in misfits(dataset, run.tokenizer.folder):
+        asked_only = isinstance(task_at(run, place), ExactMatchTaskConfig)
+        for problem in misfits(dataset, run.tokenizer.folder, is_learned=not asked_only):
             places = ((*place, *problem.path), place, ("tokenizer",))
             yield Finding(problem.message, places, help=problem.help, code="data")
 
@@ -117,7 +143,12 @@ def conversations_in(dataset: Spoken, record: Mapping[str, Any], place: str) -> 
     return [LAYOUTS[dataset.layout](record, dataset.columns(), place)]
 
 
-def misfits(dataset: Spoken, folder: Path) -> Sequence[Problem]:
+def task_at(run: Recipe, place: DataPath) -> object:
+    """The task of `evaluation` whose dataset is at `place`; None where it is no task's."""
+    return run.evaluation.tasks[int(place[2])] if place[:2] == ("evaluation", "tasks") else None
+
+
+def misfits(dataset: Spoken, folder: Path, *, is_learned: bool) -> Sequence[Problem]:
     """What a run would say first of the conversations that are looked at; nothing where another rule says that they cannot be read."""
     # jinja is imported only where there are conversations
     templates, learned = map(import_module, ("titanrun.components.tokenizers.chat_template", "titanrun.components.data.learned"))
@@ -137,7 +168,7 @@ def misfits(dataset: Spoken, folder: Path) -> Sequence[Problem]:
                 templates.check_words(template, messages, place)
                 if isinstance(dataset, PreferenceDatasetConfig):
                     learned.last_reply(template, messages, place)
-                else:
+                elif is_learned:
                     learned.spoken(dataset, template, messages, place)
         except ProblemsFound as found:
             return found.problems
