@@ -97,7 +97,7 @@ def first_conversation_fits(run: Recipe) -> Iterator[Finding]:
         except ProblemsFound as error:
             for problem in error.problems:
                 if problem.path != ("path",) or "first record" in problem.message:
-                    yield Finding(problem.message, ((*place, *problem.path), place), help=problem.help, code="data")
+                    yield Finding(problem.message, ((*place, *problem.path), place), help=problem.help, code="data", section=place)
 
 
 @rule("turn-weights-are-there", level="environment")
@@ -119,7 +119,7 @@ def turn_weights_are_there(run: Recipe) -> Iterator[Finding]:
             close = get_close_matches(key, names, n=1)
             help = f"did you mean '{close[0]}'?" if close else "name the key that holds weights, or none"
             message = f"of the {counted(len(messages), 'message')} at the beginning of '{files[0]}' none has a '{key}'"
-            yield Finding(message, ((*place, "turn_weights"), place), help=help, code="data", severity="warning")
+            yield Finding(message, ((*place, "turn_weights"), place), help=help, code="data", severity="warning", section=place)
 
 
 @rule("template-has-words", level="environment")
@@ -133,7 +133,7 @@ def template_has_words(run: Recipe) -> Iterator[Finding]:
         asked_only = isinstance(task_at(run, place), ExactMatchTaskConfig)
         for problem in misfits(dataset, run.tokenizer.folder, is_learned=not asked_only):
             places = ((*place, *problem.path), place, ("tokenizer",))
-            yield Finding(problem.message, places, help=problem.help, code="data")
+            yield Finding(problem.message, places, help=problem.help, code="data", section=place)
 
 
 def conversations_in(dataset: Spoken, record: Mapping[str, Any], place: str) -> Sequence[list[Message]]:

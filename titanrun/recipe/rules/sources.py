@@ -27,7 +27,7 @@ def columns_exist(run: Recipe) -> Iterator[Finding]:
         except ProblemsFound as error:
             for problem in error.problems:
                 paths = ((*place, *problem.path), place)
-                yield Finding(problem.message, paths, help=problem.help, code="data")
+                yield Finding(problem.message, paths, help=problem.help, code="data", section=place)
 
 
 @rule("too-long-needs-whole-documents")
