@@ -40,8 +40,9 @@ def told_by(run: Recipe, place: DataPath, dataset: DatasetConfig) -> str:
     """What tells where the documents of a dataset begin that does not start positions anew; others may, and then one way is left."""
     if not any(other.restarts_positions for _, other in placed_datasets(run)):
         return "use documents: eos"
-    others = "take one that starts positions anew for each document, or model.attention.mask: causal"
-    return f"set {path_text((*place, 'packing'))}: documents" if hasattr(dataset, "packing") else others
+    if hasattr(dataset, "packing"):
+        return f"set {path_text((*place, 'packing'))}: documents"
+    return "take one that starts positions anew for each document"
 
 
 @rule("ends-need-tokenizer")

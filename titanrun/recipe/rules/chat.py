@@ -7,8 +7,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from titanrun.components.data.chat_layouts import LAYOUTS, Message
-from titanrun.components.data.columns import records_of_csv, records_of_json, records_of_jsonl
+from titanrun.components.data.chat_layouts import LAYOUTS, Message, value_of
+from titanrun.components.data.columns import columns_of, records_of_csv, records_of_json, records_of_jsonl
 from titanrun.components.data.config import ChatDatasetConfig, ConversationsConfig, PreferenceDatasetConfig
 from titanrun.components.data.pair_layouts import pair_in
 from titanrun.components.data.source_files import ending, find_files
@@ -94,6 +94,9 @@ def first_conversation_fits(run: Recipe) -> Iterator[Finding]:
             record = next(RECORDS[ending(file)](file), None)
             if record is not None:
                 conversations_in(dataset, record, f"the first record of '{file}'")
+            # of what is not read here, the columns are known
+            for column, field in wanted(dataset) if ending(file) == ".parquet" else ():
+                value_of(dict.fromkeys(columns_of(file) or [column]), column, f"'{file}'", field=field)
         except ProblemsFound as error:
             for problem in error.problems:
                 if problem.path != ("path",) or "first record" in problem.message:
@@ -141,6 +144,18 @@ def conversations_in(dataset: Spoken, record: Mapping[str, Any], place: str) -> 
     if isinstance(dataset, PreferenceDatasetConfig):
         return pair_in(dataset, record, place)
     return [LAYOUTS[dataset.layout](record, dataset.columns(), place)]
+
+
+def wanted(dataset: Spoken) -> Sequence[tuple[str, str]]:
+    """The columns that every record must have, each with the field that names it."""
+    if isinstance(dataset, PreferenceDatasetConfig):
+        return (dataset.chosen_column, "chosen_column"), (dataset.rejected_column, "rejected_column")
+    named = dataset.columns()
+    if dataset.layout == "alpaca":
+        return ("instruction", "layout"), ("output", "layout")
+    if dataset.layout == "prompt_completion":
+        return (named.prompt, "prompt_column"), (named.completion, "completion_column")
+    return ((named.messages, "column"),)
 
 
 def task_at(run: Recipe, place: DataPath) -> object:
