@@ -7,7 +7,7 @@ from pydantic import model_validator
 
 from titanrun.components.data.chat_layouts import Columns
 from titanrun.components.data.role_weights import RoleWeights, check_weights
-from titanrun.components.data.spelling import Commit, check_filter, check_format
+from titanrun.components.data.spelling import Commit, check_format
 from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.fields import component, numerics, performance, section
 from titanrun.config.types import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, Text
@@ -72,10 +72,11 @@ class Filter(Config):
     max_characters: NonNegativeInt | None = numerics(None, unit="characters", examples=[100000])
     """Longest text that it may hold; null: any."""
 
-    @model_validator(mode="after")
-    def _check_limits(self) -> Self:
-        check_filter(self.column, self.one_of, self.at_least, self.at_most, self.min_characters, self.max_characters)
-        return self
+    @property
+    def has_limits(self) -> bool:
+        """Whether it keeps anything out."""
+        limits = (self.at_least, self.at_most, self.min_characters, self.max_characters)
+        return bool(self.one_of) or any(limit is not None for limit in limits)
 
 
 class DocumentsConfig(DatasetConfig):

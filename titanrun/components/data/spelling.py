@@ -33,10 +33,3 @@ def check_format(format: str | None) -> None:
         raise conflict(f"format cannot be read: {str(error).lower()}", "format", help="write a brace that is meant as such twice") from None
     if any(name == "" or spec or conversion for _, name, spec, conversion in parsed) or not any(name for _, name, _, _ in parsed):
         raise conflict("format must name columns in braces", "format", help="write it as in '{title}: {body}'")
-
-
-def check_filter(column: str, *limits: object) -> None:
-    """A filter keeps something out."""
-    if all(limit in (None, ()) for limit in limits):
-        help = "set one_of, at_least, at_most, min_characters or max_characters, or remove the filter"
-        raise conflict(f"a filter of '{column}' without a limit lets everything through", "column", help=help)

@@ -105,8 +105,8 @@ def first_conversation_fits(run: Recipe) -> Iterator[Finding]:
 
 @rule("turn-weights-are-there", level="environment")
 def turn_weights_are_there(run: Recipe) -> Iterator[Finding]:
-    """Some message must have the key that turn_weights names, or all weigh the same and the setting has no effect. Where no more than the
-    beginning of the data can be looked at, that is a warning."""
+    """Some message must have the key that turn_weights names, or the run ends when it has read all: none in the first hundred records of
+    the first file is a warning."""
     for place, dataset in sources(run):
         key = getattr(dataset, "turn_weights", None)
         if not isinstance(dataset, ChatDatasetConfig) or key is None:
