@@ -43,6 +43,7 @@ DESCRIPTION_BESIDE_EXECUTION = {
     "titanrun.components.data.role_weights",
     "titanrun.components.data.pair_layouts",
     "titanrun.components.data.spelling",
+    "titanrun.components.evaluation.questions",
     "titanrun.components.metrics.jsonl",
     "titanrun.components.metrics.readings",
     "titanrun.components.converters.schemes",

@@ -232,6 +232,7 @@ def test_words_and_values_inside_lists_are_marked_exactly() -> None:
         ("training..steps=5", "a key cannot begin with '.'", "."),
         ("training.=5", "a key cannot begin with '='", "="),
         ("training.", "a key is missing", ""),
+        ("filters.0.column=lang", "an index stands in brackets, not behind a dot: filters[0]", "0"),
         ("=5", "a key cannot begin with '='", "="),
         ("50", "a key cannot begin with '5'", "5"),
         ("-x", "a key cannot begin with '-'", "-"),

@@ -122,6 +122,11 @@ def test_a_pair_is_two_replies_or_two_conversations() -> None:
     assert pair_in(config, {"asked": "a", "better": "b", "worse": "c"}, "line 1") == expected
     assert pair_in(config, {"asked": [asked], "better": [good], "worse": [bad]}, "line 1") == expected
     assert pair_in(config, {"better": [asked, good], "worse": [asked, bad]}, "line 1") == expected
+    # the prompt beside whole conversations, as in HuggingFaceH4/ultrafeedback_binarized, is not said twice
+    assert pair_in(config, {"asked": "a", "better": [asked, good], "worse": [asked, bad]}, "line 1") == expected
+
+
+REPLY = {"role": "assistant", "content": "b"}
 
 
 @pytest.mark.parametrize(
@@ -129,7 +134,9 @@ def test_a_pair_is_two_replies_or_two_conversations() -> None:
     [
         ({"prompt": "a", "chosen": "b"}, "has no 'rejected'; it has: prompt, chosen"),
         ({"prompt": "a", "chosen": "b", "rejected": "b"}, "prefers a reply to itself"),
-        ({"chosen": "b", "rejected": "c"}, "has a text in 'chosen', and no prompt that it answers"),
+        ({"chosen": "b", "rejected": "c"}, "has replies, and no 'prompt' that they answer; it has: chosen, rejected"),
+        ({"promt": "a", "chosen": [REPLY], "rejected": [{**REPLY, "content": "c"}]}, "no 'prompt' that they answer; it has: promt"),
+        ({"prompt": "a", "chosen": [{"content": "b"}], "rejected": "c"}, "message 1, has no 'role'; it has: content"),
         ({"prompt": "a", "chosen": [{"role": "user", "content": "b"}], "rejected": "c"}, "does not end with what the assistant says"),
         ({"prompt": "a", "chosen": [{"role": "bot", "content": "b"}], "rejected": "c"}, "is from 'bot', which is no role"),
     ],
@@ -137,6 +144,19 @@ def test_a_pair_is_two_replies_or_two_conversations() -> None:
 def test_a_record_that_is_no_pair_is_named(record: dict[str, Any], message: str) -> None:
     with pytest.raises(ProblemsFound, match=message):
         pair_in(PreferenceDatasetConfig(path="x"), record, "'x.jsonl' line 1")
+
+
+def test_a_pair_without_its_columns_says_which_field_names_them() -> None:
+    config = PreferenceDatasetConfig(path="x", prompt_column="promt", rejected_column="worse")
+    with pytest.raises(ProblemsFound) as found:
+        pair_in(config, {"prompt": "a", "chosen": "b", "rejected": "c"}, "line 1")
+    assert (found.value.problems[0].path, found.value.problems[0].help) == (
+        ("rejected_column",),
+        "set rejected_column to what the files hold",
+    )
+    with pytest.raises(ProblemsFound) as found:
+        pair_in(config, {"prompt": "a", "chosen": "b", "worse": "c"}, "line 1")
+    assert (found.value.problems[0].path, found.value.problems[0].help) == (("prompt_column",), "did you mean 'prompt'?")
 
 
 def test_pairs_longer_than_a_row_are_left_out_or_refused(folder: Path, tmp_path: Path) -> None:

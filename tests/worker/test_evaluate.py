@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from titanrun.cli import eval as command
 from titanrun.components.data.config import TINY_CHAT
-from titanrun.components.evaluation.multiple_choice import read_questions
+from titanrun.components.evaluation.questions import read_questions
 from titanrun.components.tokenizers.chat_template import rendered
 from titanrun.components.tokenizers.config import TinyTokenizerConfig
 from titanrun.components.tokenizers.huggingface import tiny_tokenizer

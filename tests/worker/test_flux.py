@@ -241,5 +241,5 @@ def test_a_not_finite_step_is_told_with_its_samples(tmp_path: Path) -> None:
 
 
 def test_data_of_pictures_is_not_shown_as_tokens(trained: Path) -> None:
-    with pytest.raises(ProblemsFound, match="flux trains on images, and only tokens can be shown"):
+    with pytest.raises(ProblemsFound, match="flux trains on images, and only text is tokenised and shown"):
         data_worker.show({"resolved": (trained / "resolved.yaml").read_text(), "section": None})

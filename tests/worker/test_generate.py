@@ -183,3 +183,12 @@ def test_a_model_of_no_family_and_a_folder_of_nothing_are_problems(exported: Pat
         command.run([str(exported), "--prompt", "x"])
     with pytest.raises(ProblemsFound, match="neither a checkpoint nor a run directory"):
         command.run([str(tmp_path), "--prompt", "x"])
+
+
+def test_a_folder_of_stages_names_the_runs_in_it(tmp_path: Path) -> None:
+    (tmp_path / "stages.yaml").write_text("stages: []\n")
+    for stage, step in (("sft", "checkpoint/step-2"), ("pretrain", "checkpoint/step-1"), ("dpo", "logs")):
+        (tmp_path / stage / step).mkdir(parents=True)
+    with pytest.raises(ProblemsFound) as found:
+        command.run([str(tmp_path), "--prompt", "x"])
+    assert found.value.problems[0].help == f"it holds the runs of stages: name {tmp_path}/pretrain or {tmp_path}/sft"

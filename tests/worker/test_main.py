@@ -11,6 +11,7 @@ import torch
 from titanrun.components.metrics.jsonl import read_metrics
 from titanrun.recipe.resolve import resolve
 from titanrun.worker.main import main
+from titanrun.worker.origins import entry_at
 
 Run = Callable[..., Path]
 
@@ -220,6 +221,13 @@ def test_a_problem_of_a_worker_stands_at_its_line(run: Run, tmp_path: Path, caps
     assert f"--> {tmp_path / 'recipe.yaml'}:12:33  (training.dataset" in error
     assert "12 |   dataset: {name: tokens, path: " in error
     assert " ^ help: set model.vocab_size" in error
+
+
+def test_a_problem_of_a_default_stands_at_its_section() -> None:
+    entry = {"source": "file", "file": "nowhere.yaml", "line": 3, "column": 7}
+    values = {"training.dataset.too_long": {"source": "default"}, "training.dataset.path": entry, "training.steps": {**entry, "line": 2}}
+    paths = (("training", "dataset", "too_long"), ("training", "dataset"), ("training", "dataset", "path", 0), ("model", "dim"), ("name",))
+    assert [entry_at(path, values) for path in paths] == [entry, entry, entry, None, None]
 
 
 def test_the_log_begins_with_the_recipe_where_that_is_wanted(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from titanrun.config.problems import DataPath
 
 KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 INDEX = re.compile(r"\[([0-9]{1,9})\]")
+INDEX_AFTER_DOT = re.compile(r"(?<=\w)\.([0-9]{1,9})\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,9 @@ def scan_path(text: str, start: int = 0) -> list[Step]:
 def scan_key(text: str, start: int) -> Step:
     """The key at `start`."""
     found = KEY.match(text, start)
+    index = INDEX_AFTER_DOT.match(text, max(0, start - 1))
+    if index is not None:
+        raise PathMistake(f"an index stands in brackets, not behind a dot: {text[: start - 1]}[{index[1]}]", start)
     if found is None:
         raise PathMistake("a key is missing" if start >= len(text) else f"a key cannot begin with '{text[start]}'", start)
     return Step(found[0], found.start(), found.end())

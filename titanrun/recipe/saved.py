@@ -17,6 +17,7 @@ from titanrun.recipe.drift import change_text, judge
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolve import read_resolved
 from titanrun.recipe.run_files import RESOLVED as RESOLVED
+from titanrun.recipe.stages import STAGES_FILE
 
 
 def checkpoints_at(named: Place) -> dict[int, Place]:
@@ -34,8 +35,17 @@ def checkpoint_at(named: Place) -> Place:
     whole = [path for path in checkpoints_at(named).values() if is_checkpoint(path)]
     if not whole:
         message = f"'{named}' is neither a checkpoint nor a run directory with one"
-        raise fail("checkpoint", message, help="name a folder step-N, or a run directory")
+        stages = stages_in(named)
+        help = f"it holds the runs of stages: name {listing(stages)}" if stages else "name a folder step-N, or a run directory"
+        raise fail("checkpoint", message, help=help)
     return whole[-1]
+
+
+def stages_in(named: Place) -> list[str]:
+    """The runs with checkpoints in a folder that a recipe with stages was trained into; none where it is no such folder."""
+    if not isinstance(named, Path) or not (named / STAGES_FILE).is_file():
+        return []
+    return [str(run) for run in sorted(named.iterdir()) if run.is_dir() and checkpoints_at(run)]
 
 
 def trusted_at(named: Place) -> tuple[Place, dict[Place, list[str]]]:

@@ -81,7 +81,7 @@ def open_all(recipe: Recipe) -> tuple[Tokenizer | None, dict[str, Rows]]:
     """The tokenizer, and the rows of each section that reads data."""
     if recipe.model.takes != "tokens":
         help = "look at the files themselves: their names and captions are all that a run reads"
-        raise fail("usage", f"{recipe.model.name} trains on {recipe.model.takes}, and only tokens can be shown", help=help)
+        raise fail("usage", f"{recipe.model.name} trains on {recipe.model.takes}, and only text is tokenised and shown", help=help)
     tokenizer = build_tokenizer(recipe)
     lengths: dict[Any, Any] = {"training": recipe.training.seq_len, "validation": recipe.validation.seq_len}
     return tokenizer, {

@@ -26,12 +26,13 @@ def with_origin(problem: Problem, report: dict[str, Any]) -> Problem:
 
 
 def entry_at(path: DataPath, values: dict[str, Any]) -> dict[str, Any] | None:
-    """What is noted about the value at `path`, else about the first written one below it, else about the nearest one around it."""
+    """What is noted about the value at `path`, else about the first written one below it, else about the nearest one around it, else about
+    the first written one of its section: of a default, that is all that stands in a file."""
     if not path:
         return None
-    below = [key for key in values if key.startswith((f"{path_text(path)}.", f"{path_text(path)}["))]
     around = [path_text(path[:length]) for length in range(len(path), 0, -1)]
-    found = (values[key] for key in (around[0], *below, *around[1:]) if key in values)
+    below, beside = ([key for key in values if key.startswith((f"{section}.", f"{section}["))] for section in (*around, "")[:2])
+    found = (values[key] for key in (around[0], *below, *around[1:], *beside) if key in values)
     return next((entry for entry in found if "file" in entry), None)
 
 

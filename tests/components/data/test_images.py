@@ -172,7 +172,7 @@ def test_a_compressed_tar_file_is_a_problem(tmp_path: Path) -> None:
     tar(tmp_path / "a.tar", {"1.png": picture(16, 16), "1.txt": b"one"}, mode="w:gz")
     with pytest.raises(ProblemsFound, match="cannot be read as a tar file") as found:
         webdataset_rows(WebDatasetConfig(path=str(tmp_path), image_size=16), **OPTIONS)
-    assert found.value.problems[0].help == "unpack compressed ones"
+    assert found.value.problems[0].help == "name whole tar files that are not compressed"
 
 
 def test_a_long_caption_is_cut_between_characters(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ def test_csv_and_both_kinds_of_arrow_hold_the_same_documents(tmp_path: Path, tok
     (saved,) = (tmp_path / "saved").glob("*.arrow")
     for file in (tmp_path / "a.csv", tmp_path / "b.arrow", saved):
         assert ids_of(file, tokenizer, column="body") == expected(tokenizer, *bodies), file
+        assert sorted(columns_of(file) or ()) == ["body", "n"], file
 
 
 def test_a_format_puts_columns_together(records: Path, tokenizer: Tokenizer) -> None:
@@ -140,6 +141,7 @@ def test_a_torn_arrow_file_is_told(tmp_path: Path, tokenizer: Tokenizer) -> None
     for content in (b"", b"no arrow file", whole[:60]):
         (tmp_path / "a.arrow").write_bytes(content)
         assert "cannot be read as Arrow" in problem_of(tmp_path / "a.arrow", tokenizer).message
+        assert columns_of(tmp_path / "a.arrow") is None
 
 
 def test_json_holds_an_array_or_lines(tmp_path: Path, tokenizer: Tokenizer) -> None:

@@ -11,6 +11,8 @@ Message = dict[str, Any]
 Record = Mapping[str, Any]
 ROLES = ("system", "developer", "user", "assistant", "tool")
 LARGEST_WEIGHT = 1e6
+KINDS = {type(None): "null", bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
+"""What JSON can hold beside text."""
 SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "function_response": "tool", **{role: role for role in ROLES}}
 
 
@@ -29,7 +31,7 @@ def from_messages(record: Record, columns: Columns, place: str) -> list[Message]
     found = []
     for number, message in enumerate(listed(record, columns.messages, place), start=1):
         where = f"{place}, message {number},"
-        role, content = role_of(message.get("role"), ROLES, where), text_of(message, "content", where)
+        role, content = role_of(message, "role", ROLES, where), text_of(message, "content", where)
         found.append({**present(message), "role": role, "content": content, **weight_in(message, columns, where)})
     return found
 
@@ -39,7 +41,7 @@ def from_sharegpt(record: Record, columns: Columns, place: str) -> list[Message]
     found = []
     for number, turn in enumerate(listed(record, columns.messages, place), start=1):
         where = f"{place}, message {number},"
-        role = role_of(turn.get("from"), tuple(SHAREGPT_ROLES), where)
+        role = role_of(turn, "from", tuple(SHAREGPT_ROLES), where)
         found.append({"role": SHAREGPT_ROLES[role], "content": text_of(turn, "value", where), **weight_in(turn, columns, where)})
     return found
 
@@ -67,12 +69,17 @@ LAYOUTS: dict[str, Callable[[Record, Columns, str], list[Message]]] = {
 }
 
 
+OF_CHATS = ("layout", "column", "prompt_column", "completion_column")
+"""Fields that name a column of a conversation; those of a pair have no layout beside."""
+
+
 def value_of(record: Record, column: str, place: str, *, field: str = "layout") -> Any:
     """What a record has in a column, which `field` of the dataset names. Raises a data problem that names the columns there are."""
     if column not in record:
         known = ", ".join(map(str, record)) or "none"
         close = get_close_matches(column, list(map(str, record)), n=1)
-        help = f"did you mean '{close[0]}'?" if close else "set layout and its columns to what the files hold"
+        named = "layout and its columns" if field in OF_CHATS else field
+        help = f"did you mean '{close[0]}'?" if close else f"set {named} to what the files hold"
         raise fail("data", f"{place} has no '{column}'; it has: {known}", path=(field,), help=help)
     return record[column]
 
@@ -81,7 +88,7 @@ def text_of(record: Record, column: str, place: str, *, field: str = "layout") -
     """The text in a column; half a surrogate pair, which JSON can write, is no character and has no token."""
     value = value_of(record, column, place, field=field)
     if not isinstance(value, str):
-        kind = "null" if value is None else type(value).__name__
+        kind = KINDS.get(type(value), type(value).__name__)
         raise fail("data", f"{place} has {kind} in '{column}', not text", path=("path",), help="leave such conversations out")
     # U+FDD0 and U+FDD1 are no characters either: they mark replies in what a template gives
     bad = next((number for number, letter in enumerate(value, start=1) if "\ud800" <= letter <= "\udfff" or letter in "\ufdd0\ufdd1"), None)
@@ -100,11 +107,12 @@ def listed(record: Record, column: str, place: str) -> list[Message]:
     return value
 
 
-def role_of(value: object, known: tuple[str, ...], place: str) -> str:
+def role_of(message: Message, key: str, known: tuple[str, ...], place: str) -> str:
     """Who speaks."""
+    value = value_of(message, key, place)
     if value not in known:
-        message = f"{place} is from {value!r}, which is no role"
-        raise fail("data", message, path=("path",), help=f"roles are: {', '.join(known)}")
+        problem = f"{place} is from {'null' if value is None else repr(value)}, which is no role"
+        raise fail("data", problem, path=("path",), help=f"roles are: {', '.join(known)}")
     return str(value)
 
 

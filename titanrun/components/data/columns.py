@@ -129,8 +129,15 @@ def text_columns(file: Path) -> list[str] | None:
     return ["text"]
 
 
-def unknown_columns(file: Path) -> list[str] | None:
-    """None: what is in such a file, only the run looks at."""
+def arrow_columns(file: Path) -> list[str] | None:
+    """What the schema names, of a Feather file or of what the datasets library saves."""
+    ipc = import_module("pyarrow.ipc")
+    for opened in (ipc.open_file, ipc.open_stream):
+        try:
+            with file.open("rb") as source:
+                return list(opened(source).schema.names)
+        except (OSError, ValueError):
+            continue
     return None
 
 
@@ -139,7 +146,7 @@ COLUMNS: dict[str, Callable[[Path], list[str] | None]] = {
     ".json": json_columns,
     ".csv": csv_columns,
     ".parquet": parquet_columns,
-    ".arrow": unknown_columns,
+    ".arrow": arrow_columns,
     ".txt": text_columns,
 }
 

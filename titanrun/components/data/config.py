@@ -72,6 +72,12 @@ class Filter(Config):
     max_characters: NonNegativeInt | None = numerics(None, unit="characters", examples=[100000])
     """Longest text that it may hold; null: any."""
 
+    @property
+    def has_limits(self) -> bool:
+        """Whether it keeps anything out."""
+        limits = (self.at_least, self.at_most, self.min_characters, self.max_characters)
+        return bool(self.one_of) or any(limit is not None for limit in limits)
+
 
 class DocumentsConfig(DatasetConfig):
     """Rows of documents out of records with columns."""

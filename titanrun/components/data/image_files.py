@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from titanrun.components.data.source_files import find_files
+from titanrun.components.data.source_files import CAPTION, PICTURES, TAR_FILES, find_files, no_tar_file
 from titanrun.components.data.watched_file import HELP, FileState, state_of
 from titanrun.config.counted import counted
 from titanrun.config.problems import fail
@@ -21,8 +21,6 @@ from titanrun.distributed.liveness import sign_of_life
 
 log = logging.getLogger(__name__)
 
-PICTURES = (".jpg", ".jpeg", ".png", ".webp")
-CAPTION = ".txt"
 # where the bytes of a sample's picture and caption are: number of the file, first byte, how many
 SPANS = np.dtype([(f"{what}_{part}", "<i8") for what in ("picture", "caption") for part in ("file", "start", "size")])
 Span = tuple[int, int, int]
@@ -97,7 +95,7 @@ def folder_samples(path: str, *, least: int) -> Samples:
 
 def tar_samples(path: str, *, least: int) -> Samples:
     """The members of tar files of which one is a picture and one a text, with the same name up to its first dot."""
-    files = find_files(path, (".tar",))
+    files = find_files(path, TAR_FILES)
     found: list[tuple[Span, Span]] = []
     alone = 0
     for number, file in enumerate(files):
@@ -111,7 +109,7 @@ def tar_samples(path: str, *, least: int) -> Samples:
 def members(file: Path) -> tuple[list[tuple[tuple[int, int], tuple[int, int]]], int]:
     """First byte and size of each picture of a tar file and of its caption, in the file's order; and how many pictures have none.
 
-    Raises a data problem where it is no tar file, or a compressed one, in which nothing can be found without reading all of it.
+    Raises a data problem where it is no tar file, or a compressed one.
     """
     pictures: dict[str, tuple[int, int]] = {}
     captions: dict[str, tuple[int, int]] = {}
@@ -126,7 +124,7 @@ def members(file: Path) -> tuple[list[tuple[tuple[int, int], tuple[int, int]]], 
                 elif member.isfile() and f".{ending.lower()}" == CAPTION:
                     captions[f"{folder}/{stem}"] = place
     except (tarfile.TarError, OSError) as error:
-        raise fail("data", f"'{file}' cannot be read as a tar file: {error}", path=("path",), help="unpack compressed ones") from None
+        raise no_tar_file(file, error) from None
     return [(place, captions[key]) for key, place in pictures.items() if key in captions], len(pictures.keys() - captions.keys())
 
 
@@ -149,7 +147,8 @@ def large_enough(path: str, files: Sequence[Path], found: Sequence[tuple[Span, S
     reasons = {"without a caption": alone, "smaller than image_size": small, "not readable": broken}
     left_out = ", ".join(f"{count:,} {why}" for why, count in reasons.items() if count)
     if not kept:
-        raise fail("data", f"'{path}' has no picture with a caption to train on: {left_out or 'it is empty'}", path=("path",))
+        message = f"'{path}' has no picture with a caption to train on: {left_out or 'it is empty'}"
+        raise fail("data", message, path=("path",), help="each needs a caption, and image_size pixels on both sides")
     if left_out:
         log.warning("'%s': left out of %s: %s", path, counted(len(found) + alone, "picture"), left_out)
     return Samples(files, [state_of(file) for file in files], np.array(kept, dtype=SPANS))

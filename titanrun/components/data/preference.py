@@ -51,7 +51,8 @@ def open_pairs(config: PreferenceDatasetConfig, files: list[Path], *, tokenizer:
     """The index of the pairs, written unless it is there: two conversations after each other, the preferred one first."""
     template = template_of(config, tokenizer)
     columns = [config.prompt_column, config.chosen_column, config.rejected_column]
-    settings = json.dumps(["preference", columns, template.digest])
+    # 2: what both conversations begin with and the prompt says too is there once
+    settings = json.dumps(["preference", 2, columns, template.digest])
 
     def write(paths: Sequence[Path], writer: TokenWriter, scratch: Path) -> Written:
         pairs = import_module(READER).PairWriter(config, template, tokenizer)

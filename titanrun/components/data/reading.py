@@ -14,7 +14,7 @@ from titanrun.config.problems import fail
 
 READ_BATCH = 1024
 """Lines taken from the library at a time."""
-OBJECTS = 'every line is one object, such as {"text": "..."}'
+OBJECTS = "every line is one JSON object"
 
 
 def read_lines(file: Path, scratch: Path) -> Iterator[str]:

@@ -14,6 +14,9 @@ COMPRESSIBLE = (".jsonl", ".json", ".csv", ".txt")
 """What is also read where another ending, of COMPRESSIONS, follows: text; the other kinds compress within the file."""
 LIBRARY_FILES = ("dataset_info.json", "state.json", "dataset_dict.json")
 """What save_to_disk of the datasets library writes beside its data: no records."""
+PICTURES = (".jpg", ".jpeg", ".png", ".webp")
+CAPTION = ".txt"
+TAR_FILES = (".tar",)
 SETTLED_SECONDS = 2.0
 """A file younger than this may change again without a change of its time, on file systems with coarse times."""
 MOST_NAMES_LISTED = 6
@@ -62,6 +65,12 @@ def ending(file: Path) -> str:
 def is_data(path: Path) -> bool:
     """Whether no part of the path starts with a dot, as editors' and systems' own files do, and the file is not the library's own."""
     return not any(part.startswith(".") for part in path.parts) and path.name not in LIBRARY_FILES
+
+
+def no_tar_file(file: Path, error: Exception) -> ProblemsFound:
+    """The problem of a tar file that cannot be read, or is compressed, so that nothing in it can be found without reading all of it."""
+    help = "name whole tar files that are not compressed"
+    return fail("data", f"'{file}' cannot be read as a tar file: {error}", path=("path",), help=help)
 
 
 def nothing_readable(path: str, found: Sequence[Path], suffixes: Sequence[str]) -> ProblemsFound:

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 
+from titanrun.components.data.config import DatasetConfig
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.components.tokenizers.vocabulary import special_token_ids
 from titanrun.config.problems import DataPath, ProblemsFound
+from titanrun.config.tree import path_text
 from titanrun.models.shared.config import AttentionConfig
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rule
@@ -31,7 +33,16 @@ def one_source_of_documents(run: Recipe) -> Iterator[Finding]:
             yield Finding(message, (DOCUMENTS, place), help="use documents: positions")
         if not dataset.restarts_positions and attention.documents == "positions":
             message = f"the positions of dataset '{dataset.name}' do not tell where documents begin"
-            yield Finding(message, (DOCUMENTS, place), help="use documents: eos")
+            yield Finding(message, (DOCUMENTS, place), help=told_by(run, place, dataset))
+
+
+def told_by(run: Recipe, place: DataPath, dataset: DatasetConfig) -> str:
+    """What tells where the documents of a dataset begin that does not start positions anew; others may, and then one way is left."""
+    if not any(other.restarts_positions for _, other in placed_datasets(run)):
+        return "use documents: eos"
+    if hasattr(dataset, "packing"):
+        return f"set {path_text((*place, 'packing'))}: documents"
+    return "take one that starts positions anew for each document"
 
 
 @rule("ends-need-tokenizer")

@@ -19,7 +19,8 @@ Level = Literal["rules", "environment"]
 class Finding:
     """What a rule found: a sentence and the paths involved, the one to change first in front.
 
-    `if_written` drops the finding unless the user wrote the first path, and something else than its default.
+    `if_written` drops the finding unless the user wrote the first path, and something else than its default. `section` is one of which
+    every value may matter to it: while one of them cannot be read, nothing is said.
     """
 
     message: str
@@ -29,6 +30,7 @@ class Finding:
     severity: Literal["error", "warning"] = "error"
     named: bool = True
     if_written: bool = False
+    section: DataPath | None = None
 
 
 Check = Callable[[Recipe], Iterator[Finding]]
@@ -93,6 +95,7 @@ def apply_rules(run: Recipe, tree: Node, level: Level, *, ranks: int | None = No
         if not (finding.if_written and not is_wish(tree, finding.paths[0], expected))
         and not (finding.code == "no-effect" and finding.paths[0] in unbuilt)  # that it is not built says more
         and not any(hangs_on(path, gone, tree) for path in finding.paths for gone in beside)
+        and not (finding.section is not None and any(gone[: len(finding.section)] == finding.section for gone in beside))
     ]
 
 

@@ -1,19 +1,22 @@
 """Rules about conversations: what keeps them apart in a row, and whether template and files fit them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from titanrun.components.data.chat_layouts import LAYOUTS, Message
-from titanrun.components.data.columns import records_of_csv, records_of_json, records_of_jsonl
+from titanrun.components.data.chat_layouts import LAYOUTS, Message, value_of
+from titanrun.components.data.columns import columns_of, records_of_csv, records_of_json, records_of_jsonl
 from titanrun.components.data.config import ChatDatasetConfig, ConversationsConfig, PreferenceDatasetConfig
 from titanrun.components.data.pair_layouts import pair_in
 from titanrun.components.data.source_files import ending, find_files
+from titanrun.components.evaluation.config import ExactMatchTaskConfig
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.components.tokenizers.vocabulary import chat_template
-from titanrun.config.problems import Problem, ProblemsFound
+from titanrun.config.counted import counted
+from titanrun.config.problems import DataPath, Problem, ProblemsFound
 from titanrun.config.tree import path_text
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.attention import FLAVOR, MASK, attention_of
@@ -91,10 +94,35 @@ def first_conversation_fits(run: Recipe) -> Iterator[Finding]:
             record = next(RECORDS[ending(file)](file), None)
             if record is not None:
                 conversations_in(dataset, record, f"the first record of '{file}'")
+            # of what is not read here, the columns are known
+            for column, field in wanted(dataset) if ending(file) == ".parquet" else ():
+                value_of(dict.fromkeys(columns_of(file) or [column]), column, f"'{file}'", field=field)
         except ProblemsFound as error:
             for problem in error.problems:
                 if problem.path != ("path",) or "first record" in problem.message:
-                    yield Finding(problem.message, ((*place, *problem.path), place), help=problem.help, code="data")
+                    yield Finding(problem.message, ((*place, *problem.path), place), help=problem.help, code="data", section=place)
+
+
+@rule("turn-weights-are-there", level="environment")
+def turn_weights_are_there(run: Recipe) -> Iterator[Finding]:
+    """Some message must have the key that turn_weights names, or the run ends when it has read all: none in the first hundred records of
+    the first file is a warning."""
+    for place, dataset in sources(run):
+        key = getattr(dataset, "turn_weights", None)
+        if not isinstance(dataset, ChatDatasetConfig) or key is None:
+            continue
+        try:
+            files = find_files(dataset.path, tuple(RECORDS))
+            records = list(islice(RECORDS[ending(files[0])](files[0]), LOOKED_AT))
+            messages = [message for record in records for message in conversations_in(dataset, record, "")[0]]
+        except ProblemsFound:
+            continue  # another rule says so
+        if messages and not any(key in message for message in messages):
+            names = dict.fromkeys(name for message in messages for name in message if name not in ("role", "content"))
+            close = get_close_matches(key, names, n=1)
+            help = f"did you mean '{close[0]}'?" if close else "name the key that holds weights, or none"
+            message = f"of the {counted(len(messages), 'message')} at the beginning of '{files[0]}' none has a '{key}'"
+            yield Finding(message, ((*place, "turn_weights"), place), help=help, code="data", severity="warning", section=place)
 
 
 @rule("template-has-words", level="environment")
@@ -105,9 +133,10 @@ def template_has_words(run: Recipe) -> Iterator[Finding]:
     for place, dataset in sources(run):
         if not isinstance(dataset, Spoken) or not isinstance(run.tokenizer, TokenizerConfig):
             continue
-        for problem in misfits(dataset, run.tokenizer.folder):
+        asked_only = isinstance(task_at(run, place), ExactMatchTaskConfig)
+        for problem in misfits(dataset, run.tokenizer.folder, is_learned=not asked_only):
             places = ((*place, *problem.path), place, ("tokenizer",))
-            yield Finding(problem.message, places, help=problem.help, code="data")
+            yield Finding(problem.message, places, help=problem.help, code="data", section=place)
 
 
 def conversations_in(dataset: Spoken, record: Mapping[str, Any], place: str) -> Sequence[list[Message]]:
@@ -117,7 +146,24 @@ def conversations_in(dataset: Spoken, record: Mapping[str, Any], place: str) -> 
     return [LAYOUTS[dataset.layout](record, dataset.columns(), place)]
 
 
-def misfits(dataset: Spoken, folder: Path) -> Sequence[Problem]:
+def wanted(dataset: Spoken) -> Sequence[tuple[str, str]]:
+    """The columns that every record must have, each with the field that names it."""
+    if isinstance(dataset, PreferenceDatasetConfig):
+        return (dataset.chosen_column, "chosen_column"), (dataset.rejected_column, "rejected_column")
+    named = dataset.columns()
+    if dataset.layout == "alpaca":
+        return ("instruction", "layout"), ("output", "layout")
+    if dataset.layout == "prompt_completion":
+        return (named.prompt, "prompt_column"), (named.completion, "completion_column")
+    return ((named.messages, "column"),)
+
+
+def task_at(run: Recipe, place: DataPath) -> object:
+    """The task of `evaluation` whose dataset is at `place`; None where it is no task's."""
+    return run.evaluation.tasks[int(place[2])] if place[:2] == ("evaluation", "tasks") else None
+
+
+def misfits(dataset: Spoken, folder: Path, *, is_learned: bool) -> Sequence[Problem]:
     """What a run would say first of the conversations that are looked at; nothing where another rule says that they cannot be read."""
     # jinja is imported only where there are conversations
     templates, learned = map(import_module, ("titanrun.components.tokenizers.chat_template", "titanrun.components.data.learned"))
@@ -137,7 +183,7 @@ def misfits(dataset: Spoken, folder: Path) -> Sequence[Problem]:
                 templates.check_words(template, messages, place)
                 if isinstance(dataset, PreferenceDatasetConfig):
                     learned.last_reply(template, messages, place)
-                else:
+                elif is_learned:
                     learned.spoken(dataset, template, messages, place)
         except ProblemsFound as found:
             return found.problems

@@ -59,7 +59,6 @@ def paths_exist(run: Recipe) -> Iterator[Finding]:
     for index, task in enumerate(run.evaluation.tasks if run.kind == "eval" else ()):
         place = ("evaluation", "tasks", index)
         inputs += [((*place, "path"), getattr(task, "path", None))]
-        inputs += [((*place, "dataset", name), getattr(getattr(task, "dataset", None), name, None)) for name in ("path", "template")]
     for path, written in inputs:
         # whether a store has it, only the run asks: validate needs no network
         if written is not None and not is_address(written) and not exists(written):
@@ -118,11 +117,20 @@ def placed_datasets(run: Recipe) -> list[tuple[DataPath, DatasetConfig]]:
     ]
 
 
+def measured_datasets(run: Recipe) -> list[tuple[DataPath, DatasetConfig]]:
+    """What a run of kind eval measures by, with its place; of data that its tasks take over, the place where they are written."""
+    held_out: tuple[DataPath, object] = (("validation", "dataset"), run.validation.dataset)
+    tasks = enumerate(run.evaluation.tasks)
+    placed = [(("evaluation", "tasks", number, "dataset"), getattr(task, "dataset", None)) for number, task in tasks]
+    measured = [held_out if dataset == held_out[1] else (place, dataset) for place, dataset in placed] or [held_out]
+    return [(place, dataset) for place, dataset in measured if run.kind == "eval" and isinstance(dataset, DatasetConfig)]
+
+
 def sources(run: Recipe) -> list[tuple[DataPath, DatasetConfig]]:
     """Every dataset that is read, with its place: what mixtures are made of as well."""
     return [
         (path, config)
-        for place, dataset in placed_datasets(run)
+        for place, dataset in dict([*placed_datasets(run), *measured_datasets(run)]).items()
         for path, config in nested(dataset, place)
         if isinstance(config, DatasetConfig)
     ]

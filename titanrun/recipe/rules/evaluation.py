@@ -1,9 +1,12 @@
 """Rules about what a model is measured by."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from titanrun.components.data.config import ConversationsConfig
-from titanrun.components.evaluation.config import ExactMatchTaskConfig, LossTaskConfig
+from titanrun.components.evaluation.config import ExactMatchTaskConfig, LossTaskConfig, MultipleChoiceTaskConfig
+from titanrun.components.evaluation.questions import read_questions
+from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rank_rule, rule
 from titanrun.recipe.rules.ranks import where_asked
@@ -28,6 +31,19 @@ def eval_has_tasks(run: Recipe) -> Iterator[Finding]:
     if run.kind == "eval" and not run.evaluation.tasks and run.validation.dataset is None:
         paths = (("kind",), ("evaluation", "tasks"), ("validation", "dataset"))
         yield Finding("there is nothing to measure", paths, help="set evaluation.tasks, or validation.dataset")
+
+
+@rule("questions-can-be-read", level="environment")
+def questions_can_be_read(run: Recipe) -> Iterator[Finding]:
+    """Every line of a file of questions must have a question, two answers or more, and the place of the right one, counted from 0."""
+    for index, task in enumerate(run.evaluation.tasks if run.kind == "eval" else ()):
+        if not isinstance(task, MultipleChoiceTaskConfig) or not Path(task.path).exists():
+            continue  # of a file that is not there, paths-exist speaks
+        try:
+            read_questions(Path(task.path))
+        except ProblemsFound as found:
+            for problem in found.problems:
+                yield Finding(problem.message, (("evaluation", "tasks", index, "path"),), help=problem.help, code="data")
 
 
 @rank_rule("eval-takes-one-process")

@@ -1,15 +1,18 @@
 """Rules about models of pictures: data, loss and rows that fit them, and encoders that are there."""
 
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from titanrun.components.data.config import ImagesConfig
-from titanrun.config.problems import DataPath
+from titanrun.components.data.config import FolderImagesConfig, ImagesConfig, WebDatasetConfig
+from titanrun.components.data.source_files import CAPTION, PICTURES, TAR_FILES, find_files, no_tar_file
+from titanrun.config.counted import counted
+from titanrun.config.problems import DataPath, ProblemsFound, fail
 from titanrun.distributed.degrees import pieces_per_rank
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rule
 from titanrun.recipe.rules.context_parallel import BALANCER, CONTEXT, next_multiple
-from titanrun.recipe.rules.data import datasets
+from titanrun.recipe.rules.data import datasets, exists, sources
 
 TEXT_LENGTH: DataPath = ("model", "encoder", "max_t5_encoding_len")
 ENCODERS = ("t5_encoder", "clip_encoder", "autoencoder_path")
@@ -101,3 +104,34 @@ def encoders_exist(run: Recipe) -> Iterator[Finding]:
         if written != "tiny" and not is_there:
             what = f"there is no file '{written}'" if name == "autoencoder_path" else f"there is no encoder in '{written}'"
             yield Finding(what, (("model", "encoder", name),), help=f"paths are relative to {Path.cwd()}; tiny needs none", code="file")
+
+
+@rule("pictures-are-there", level="environment")
+def pictures_are_there(run: Recipe) -> Iterator[Finding]:
+    """A folder of pictures must have one with a caption: a .txt file of its name beside it. Of tar files the first must be one, and not
+    compressed."""
+    for place, dataset in sources(run):
+        if not isinstance(dataset, FolderImagesConfig | WebDatasetConfig) or not exists(dataset.path):
+            continue  # of what is not there, paths-exist speaks
+        try:
+            look_into(dataset)
+        except ProblemsFound as found:
+            for problem in found.problems:
+                yield Finding(problem.message, ((*place, "path"), place), help=problem.help, code="data")
+
+
+def look_into(dataset: FolderImagesConfig | WebDatasetConfig) -> None:
+    """Raises a data problem where the files of a dataset hold no pictures."""
+    if isinstance(dataset, FolderImagesConfig):
+        pictures = find_files(dataset.path, PICTURES)
+        if not any(picture.with_suffix(CAPTION).is_file() for picture in pictures):
+            message = f"'{dataset.path}' has {counted(len(pictures), 'picture')}, and none with a caption"
+            help = f"write that of '{pictures[0].name}' into '{pictures[0].with_suffix(CAPTION).name}' beside it"
+            raise fail("data", message, path=("path",), help=help)
+        return
+    file = find_files(dataset.path, TAR_FILES)[0]
+    try:
+        with tarfile.open(file, "r:") as archive:
+            archive.next()
+    except (tarfile.TarError, OSError) as error:
+        raise no_tar_file(file, error) from None

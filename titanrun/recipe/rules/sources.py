@@ -27,7 +27,19 @@ def columns_exist(run: Recipe) -> Iterator[Finding]:
         except ProblemsFound as error:
             for problem in error.problems:
                 paths = ((*place, *problem.path), place)
-                yield Finding(problem.message, paths, help=problem.help, code="data")
+                yield Finding(problem.message, paths, help=problem.help, code="data", section=place)
+
+
+@rule("filter-has-limits")
+def filter_has_limits(run: Recipe) -> Iterator[Finding]:
+    """A filter with a column and nothing else lets every record through: say what the column may hold, or remove the filter."""
+    for place, dataset in sources(run):
+        for number, filter in enumerate(dataset.filters if isinstance(dataset, DocumentsConfig) else ()):
+            if not filter.has_limits:
+                path = (*place, "filters", number)
+                message = f"a filter of column '{filter.column}' without a limit has no effect"
+                help = "set one_of, at_least, at_most, min_characters or max_characters, or remove the filter"
+                yield Finding(message, ((*path, "column"), path), help=help, code="no-effect")
 
 
 @rule("too-long-needs-whole-documents")

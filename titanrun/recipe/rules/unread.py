@@ -8,6 +8,7 @@ from titanrun.config.problems import DataPath
 from titanrun.config.tree import path_text
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rule
+from titanrun.recipe.rules.data import measured_datasets
 
 SAVING = ("interval", "keep_latest_k", "enable_first_step_checkpoint", "async_mode")
 LOADING = ("folder", "load_only", "load_step", "exclude_from_loading")
@@ -21,10 +22,12 @@ DECAY = ("decay_type", "min_lr_factor")
 
 @rule("settings-need-validation")
 def settings_need_validation(run: Recipe) -> Iterator[Finding]:
-    """While validation.enable is false, nothing else in the section is read. Switch it on, or remove the rest."""
+    """While validation.enable is false, nothing else in the section is read, but by a run of kind eval that measures by its dataset. Switch
+    it on, or remove the rest."""
+    measured = any(place == ("validation", "dataset") for place, _ in measured_datasets(run))
     if not run.validation.enable:
         for name in type(run.validation).model_fields:
-            if name != "enable":
+            if name not in ("enable", *(("dataset", "seq_len") if measured else ())):
                 yield unread(("validation", name), ("validation", "enable"), "is false", "set validation.enable: true, or remove it")
 
 
