@@ -15,7 +15,8 @@ HEAD = """
 A row stands where all of its tests have passed on a CPU; none was run on a GPU. A and C are torchtitan's configs and extension points,
 B its RL, D TorchForge, E verl. `tools/write_engines.py` writes this;
 `TITANRUN_WRITE_FAMILIES=1 pytest -m "slow or not slow" ...` keeps the results.
-`pytest -m "slow or not slow" -k "[B9]"` runs the tests of row B9, and so for each row.
+`pytest -m "slow or not slow" -k "[B9]"` runs the tests of row B9, and so for each row;
+`make test-vllm` those of vLLM.
 
 | row | what there is | proof on a CPU | commit, date | one GPU |
 |---|---|---|---|---|
