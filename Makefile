@@ -25,7 +25,7 @@ test-all: $(VENV)/.installed-dev
 
 # in an environment of its own: what vLLM comes with does not agree with constraints.txt
 test-vllm: $(VLLM)/.installed
-	$(VLLM)/bin/python -m pytest -m vllm
+	$(VLLM)/bin/python -m pytest -m vllm tests/rl/test_vllm.py
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
