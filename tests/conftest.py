@@ -12,7 +12,9 @@ from tests.engines import proofs as engines
 from tests.models import proofs as families
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-hypothesis.settings.register_profile("same", derandomize=True, database=None, print_blob=True, deadline=None)
+hypothesis.settings.register_profile(
+    "same", derandomize=True, database=None, print_blob=True, deadline=None
+)
 hypothesis.settings.load_profile("same")
 
 
@@ -27,7 +29,10 @@ class Proofs:
     def __init__(self) -> None:
         cells = (proof for proofs in families.PROOFS.values() for proof in proofs.values())
         rows = (test for row in engines.ROWS.values() for test in row.tests)
-        self.kept = [families.Passed(cells, families.RESULTS), families.Passed(rows, engines.RESULTS)]
+        self.kept = [
+            families.Passed(cells, families.RESULTS),
+            families.Passed(rows, engines.RESULTS),
+        ]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or report.failed:

@@ -14,17 +14,30 @@ from titanrun.recipe.resolve import resolve
 
 ROOT = Path(__file__).parents[1]
 RECIPES = sorted(path for path in (ROOT / "recipes").iterdir() if path.suffix in (".yaml", ".toml"))
-HEAVY = ("torch", "datasets", "torchao", "numpy", "rich", "transformers", "tokenizers", "safetensors")
+HEAVY = (
+    "torch",
+    "datasets",
+    "torchao",
+    "numpy",
+    "rich",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+)
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
-def test_every_shipped_recipe_validates_without_a_warning(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_shipped_recipe_validates_without_a_warning(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     assert resolve(str(path), environment={}).warnings == ()
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
-def test_a_resolved_recipe_resolves_to_its_own_bytes(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resolved_recipe_resolves_to_its_own_bytes(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     text = resolve(str(path), environment={}).text
     saved = tmp_path / "resolved.yaml"
@@ -35,26 +48,43 @@ def test_a_resolved_recipe_resolves_to_its_own_bytes(path: Path, tmp_path: Path,
     assert again.warnings == ()
 
 
-def test_yaml_and_toml_of_the_debug_recipe_resolve_to_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yaml_and_toml_of_the_debug_recipe_resolve_to_the_same_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.chdir(ROOT)
-    texts = {resolve(f"recipes/llama3_debug{suffix}", environment={}).text for suffix in (".yaml", ".toml")}
+    texts = {
+        resolve(f"recipes/llama3_debug{suffix}", environment={}).text
+        for suffix in (".yaml", ".toml")
+    }
     assert len(texts) == 1
 
 
-@pytest.mark.parametrize("path", [path for path in RECIPES if path.suffix == ".yaml"], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [path for path in RECIPES if path.suffix == ".yaml"], ids=lambda path: path.name
+)
 def test_every_recipe_starts_with_the_editor_line(path: Path) -> None:
-    assert path.read_text(encoding="utf-8").startswith("# yaml-language-server: $schema=../schemas/recipe.schema.json\n")
+    assert path.read_text(encoding="utf-8").startswith(
+        "# yaml-language-server: $schema=../schemas/recipe.schema.json\n"
+    )
 
 
 def test_floors_hold() -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "tools" / "check_floors.py", ROOT / "titanrun"], capture_output=True, text=True, check=False
+        [sys.executable, ROOT / "tools" / "check_floors.py", ROOT / "titanrun"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_schema_is_fresh() -> None:
-    done = subprocess.run([sys.executable, ROOT / "tools" / "write_schemas.py", "--check"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "write_schemas.py", "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -82,19 +112,28 @@ def test_no_command_but_the_worker_loads_what_is_heavy(command: list[str]) -> No
         f"loaded = sorted(set({HEAVY!r}) & set(sys.modules))\n"
         "print(code, loaded, file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
+    )
     assert done.stderr.splitlines()[-1] == "0 []", done.stderr
 
 
-def test_a_resolved_recipe_changed_by_hand_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resolved_recipe_changed_by_hand_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     saved = tmp_path / "resolved.yaml"
-    saved.write_text(resolve("recipes/llama3_debug.yaml", environment={}).text.replace("seed: 0", "seed: 1"), encoding="utf-8")
+    saved.write_text(
+        resolve("recipes/llama3_debug.yaml", environment={}).text.replace("seed: 0", "seed: 1"),
+        encoding="utf-8",
+    )
     (warning,) = resolve(str(saved), environment={}).warnings
     assert "no longer matches the checksum" in warning.message
 
 
-def test_a_missing_recipe_names_its_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_recipe_names_its_neighbours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text("version: 1\n", encoding="utf-8")
     with pytest.raises(ProblemsFound) as caught:
@@ -103,9 +142,13 @@ def test_a_missing_recipe_names_its_neighbours(tmp_path: Path, monkeypatch: pyte
     assert "mine.yaml" in str(caught.value.problems[0].help)
 
 
-def test_text_that_looks_like_a_reference_survives_resolving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_that_looks_like_a_reference_survives_resolving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    recipe = resolve(str(ROOT / "recipes" / "llama3_debug.yaml"), ["description=costs $${5}"], environment={})
+    recipe = resolve(
+        str(ROOT / "recipes" / "llama3_debug.yaml"), ["description=costs $${5}"], environment={}
+    )
     Path("resolved.yaml").write_text(recipe.text, encoding="utf-8")
     assert resolve("resolved.yaml", environment={}).run.description == "costs ${5}"
     assert resolve("resolved.yaml", environment={}).text == recipe.text

@@ -75,7 +75,19 @@ MAY_IMPORT = {
     "E3": {"D0", "D1", "E1", "E2", "E3"},
     "E4": {"D0", "D1", "D2", "E1", "E2", "E3", "E4"},
 }
-HEAVY = {"torch", "torchao", "datasets", "transformers", "tokenizers", "safetensors", "numpy", "rich", "tensorboard", "wandb", "mlflow"}
+HEAVY = {
+    "torch",
+    "torchao",
+    "datasets",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "numpy",
+    "rich",
+    "tensorboard",
+    "wandb",
+    "mlflow",
+}
 # where a function may import: the registry finds components by name, the command line loads one command
 FUNCTION_IMPORTS_ALLOWED = ("titanrun.config.registry", "titanrun.cli")
 ENVIRONMENT_READERS = {"titanrun.launch.environment", "titanrun.distributed.environment"}
@@ -110,20 +122,32 @@ class Import:
 
 def floor_of(module: str) -> str | None:
     """The floor of a module of titanrun."""
-    if module in DESCRIPTION_BESIDE_EXECUTION or (module.endswith(".config") and module != "titanrun.config"):
+    if module in DESCRIPTION_BESIDE_EXECUTION or (
+        module.endswith(".config") and module != "titanrun.config"
+    ):
         return "D1"
-    return next((floor for prefix, floor in FLOORS if module == prefix or module.startswith(prefix + ".")), None)
+    return next(
+        (floor for prefix, floor in FLOORS if module == prefix or module.startswith(prefix + ".")),
+        None,
+    )
 
 
 def imports(tree: ast.AST, in_function: bool = False) -> Iterator[Import]:
     """Every import of a module; what only a type checker sees is left out."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+        if (
+            isinstance(node, ast.If)
+            and isinstance(node.test, ast.Name)
+            and node.test.id == "TYPE_CHECKING"
+        ):
             continue
         if isinstance(node, ast.Import):
             yield from (Import(alias.name, node.lineno, in_function) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (Import(f"{node.module}.{alias.name}", node.lineno, in_function) for alias in node.names)
+            yield from (
+                Import(f"{node.module}.{alias.name}", node.lineno, in_function)
+                for alias in node.names
+            )
         inner = in_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         yield from imports(node, inner)
 
@@ -151,7 +175,10 @@ def import_faults(module: str, tree: ast.AST, modules: set[str]) -> Iterator[tup
         if other is not None and other not in MAY_IMPORT[floor]:
             yield found.line, f"is on floor {floor} and imports {target} on floor {other}"
         if other == "E2" and floor == "E2" and target.split(".")[1] != module.split(".")[1]:
-            yield found.line, f"imports {target}: models and components meet in worker/assemble.py and training/ only"
+            yield (
+                found.line,
+                f"imports {target}: models and components meet in worker/assemble.py and training/ only",
+            )
 
 
 def shape_faults(module: str, path: Path, tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -178,19 +205,28 @@ def shape_faults(module: str, path: Path, tree: ast.Module) -> Iterator[tuple[in
 
 def is_broad(handler: ast.ExceptHandler) -> bool:
     """Whether a handler catches all exceptions."""
-    return handler.type is None or (isinstance(handler.type, ast.Name) and handler.type.id in ("Exception", "BaseException"))
+    return handler.type is None or (
+        isinstance(handler.type, ast.Name) and handler.type.id in ("Exception", "BaseException")
+    )
 
 
 def main() -> int:
     """0 when every floor holds."""
     package = Path(sys.argv[1] if len(sys.argv) > 1 else "titanrun")
     paths = sorted(package.rglob("*.py"))
-    named = {path: ".".join(path.with_suffix("").relative_to(package.parent).parts).removesuffix(".__init__") for path in paths}
+    named = {
+        path: ".".join(path.with_suffix("").relative_to(package.parent).parts).removesuffix(
+            ".__init__"
+        )
+        for path in paths
+    }
     modules = set(named.values())
     faults = 0
     for path, module in named.items():
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        for line, fault in sorted({*import_faults(module, tree, modules), *shape_faults(module, path, tree)}):
+        for line, fault in sorted(
+            {*import_faults(module, tree, modules), *shape_faults(module, path, tree)}
+        ):
             print(f"{path}:{line}: {fault}")
             faults += 1
     return 1 if faults else 0

@@ -39,7 +39,12 @@ MIXTURE = {"name": "qwen3", "flavor": "debugmodel_moe"}
 
 QUESTIONS = {
     "kind": "rl",
-    "model": {"name": "llama3", "flavor": "debugmodel", "attention": {"mask": "block_causal"}, "rope": {"scaling": None}},
+    "model": {
+        "name": "llama3",
+        "flavor": "debugmodel",
+        "attention": {"mask": "block_causal"},
+        "rope": {"scaling": None},
+    },
     "tokenizer": "characters",
     "rl": {"rewards": ["exact_match"], "sampling": {"max_new_tokens": 16}},
 }
@@ -52,12 +57,18 @@ def asked(dataset: dict[str, Any]) -> dict[str, Any]:
 
 def learning(slot: str, written: Any) -> dict[str, Any]:
     """A recipe about rewards, with `written` at one of the slots of the section rl."""
-    return {**asked({"name": "string_task"}), "rl": {**QUESTIONS["rl"], slot: [written] if slot in LISTS else written}}
+    return {
+        **asked({"name": "string_task"}),
+        "rl": {**QUESTIONS["rl"], slot: [written] if slot in LISTS else written},
+    }
 
 
 def streamed(dataset: dict[str, Any]) -> dict[str, Any]:
     """A recipe about text of the Hub."""
-    return {"training": {"dataset": dataset}, "tokenizer": {"name": "huggingface", "path": "folder"}}
+    return {
+        "training": {"dataset": dataset},
+        "tokenizer": {"name": "huggingface", "path": "folder"},
+    }
 
 
 PICTURES = {
@@ -78,27 +89,50 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "model:transformers": {"model": {"name": "transformers", "flavor": "debugmodel"}},
     **dict.fromkeys(("model:flux", "loss:flow_matching", "dataset:tiny_images"), PICTURES),
     "task:lm_eval": {"evaluation": {"tasks": [{"name": "lm_eval", "task": "hellaswag"}]}},
-    "task:exact_match": {"evaluation": {"tasks": ["exact_match"]}, "training": {"dataset": "tiny_chat"}},
+    "task:exact_match": {
+        "evaluation": {"tasks": ["exact_match"]},
+        "training": {"dataset": "tiny_chat"},
+    },
     "loss:multi_token_cross_entropy": {
         "model": {"name": "deepseek_v3", "flavor": "debugmodel", "num_mtp_layers": 1},
         "loss": {"name": "multi_token_cross_entropy", "mtp_scale": 0.3},
     },
     **dict.fromkeys(("loss:dpo", "dataset:preference"), PAIRS),
-    "dataset:images": {**PICTURES, "training": {"dataset": {"name": "images", "path": "pictures", "image_size": 128}, "seq_len": 128}},
+    "dataset:images": {
+        **PICTURES,
+        "training": {
+            "dataset": {"name": "images", "path": "pictures", "image_size": 128},
+            "seq_len": 128,
+        },
+    },
     "dataset:webdataset": {
         **PICTURES,
-        "training": {"dataset": {"name": "webdataset", "path": "pictures/*.tar", "image_size": 128}, "seq_len": 128},
+        "training": {
+            "dataset": {"name": "webdataset", "path": "pictures/*.tar", "image_size": 128},
+            "seq_len": 128,
+        },
     },
     "rope_scaling:llama3": {"model": {"name": "llama3", "flavor": "1B"}},
-    "rope_scaling:yarn": {"model": {"name": "deepseek_v3", "flavor": "debugmodel", "rope": {"scaling": YARN}}},
+    "rope_scaling:yarn": {
+        "model": {"name": "deepseek_v3", "flavor": "debugmodel", "rope": {"scaling": YARN}}
+    },
     "converters:float8_grouped_mm": {"model": MIXTURE, "converters": ["float8_grouped_mm"]},
-    "converters:mxfp8_grouped_mm": {"model": MIXTURE, "converters": [{"name": "mxfp8_grouped_mm", "emulate": True}]},
+    "converters:mxfp8_grouped_mm": {
+        "model": MIXTURE,
+        "converters": [{"name": "mxfp8_grouped_mm", "emulate": True}],
+    },
     "dataset:chat": {
         "training": {"dataset": {"name": "chat", "path": "chats.jsonl"}},
         "tokenizer": {"name": "huggingface", "path": "folder"},
     },
-    **{f"dataset:{name}": streamed({"name": name, "max_documents": 1000}) for name in ("c4", "c4_validation")},
-    **{f"dataset:{name}": asked({"name": name}) for name in ("arithmetic", "guess_task", "lookup_task", "string_task")},
+    **{
+        f"dataset:{name}": streamed({"name": name, "max_documents": 1000})
+        for name in ("c4", "c4_validation")
+    },
+    **{
+        f"dataset:{name}": asked({"name": name})
+        for name in ("arithmetic", "guess_task", "lookup_task", "string_task")
+    },
     "reward:environment": {
         **asked({"name": "guess_task"}),
         "rl": {**QUESTIONS["rl"], "environment": "guess_number", "rewards": ["environment"]},
@@ -108,10 +142,15 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "rl": {**QUESTIONS["rl"], "algorithm": "ref_kl", "reference": "frozen_copy"},
     },
     "dataset:questions": asked({"name": "questions", "path": "questions.jsonl"}),
-    "dataset:hub_questions": asked({"name": "hub_questions", "repo": "owner/name", "revision": "0" * 40}),
+    "dataset:hub_questions": asked(
+        {"name": "hub_questions", "repo": "owner/name", "revision": "0" * 40}
+    ),
     "dataset:hub": streamed({"name": "hub", "repo": "owner/name", "revision": "0" * 40}),
     "dataset:c4_test": {"training": {"dataset": "c4_test"}, "tokenizer": "tiny"},
-    "dataset:text": {"training": {"dataset": {"name": "text", "path": "data/*.jsonl"}}, "tokenizer": "tiny"},
+    "dataset:text": {
+        "training": {"dataset": {"name": "text", "path": "data/*.jsonl"}},
+        "tokenizer": "tiny",
+    },
     "activation_checkpoint:memory_budget": {
         "activation_checkpoint": {"name": "memory_budget", "memory_budget": 0.5},
         "compile": {"enable": True},
@@ -132,7 +171,12 @@ TRIED: dict[str, str] = {
 
 def components_page() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *(line for topic in topics() if topic.is_slot for line in slot_lines(topic))]) + "\n"
+    return (
+        "\n".join(
+            [HEAD, *(line for topic in topics() if topic.is_slot for line in slot_lines(topic))]
+        )
+        + "\n"
+    )
 
 
 def slot_lines(slot: Topic) -> Iterator[str]:
@@ -150,7 +194,9 @@ def slot_lines(slot: Topic) -> Iterator[str]:
 
 def components(slot: Topic) -> list[Topic]:
     """The components of a slot."""
-    return [topic for topic in topics() if is_component(topic) and issubclass(topic.config, slot.config)]
+    return [
+        topic for topic in topics() if is_component(topic) and issubclass(topic.config, slot.config)
+    ]
 
 
 def is_component(topic: Topic) -> bool:
@@ -193,7 +239,11 @@ def example(topic: Topic) -> dict[str, Any]:
     if topic.keys == ("model",):
         return {"model": {"name": name, "flavor": "debugmodel"}}
     for key, field in config.model_fields.items():
-        if key != "name" and (field.is_required() or not is_section(field.annotation)) and len(written) < 2 + field.is_required():
+        if (
+            key != "name"
+            and (field.is_required() or not is_section(field.annotation))
+            and len(written) < 2 + field.is_required()
+        ):
             written[key] = example_of(field) if field.is_required() else short(default_of(field))
     return around(topic, written if len(written) > 1 else name)
 
@@ -217,7 +267,11 @@ def flow_lines(data: dict[str, Any]) -> str:
 
 def tried_by(title: str) -> str:
     """The test in leaves.yaml of the component's first option that is tried by more than a message, or what `TRIED` says; else nothing."""
-    own = [test for leaf, test in leaf_tests().items() if leaf.startswith(f"{title}.") and test != NOT_BUILT]
+    own = [
+        test
+        for leaf, test in leaf_tests().items()
+        if leaf.startswith(f"{title}.") and test != NOT_BUILT
+    ]
     telling = [test for test in own if not test.startswith("problems/")]
     return TRIED.get(title) or next(iter(telling or own), "")
 
@@ -231,6 +285,8 @@ def leaf_tests() -> dict[str, str]:
 def whole_recipe(part: dict[str, Any]) -> dict[str, Any]:
     """The recipe that an example is the rest of."""
     return {
-        key: {**BASE.get(key, {}), **value} if isinstance(value, dict) and key == "training" else value
+        key: {**BASE.get(key, {}), **value}
+        if isinstance(value, dict) and key == "training"
+        else value
         for key, value in {**BASE, **part}.items()
     }

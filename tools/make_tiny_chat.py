@@ -47,23 +47,41 @@ def conversations(split: str, avoided: set[str]) -> Iterator[list[Turn]]:
 
 def lines(turns: list[Turn]) -> str:
     """A conversation as one line of JSON."""
-    messages = [{"role": role, "content": text} for turn in turns for role, text in zip(("user", "assistant"), turn, strict=True)]
+    messages = [
+        {"role": role, "content": text}
+        for turn in turns
+        for role, text in zip(("user", "assistant"), turn, strict=True)
+    ]
     return json.dumps({"messages": messages}) + "\n"
 
 
 def make() -> dict[str, str]:
     """The text of each file by its name."""
     answers: set[str] = set()
-    return {f"{split}.jsonl": "".join(map(lines, conversations(split, answers))) for split in COUNTS}
+    return {
+        f"{split}.jsonl": "".join(map(lines, conversations(split, answers))) for split in COUNTS
+    }
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compare instead of writing; exit 1 on a difference")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="compare instead of writing; exit 1 on a difference"
+    )
     made = make()
     if parser.parse_args().check:
-        differing = [name for name, text in made.items() if (ASSETS / name).read_text(encoding="ascii") != text]
-        print("".join(f"{name}: differs from a fresh make\n" for name in differing), end="", file=sys.stderr)
+        differing = [
+            name
+            for name, text in made.items()
+            if (ASSETS / name).read_text(encoding="ascii") != text
+        ]
+        print(
+            "".join(f"{name}: differs from a fresh make\n" for name in differing),
+            end="",
+            file=sys.stderr,
+        )
         return 1 if differing else 0
     ASSETS.mkdir(parents=True, exist_ok=True)
     for name, text in made.items():

@@ -14,11 +14,25 @@ from pathlib import Path
 import numpy as np
 from tiny_corpus.documents import draw_held_out_documents, draw_training_documents
 from tiny_corpus.kneser_ney import kneser_ney_loss
-from tiny_corpus.tokenizer import BOS, VOCAB_SIZE, tokenise, train_tokenizer, unigram_entropy, write_tokenizer
+from tiny_corpus.tokenizer import (
+    BOS,
+    VOCAB_SIZE,
+    tokenise,
+    train_tokenizer,
+    unigram_entropy,
+    write_tokenizer,
+)
 from tokenizers import Tokenizer
 
 ASSETS = Path(__file__).resolve().parents[1] / "titanrun" / "assets" / "tiny"
-FILES = ("held_out.jsonl", "held_out.npy", "tokenizer.json", "tokenizer_config.json", "train.jsonl", "train.npy")
+FILES = (
+    "held_out.jsonl",
+    "held_out.npy",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "train.jsonl",
+    "train.npy",
+)
 
 
 def write_documents(documents: list[str], path: Path) -> None:
@@ -28,7 +42,11 @@ def write_documents(documents: list[str], path: Path) -> None:
 
 def hash_files(folder: Path) -> dict[str, str]:
     """The sha256 of each file of the corpus, by name; a missing file is left out."""
-    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in FILES if (folder / name).is_file()}
+    return {
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        for name in FILES
+        if (folder / name).is_file()
+    }
 
 
 def make_corpus(folder: Path) -> None:
@@ -41,7 +59,9 @@ def make_corpus(folder: Path) -> None:
     for name, documents in (("train", training), ("held_out", held_out)):
         write_documents(documents, folder / f"{name}.jsonl")
         np.save(folder / f"{name}.npy", tokenise(tokenizer, documents))
-    (folder / "hashes.json").write_text(json.dumps(hash_files(folder), indent=2) + "\n", encoding="ascii", newline="\n")
+    (folder / "hashes.json").write_text(
+        json.dumps(hash_files(folder), indent=2) + "\n", encoding="ascii", newline="\n"
+    )
 
 
 def find_differences(folder: Path) -> list[str]:
@@ -51,8 +71,14 @@ def find_differences(folder: Path) -> list[str]:
     with tempfile.TemporaryDirectory() as fresh:
         make_corpus(Path(fresh))
         made = hash_files(Path(fresh))
-    lines = [f"{name}: differs from hashes.json" for name in FILES if found.get(name) != written.get(name)]
-    return lines + [f"{name}: differs from a fresh make" for name in FILES if found.get(name) != made[name]]
+    lines = [
+        f"{name}: differs from hashes.json"
+        for name in FILES
+        if found.get(name) != written.get(name)
+    ]
+    return lines + [
+        f"{name}: differs from a fresh make" for name in FILES if found.get(name) != made[name]
+    ]
 
 
 def measure_baseline(folder: Path) -> float:
@@ -68,16 +94,26 @@ def describe(folder: Path) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=ASSETS, help="folder of the corpus")
-    parser.add_argument("--check", action="store_true", help="compare instead of writing; exit 1 on a difference")
-    parser.add_argument("--baseline", action="store_true", help="print the trigram model's held-out loss instead of writing")
+    parser.add_argument(
+        "--check", action="store_true", help="compare instead of writing; exit 1 on a difference"
+    )
+    parser.add_argument(
+        "--baseline",
+        action="store_true",
+        help="print the trigram model's held-out loss instead of writing",
+    )
     arguments = parser.parse_args()
     if not arguments.check and not arguments.baseline:
         make_corpus(arguments.out)
         print(f"{arguments.out}: {describe(arguments.out)}")
     if arguments.baseline:
-        print(f"Kneser-Ney trigram, held-out loss: {measure_baseline(arguments.out):.4f} nats per token")
+        print(
+            f"Kneser-Ney trigram, held-out loss: {measure_baseline(arguments.out):.4f} nats per token"
+        )
     differences = find_differences(arguments.out) if arguments.check else []
     print("".join(f"{line}\n" for line in differences), end="", file=sys.stderr)
     return 1 if differences else 0

@@ -21,9 +21,20 @@ from PIL import Image
 ASSETS = Path(__file__).resolve().parents[1] / "titanrun" / "assets" / "tiny_images"
 SIDE, RADIUS = 256, 56
 BACKGROUND = (24, 24, 32)
-COLOURS = {"red": (224, 48, 48), "green": (48, 192, 80), "blue": (64, 96, 240), "yellow": (240, 208, 64)}
+COLOURS = {
+    "red": (224, 48, 48),
+    "green": (48, 192, 80),
+    "blue": (64, 96, 240),
+    "yellow": (240, 208, 64),
+}
 # rows and columns of the middle
-PLACES = {"left": (128, 64), "right": (128, 192), "top": (64, 128), "bottom": (192, 128), "middle": (128, 128)}
+PLACES = {
+    "left": (128, 64),
+    "right": (128, 192),
+    "top": (64, 128),
+    "bottom": (192, 128),
+    "middle": (128, 128),
+}
 SHAPES = ("circle", "square", "triangle")
 HELD_OUT_EVERY = 5
 
@@ -44,12 +55,19 @@ def png(covered: NDArray[np.bool_], colour: tuple[int, int, int]) -> bytes:
     """A picture of two colours."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     rows = np.packbits(covered, axis=1)
     lines = b"".join(b"\0" + row.tobytes() for row in rows)
     header = struct.pack(">IIBBBBB", SIDE, SIDE, 1, 3, 0, 0, 0)
-    parts = ((b"IHDR", header), (b"PLTE", bytes(BACKGROUND + colour)), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b""))
+    parts = (
+        (b"IHDR", header),
+        (b"PLTE", bytes(BACKGROUND + colour)),
+        (b"IDAT", zlib.compress(lines, 9)),
+        (b"IEND", b""),
+    )
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(kind, data) for kind, data in parts)
 
 
@@ -57,7 +75,11 @@ def make() -> dict[str, dict[str, bytes]]:
     """The members of each tar file."""
     made: dict[str, dict[str, bytes]] = {"train.tar": {}, "held_out.tar": {}}
     for number, (shape, colour, place) in enumerate(product(SHAPES, COLOURS, PLACES)):
-        members = made["held_out.tar" if number % HELD_OUT_EVERY == number // HELD_OUT_EVERY % HELD_OUT_EVERY else "train.tar"]
+        members = made[
+            "held_out.tar"
+            if number % HELD_OUT_EVERY == number // HELD_OUT_EVERY % HELD_OUT_EVERY
+            else "train.tar"
+        ]
         members[f"{number:03}.png"] = png(mask(shape, place), COLOURS[colour])
         members[f"{number:03}.txt"] = f"a {colour} {shape} {place}\n".encode()
     return made

@@ -62,17 +62,25 @@ def leaves() -> dict[str, Leaf]:
         for slot in rest:
             done.add(slot)
             for name, choice in registry.choices(slot).items():
-                found += walk(choice, Leaf(f"{slot.slot}:{name}.", slots[slot].keys, choice, choice, slots[slot]), slots)
+                found += walk(
+                    choice,
+                    Leaf(f"{slot.slot}:{name}.", slots[slot].keys, choice, choice, slots[slot]),
+                    slots,
+                )
     return {leaf.name: leaf for leaf in found}
 
 
-def walk(config: type[Config], above: Leaf, slots: dict[type[ComponentConfig], Leaf]) -> Iterator[Leaf]:
+def walk(
+    config: type[Config], above: Leaf, slots: dict[type[ComponentConfig], Leaf]
+) -> Iterator[Leaf]:
     """The settings of one config and its sections; the first place of each slot on the way goes into `slots`."""
     for name, field in config.model_fields.items():
         inner = item_type(field.annotation) or bare(field.annotation)
         leaf = Leaf(above.name + name, (*above.keys, name), config, above.component, above.slot)
         if is_section(inner):
-            yield from walk(inner, Leaf(f"{leaf.name}.", leaf.keys, inner, above.component, above.slot), slots)
+            yield from walk(
+                inner, Leaf(f"{leaf.name}.", leaf.keys, inner, above.component, above.slot), slots
+            )
         elif name != "name" or config is not above.component:
             yield leaf
             if is_slot(inner):
@@ -106,5 +114,11 @@ def unwritten(field: FieldInfo) -> Any:
     inner = bare(field.annotation)
     if is_slot(inner):
         choice = next(iter(registry.choices(inner).values()))
-        return choice.model_validate({name: example_of(needed) for name, needed in choice.model_fields.items() if needed.is_required()})
+        return choice.model_validate(
+            {
+                name: example_of(needed)
+                for name, needed in choice.model_fields.items()
+                if needed.is_required()
+            }
+        )
     return example_of(field)

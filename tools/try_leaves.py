@@ -22,26 +22,57 @@ TOO_LONG_SECONDS = 120
 def main(names: list[str]) -> int:
     """Exit code 1 where a test passes though its setting is ignored."""
     tests = table()
-    tried = [leaves()[name] for name in names or leaves() if tests[name] != NOT_BUILT and leaves()[name].has_a_choice]
+    tried = [
+        leaves()[name]
+        for name in names or leaves()
+        if tests[name] != NOT_BUILT and leaves()[name].has_a_choice
+    ]
     blind = [leaf.name for leaf in tried if not notices(leaf, tests[leaf.name])]
-    print(f"{len(tried) - len(blind)} of {len(tried)} settings are missed by their test when they are ignored")
+    print(
+        f"{len(tried) - len(blind)} of {len(tried)} settings are missed by their test when they are ignored"
+    )
     return 1 if blind else 0
 
 
 def notices(leaf: Leaf, test: str) -> bool:
     """Whether the test fails while the setting is ignored."""
     paths = [str(TOOLS / "ignoring"), str(TOOLS), str(ROOT)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TITANRUN_IGNORED": leaf.name}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "", "-p", "no:cacheprovider", f"tests/{test}"]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "TITANRUN_IGNORED": leaf.name,
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-m",
+        "",
+        "-p",
+        "no:cacheprovider",
+        f"tests/{test}",
+    ]
     try:
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=TOO_LONG_SECONDS)
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TOO_LONG_SECONDS,
+        )
     except subprocess.TimeoutExpired:
         print(f"{leaf.name}: {test}: does not end, which counts as noticed", flush=True)
         return True
     if done.returncode == TESTS_FAILED:
         return True
     reason = (
-        "the test passes" if done.returncode == 0 else f"pytest ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        "the test passes"
+        if done.returncode == 0
+        else f"pytest ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
     )
     print(f"{leaf.name}: {test}: {reason}", flush=True)
     return False

@@ -28,7 +28,8 @@ def page() -> str:
     results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     above = TARGET.read_text(encoding="utf-8").partition(TITLE)[0]
     lines = [
-        f"| {name} | {row.what} | {'<br>'.join(map(shown, row.tests))} | {stamp(row.tests, results)} | |" for name, row in ROWS.items()
+        f"| {name} | {row.what} | {'<br>'.join(map(shown, row.tests))} | {stamp(row.tests, results)} | |"
+        for name, row in ROWS.items()
     ]
     return above + TITLE + HEAD + "\n".join(lines) + "\n"
 

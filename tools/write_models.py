@@ -27,14 +27,24 @@ def page() -> str:
     """The whole page."""
     results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     lines = [f"| family | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
-    lines += [f"| {titled(family)} | {' | '.join(cell(family, column, results) for column in COLUMNS)} |" for family in PROOFS]
-    lines += ["", "| refused | because |", "|---|---|", *(f"| {family}: {column} | {why} |" for (family, column), why in REFUSED.items())]
+    lines += [
+        f"| {titled(family)} | {' | '.join(cell(family, column, results) for column in COLUMNS)} |"
+        for family in PROOFS
+    ]
+    lines += [
+        "",
+        "| refused | because |",
+        "|---|---|",
+        *(f"| {family}: {column} | {why} |" for (family, column), why in REFUSED.items()),
+    ]
     lines += ["", "| family | cell | test | commit, date |", "|---|---|---|---|"]
     for family, proofs in PROOFS.items():
         for column in (column for column in COLUMNS if column in proofs):
             found = results.get(proofs[column])
             stamp = "unproven" if found is None else f"{found['commit']}, {found['date']}"
-            lines.append(f"| {family} | {column} | `{proofs[column].removeprefix('tests/')}` | {stamp} |")
+            lines.append(
+                f"| {family} | {column} | `{proofs[column].removeprefix('tests/')}` | {stamp} |"
+            )
     return HEAD + "\n".join(lines) + "\n"
 
 

@@ -27,16 +27,28 @@ SETTINGS = ROOT / "tests" / "recipe" / "migrate"
 def pages() -> dict[Path, str]:
     """The text of every generated file."""
     commands = {DOCS / "commands" / f"{name}.md": page(name) for name in COMMANDS}
-    settings = {file.with_suffix(".txt"): migrated(file) for program in PROGRAMS for file in files_of(program)}
-    tables = {DOCS / "reference.md": reference(), DOCS / "migration.md": document(), DOCS / "commands.md": index(COMMANDS)}
+    settings = {
+        file.with_suffix(".txt"): migrated(file)
+        for program in PROGRAMS
+        for file in files_of(program)
+    }
+    tables = {
+        DOCS / "reference.md": reference(),
+        DOCS / "migration.md": document(),
+        DOCS / "commands.md": index(COMMANDS),
+    }
     tables[DOCS / "components.md"] = components_page()
-    tables |= {DOCS / f"migration_{name}.md": guide(PROGRAMS[name]) for name in ("torchtune", "axolotl")}
+    tables |= {
+        DOCS / f"migration_{name}.md": guide(PROGRAMS[name]) for name in ("torchtune", "axolotl")
+    }
     return {**tables, **commands, **settings}
 
 
 def files_of(program: str) -> list[Path]:
     """The settings of a program that the tests have."""
-    return sorted(file for file in (SETTINGS / program).glob("*.*") if file.suffix in (".toml", ".yaml"))
+    return sorted(
+        file for file in (SETTINGS / program).glob("*.*") if file.suffix in (".toml", ".yaml")
+    )
 
 
 def page(command: str) -> str:
@@ -60,7 +72,11 @@ def main() -> int:
     wanted = pages()
     left_over = [path for path in (DOCS / "commands").glob("*.md") if path not in wanted]
     if "--check" in sys.argv[1:]:
-        stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+        stale = [
+            path
+            for path, text in wanted.items()
+            if not path.is_file() or path.read_text(encoding="utf-8") != text
+        ]
         for path in [*stale, *left_over]:
             print(f"{path} is stale: run python tools/write_reference.py", file=sys.stderr)
         return 1 if stale or left_over else 0

@@ -22,9 +22,14 @@ WAITING = {}
 def rows() -> dict[str, tuple[str, ...]]:
     """The cells of each row, in order."""
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
-    tried = {row: (cell["injected"], cell["outcome"], cell["lost"], f"{cell['commit']}, {cell['date']}") for row, cell in results.items()}
+    tried = {
+        row: (cell["injected"], cell["outcome"], cell["lost"], f"{cell['commit']}, {cell['date']}")
+        for row, cell in results.items()
+    }
     waiting = {row: (*cells, "not known", "none") for row, cells in WAITING.items()}
-    return dict(sorted((waiting | tried).items(), key=lambda item: (int(item[0].rstrip("b")), item[0])))
+    return dict(
+        sorted((waiting | tried).items(), key=lambda item: (int(item[0].rstrip("b")), item[0]))
+    )
 
 
 def table() -> str:

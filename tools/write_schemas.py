@@ -12,7 +12,11 @@ def main() -> int:
     """0 when the files are written, or fresh under --check."""
     wanted = {FOLDER / file_name(name): schema_text(name) for name in SCHEMAS}
     if "--check" in sys.argv[1:]:
-        stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+        stale = [
+            path
+            for path, text in wanted.items()
+            if not path.is_file() or path.read_text(encoding="utf-8") != text
+        ]
         for path in [*stale, *(path for path in FOLDER.iterdir() if path not in wanted)]:
             print(f"{path} is stale: run python tools/write_schemas.py", file=sys.stderr)
         return 1 if stale or any(path not in wanted for path in FOLDER.iterdir()) else 0

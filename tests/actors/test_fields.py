@@ -21,11 +21,19 @@ BOTH = ["optimizer", "lr_scheduler"]
 LAYERS = ["tok_embeddings", "layers.0", "layers.1", "layers.2"]
 REST = ["layers.3", "layers.4", "layers.5", "norm", "output"]
 TENSOR = {"parallelism.tensor_parallel_degree": 2, "parallelism.data_parallel_shard_degree": 1}
-EXPERT = {**MOE, "parallelism.expert_parallel_degree": 2, "parallelism.data_parallel_shard_degree": 2}
+EXPERT = {
+    **MOE,
+    "parallelism.expert_parallel_degree": 2,
+    "parallelism.data_parallel_shard_degree": 2,
+}
 FULL = {"activation_checkpoint.mode": "full"}
 COMPILED = {"compile.enable": True}
 FLOAT8 = {"model.converters": ["quantize.linear.float8"]}
-GATHERS = {**FLOAT8, "quantize.linear.float8.enable_fsdp_float8_all_gather": True, "parallelism.data_parallel_shard_degree": 2}
+GATHERS = {
+    **FLOAT8,
+    "quantize.linear.float8.enable_fsdp_float8_all_gather": True,
+    "parallelism.data_parallel_shard_degree": 2,
+}
 GROUPED = {**MOE, "model.converters": ["quantize.grouped_mm.float8"]}
 MX = {"model.converters": ["quantize.linear.mx"]}
 MX_GROUPED = {**MOE, "model.converters": ["quantize.grouped_mm.mx"]}
@@ -53,12 +61,33 @@ ROWS: list[tuple[Any, ...]] = [
     ("optimizer.eps", 1e-8, 1e-6, "optimizer.eps"),
     ("optimizer.weight_decay", 0.1, 0.0, "optimizer.weight_decay"),
     ("optimizer.implementation", "fused", "for-loop", "optimizer.implementation"),
-    ("optimizer.early_step_in_backward", False, True, "optimizer.early_step_in_backward", True, {"training.max_norm": None}),
+    (
+        "optimizer.early_step_in_backward",
+        False,
+        True,
+        "optimizer.early_step_in_backward",
+        True,
+        {"training.max_norm": None},
+    ),
     ("lr_scheduler.warmup_steps", 200, 7, "lr_scheduler.warmup_steps"),
     ("lr_scheduler.total_steps", None, 20000, "lr_scheduler.total_steps"),
     ("lr_scheduler.decay_ratio", None, 0.5, "lr_scheduler.decay_ratio"),
-    ("lr_scheduler.decay_type", "linear", "cosine", "lr_scheduler.decay_type", "cosine", {"lr_scheduler.decay_ratio": 0.5}),
-    ("lr_scheduler.min_lr_factor", 0.0, 0.1, "lr_scheduler.min_lr_factor", 0.1, {"lr_scheduler.decay_ratio": 0.5}),
+    (
+        "lr_scheduler.decay_type",
+        "linear",
+        "cosine",
+        "lr_scheduler.decay_type",
+        "cosine",
+        {"lr_scheduler.decay_ratio": 0.5},
+    ),
+    (
+        "lr_scheduler.min_lr_factor",
+        0.0,
+        0.1,
+        "lr_scheduler.min_lr_factor",
+        0.1,
+        {"lr_scheduler.decay_ratio": 0.5},
+    ),
     ("training.dataset", "c4_test", "c4", REFUSED),
     ("training.dataset_path", None, "data", REFUSED),
     ("training.local_batch_size", 8, 2, "training.local_batch_size"),
@@ -66,7 +95,15 @@ ROWS: list[tuple[Any, ...]] = [
     ("training.seq_len", 2048, 64, "training.seq_len"),
     ("training.max_norm", 1.0, 0.5, "training.max_norm"),
     ("training.steps", 10000, 300, "training.steps"),
-    ("training.enable_cpu_offload", False, True, "training.enable_cpu_offload", True, {"parallelism.data_parallel_shard_degree": 2}, 2),
+    (
+        "training.enable_cpu_offload",
+        False,
+        True,
+        "training.enable_cpu_offload",
+        True,
+        {"parallelism.data_parallel_shard_degree": 2},
+        2,
+    ),
     ("training.dtype", "float32", "bfloat16", "training.dtype"),
     ("training.mixed_precision_param", "bfloat16", "float32", "training.mixed_precision_param"),
     ("training.mixed_precision_reduce", "float32", "bfloat16", CHECKED),
@@ -74,25 +111,142 @@ ROWS: list[tuple[Any, ...]] = [
     ("training.gc_debug", False, True, "training.gc_debug"),
     ("training.seed", None, 5, "debug.seed"),
     ("training.deterministic", False, True, "debug.deterministic"),
-    ("training.debug_moe_force_load_balance", False, True, "debug.moe_force_load_balance", True, MOE),
-    ("parallelism.data_parallel_replicate_degree", 1, 2, "parallelism.data_parallel_replicate_degree", 2, {}, 2),
+    (
+        "training.debug_moe_force_load_balance",
+        False,
+        True,
+        "debug.moe_force_load_balance",
+        True,
+        MOE,
+    ),
+    (
+        "parallelism.data_parallel_replicate_degree",
+        1,
+        2,
+        "parallelism.data_parallel_replicate_degree",
+        2,
+        {},
+        2,
+    ),
     ("parallelism.enable_compiled_autograd", False, True, REFUSED),
-    ("parallelism.data_parallel_shard_degree", -1, 2, "parallelism.data_parallel_shard_degree", 2, {}, 2),
-    ("parallelism.fsdp_reshard_after_forward", "default", "never", "parallelism.fsdp_reshard_after_forward", "never", {}, 2),
+    (
+        "parallelism.data_parallel_shard_degree",
+        -1,
+        2,
+        "parallelism.data_parallel_shard_degree",
+        2,
+        {},
+        2,
+    ),
+    (
+        "parallelism.fsdp_reshard_after_forward",
+        "default",
+        "never",
+        "parallelism.fsdp_reshard_after_forward",
+        "never",
+        {},
+        2,
+    ),
     ("parallelism.tensor_parallel_degree", 1, 2, "parallelism.tensor_parallel_degree", 2, {}, 2),
-    ("parallelism.disable_loss_parallel", False, True, "parallelism.disable_loss_parallel", True, TENSOR, 2),
-    ("parallelism.enable_async_tensor_parallel", False, True, "parallelism.enable_async_tensor_parallel", True, {**TENSOR, **COMPILED}, 2),
-    ("parallelism.pipeline_parallel_degree", 1, 2, "parallelism.pipeline_parallel_degree", 2, {}, 2),
-    ("parallelism.module_fqns_per_model_part", None, [LAYERS, REST], "parallelism.module_fqns_per_model_part", [LAYERS, REST], PIPE, 2),
-    ("parallelism.pipeline_parallel_first_stage_less_layers", 1, 2, "parallelism.pipeline_parallel_first_stage_less_layers", 2, PIPE, 2),
-    ("parallelism.pipeline_parallel_last_stage_less_layers", 1, 2, "parallelism.pipeline_parallel_last_stage_less_layers", 2, PIPE, 2),
-    ("parallelism.pipeline_parallel_layers_per_stage", None, 4, "parallelism.pipeline_parallel_layers_per_stage", 4, PIPE, 2),
-    ("parallelism.pipeline_parallel_schedule", "1F1B", "GPipe", "parallelism.pipeline_parallel_schedule", "GPipe", PIPE, 2),
-    ("parallelism.pipeline_parallel_schedule_csv", "", "plan.csv", "parallelism.pipeline_parallel_schedule_csv", "plan.csv", PIPE, 2),
-    ("parallelism.pipeline_parallel_microbatch_size", 1, 2, "parallelism.pipeline_parallel_microbatch_size", 2, PIPE, 2),
+    (
+        "parallelism.disable_loss_parallel",
+        False,
+        True,
+        "parallelism.disable_loss_parallel",
+        True,
+        TENSOR,
+        2,
+    ),
+    (
+        "parallelism.enable_async_tensor_parallel",
+        False,
+        True,
+        "parallelism.enable_async_tensor_parallel",
+        True,
+        {**TENSOR, **COMPILED},
+        2,
+    ),
+    (
+        "parallelism.pipeline_parallel_degree",
+        1,
+        2,
+        "parallelism.pipeline_parallel_degree",
+        2,
+        {},
+        2,
+    ),
+    (
+        "parallelism.module_fqns_per_model_part",
+        None,
+        [LAYERS, REST],
+        "parallelism.module_fqns_per_model_part",
+        [LAYERS, REST],
+        PIPE,
+        2,
+    ),
+    (
+        "parallelism.pipeline_parallel_first_stage_less_layers",
+        1,
+        2,
+        "parallelism.pipeline_parallel_first_stage_less_layers",
+        2,
+        PIPE,
+        2,
+    ),
+    (
+        "parallelism.pipeline_parallel_last_stage_less_layers",
+        1,
+        2,
+        "parallelism.pipeline_parallel_last_stage_less_layers",
+        2,
+        PIPE,
+        2,
+    ),
+    (
+        "parallelism.pipeline_parallel_layers_per_stage",
+        None,
+        4,
+        "parallelism.pipeline_parallel_layers_per_stage",
+        4,
+        PIPE,
+        2,
+    ),
+    (
+        "parallelism.pipeline_parallel_schedule",
+        "1F1B",
+        "GPipe",
+        "parallelism.pipeline_parallel_schedule",
+        "GPipe",
+        PIPE,
+        2,
+    ),
+    (
+        "parallelism.pipeline_parallel_schedule_csv",
+        "",
+        "plan.csv",
+        "parallelism.pipeline_parallel_schedule_csv",
+        "plan.csv",
+        PIPE,
+        2,
+    ),
+    (
+        "parallelism.pipeline_parallel_microbatch_size",
+        1,
+        2,
+        "parallelism.pipeline_parallel_microbatch_size",
+        2,
+        PIPE,
+        2,
+    ),
     ("parallelism.context_parallel_degree", 1, 2, "parallelism.context_parallel_degree", 2, {}, 2),
     (
-        *("parallelism.context_parallel_rotate_method", "allgather", "alltoall", "parallelism.context_parallel_rotate_method", "alltoall"),
+        *(
+            "parallelism.context_parallel_rotate_method",
+            "allgather",
+            "alltoall",
+            "parallelism.context_parallel_rotate_method",
+            "alltoall",
+        ),
         {"parallelism.context_parallel_degree": 2, "parallelism.data_parallel_shard_degree": 1},
         2,
     ),
@@ -110,7 +264,14 @@ ROWS: list[tuple[Any, ...]] = [
     ("checkpoint.enable_ft_dataloader_checkpoints", True, False, REFUSED),
     ("checkpoint.folder", "checkpoint", "saved", "checkpoint.folder", "saved", SAVES),
     ("checkpoint.interval", 500, 3, "checkpoint.interval", 3, SAVES),
-    ("checkpoint.initial_load_path", None, "weights", "checkpoint.initial_load_path", "weights", SAVES),
+    (
+        "checkpoint.initial_load_path",
+        None,
+        "weights",
+        "checkpoint.initial_load_path",
+        "weights",
+        SAVES,
+    ),
     (
         "checkpoint.initial_load_model_only",
         True,
@@ -120,8 +281,22 @@ ROWS: list[tuple[Any, ...]] = [
         {**SAVES, "checkpoint.initial_load_path": "run"},
     ),
     ("checkpoint.initial_load_in_hf", False, True, "checkpoint.initial_load_in_hf", True, SAVES),
-    ("checkpoint.initial_load_in_hf_quantized", False, True, "checkpoint.initial_load_in_hf_quantized", True, LOADS),
-    ("checkpoint.last_save_model_only", True, False, "checkpoint.last_save_model_only", False, SAVES),
+    (
+        "checkpoint.initial_load_in_hf_quantized",
+        False,
+        True,
+        "checkpoint.initial_load_in_hf_quantized",
+        True,
+        LOADS,
+    ),
+    (
+        "checkpoint.last_save_model_only",
+        True,
+        False,
+        "checkpoint.last_save_model_only",
+        False,
+        SAVES,
+    ),
     ("checkpoint.last_save_in_hf", False, True, "checkpoint.last_save_in_hf", True, SAVES),
     (
         "checkpoint.export_dtype",
@@ -135,13 +310,36 @@ ROWS: list[tuple[Any, ...]] = [
     ("checkpoint.keep_latest_k", 10, 2, "checkpoint.keep_latest_k", 2, SAVES),
     ("checkpoint.load_step", -1, 3, "checkpoint.load_step", 3, SAVES),
     ("checkpoint.exclude_from_loading", [], BOTH, "checkpoint.exclude_from_loading", BOTH, SAVES),
-    ("checkpoint.enable_first_step_checkpoint", False, True, "checkpoint.enable_first_step_checkpoint", True, SAVES),
-    ("checkpoint.create_seed_checkpoint", False, True, "checkpoint.create_seed_checkpoint", True, SAVES),
+    (
+        "checkpoint.enable_first_step_checkpoint",
+        False,
+        True,
+        "checkpoint.enable_first_step_checkpoint",
+        True,
+        SAVES,
+    ),
+    (
+        "checkpoint.create_seed_checkpoint",
+        False,
+        True,
+        "checkpoint.create_seed_checkpoint",
+        True,
+        SAVES,
+    ),
     ("checkpoint.load_only", False, True, "checkpoint.load_only", True, SAVES),
     ("activation_checkpoint.mode", "selective", "full", "activation_checkpoint.name"),
-    ("activation_checkpoint.selective_ac_option", "2", "op", "activation_checkpoint.selective_ac_option"),
     (
-        *("activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns", ["moe.router.gate"], ["layers"]),
+        "activation_checkpoint.selective_ac_option",
+        "2",
+        "op",
+        "activation_checkpoint.selective_ac_option",
+    ),
+    (
+        *(
+            "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns",
+            ["moe.router.gate"],
+            ["layers"],
+        ),
         *(
             "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns",
             ["layers"],
@@ -150,12 +348,30 @@ ROWS: list[tuple[Any, ...]] = [
     ),
     ("activation_checkpoint.early_stop", False, True, "activation_checkpoint.early_stop"),
     (
-        *("activation_checkpoint.memory_budget", 0.5, 0.25, "activation_checkpoint.memory_budget", 0.25),
+        *(
+            "activation_checkpoint.memory_budget",
+            0.5,
+            0.25,
+            "activation_checkpoint.memory_budget",
+            0.25,
+        ),
         {"activation_checkpoint.mode": "memory_budget", **COMPILED},
     ),
     ("activation_checkpoint.visualize_memory_budget_pareto", False, True, OWN),
-    ("activation_checkpoint.preserve_rng_state", True, False, "activation_checkpoint.preserve_rng_state"),
-    ("activation_checkpoint.determinism_check", "default", "none", "activation_checkpoint.determinism_check", "none", FULL),
+    (
+        "activation_checkpoint.preserve_rng_state",
+        True,
+        False,
+        "activation_checkpoint.preserve_rng_state",
+    ),
+    (
+        "activation_checkpoint.determinism_check",
+        "default",
+        "none",
+        "activation_checkpoint.determinism_check",
+        "none",
+        FULL,
+    ),
     ("activation_checkpoint.debug", False, True, "activation_checkpoint.debug", True, FULL),
     ("compile.enable", False, True, "compile.enable"),
     ("compile.components", ["model", "loss"], ["loss"], "compile.components", ["loss"], COMPILED),
@@ -169,7 +385,12 @@ ROWS: list[tuple[Any, ...]] = [
     ("memory_estimation.disable_fake_mode", False, True, REFUSED),
 ]
 for field, default, other, with_ in [
-    ("linear.float8.enable_fsdp_float8_all_gather", False, True, {**FLOAT8, "parallelism.data_parallel_shard_degree": 2}),
+    (
+        "linear.float8.enable_fsdp_float8_all_gather",
+        False,
+        True,
+        {**FLOAT8, "parallelism.data_parallel_shard_degree": 2},
+    ),
     ("linear.float8.precompute_float8_dynamic_scale_for_fsdp", False, True, GATHERS),
     ("linear.float8.recipe_name", None, "rowwise", FLOAT8),
     ("linear.float8.filter_fqns", [], ["output"], FLOAT8),
@@ -181,7 +402,17 @@ for field, default, other, with_ in [
     ("grouped_mm.mx.recipe_name", "mxfp8", "mxfp8_wgrad_with_hp", MX_GROUPED),
     ("grouped_mm.mx.fqns", [], ["layers.1"], MX_GROUPED),
 ]:
-    ROWS.append((f"quantize.{field}", default, other, "converters.0." + field.rpartition(".")[2], other, with_, 2))
+    ROWS.append(
+        (
+            f"quantize.{field}",
+            default,
+            other,
+            "converters.0." + field.rpartition(".")[2],
+            other,
+            with_,
+            2,
+        )
+    )
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -218,7 +449,9 @@ def plain(ranks: int, *given: tuple[str, str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=row[0]) for row in ROWS])
-def test_a_field_has_its_documented_default_and_another_value_changes_the_run(row: tuple[Any, ...]) -> None:
+def test_a_field_has_its_documented_default_and_another_value_changes_the_run(
+    row: tuple[Any, ...],
+) -> None:
     path, default, other, target, *rest = row
     section: Any = TitanTrainer()
     for step in path.split("."):
@@ -246,35 +479,86 @@ def test_the_table_has_every_field_and_few_are_refused() -> None:
     # what torchtitan 0.2.2 has beside the page
     beyond = {path.rpartition(".")[2] for path in set(FIELDS) - named}
     assert beyond == {
-        *("num_workers", "persistent_workers", "pin_memory", "prefetch_factor", "mode", "context_parallel_load_balancer"),
+        *(
+            "num_workers",
+            "persistent_workers",
+            "pin_memory",
+            "prefetch_factor",
+            "mode",
+            "context_parallel_load_balancer",
+        ),
         *("pipeline_parallel_expert_parallel_overlap", "expert_parallel_comm_backend"),
     }
     assert sum(row[3] == REFUSED for row in ROWS) == 7 <= 8
 
 
-def test_fields_of_a_file_stand_under_those_that_are_given(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "job.toml").write_text('[optimizer]\nlr = 0.5\nbeta1 = 0.7\n[metrics]\nlog_freq = 3\n[training]\ndataset = "c4"\n')
+def test_fields_of_a_file_stand_under_those_that_are_given(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "job.toml").write_text(
+        '[optimizer]\nlr = 0.5\nbeta1 = 0.7\n[metrics]\nlog_freq = 3\n[training]\ndataset = "c4"\n'
+    )
     trainer = TitanTrainer(job={"config_file": str(tmp_path / "job.toml")}, optimizer={"lr": 0.25})
     assert (trainer.optimizer.lr, trainer.optimizer.beta1) == (0.25, 0.7)
     assert trainer._translation.run(1).run.optimizer.beta1 == 0.7  # type: ignore[attr-defined]
-    assert "metrics.log_freq is left out" in caplog.text and "training.dataset is left out" in caplog.text
+    assert (
+        "metrics.log_freq is left out" in caplog.text
+        and "training.dataset is left out" in caplog.text
+    )
 
 
 @pytest.mark.parametrize(
     ("given", "path", "message", "help"),
     [
         ({"optimizer": {"lr": -1}}, "optimizer.lr", "-1 is not above 0", None),
-        ({"optimizer": {"learning_rate": 1}}, "optimizer.learning_rate", "optimizer has no field learning_rate", None),
-        ({"optimizer": {"beta3": 0.5}}, "optimizer.beta3", "optimizer has no field beta3", "did you mean optimizer.beta"),
-        ({"training": 3}, "training", "training is 3, which is no mapping of its fields", "write training={...}"),
-        ({"training": {"seed": 0.5}}, "training.seed", "expected a whole number, got the number 0.5", None),
-        ({"model": {"flavor": "debugmodl"}}, "model.flavor", "llama3 has no flavor 'debugmodl'", "did you mean 'debugmodel'?"),
-        ({"activation_checkpoint": {"mode": "sel"}}, "activation_checkpoint.mode", "activation_checkpoint.mode is 'sel'", None),
+        (
+            {"optimizer": {"learning_rate": 1}},
+            "optimizer.learning_rate",
+            "optimizer has no field learning_rate",
+            None,
+        ),
+        (
+            {"optimizer": {"beta3": 0.5}},
+            "optimizer.beta3",
+            "optimizer has no field beta3",
+            "did you mean optimizer.beta",
+        ),
+        (
+            {"training": 3},
+            "training",
+            "training is 3, which is no mapping of its fields",
+            "write training={...}",
+        ),
+        (
+            {"training": {"seed": 0.5}},
+            "training.seed",
+            "expected a whole number, got the number 0.5",
+            None,
+        ),
+        (
+            {"model": {"flavor": "debugmodl"}},
+            "model.flavor",
+            "llama3 has no flavor 'debugmodl'",
+            "did you mean 'debugmodel'?",
+        ),
+        (
+            {"activation_checkpoint": {"mode": "sel"}},
+            "activation_checkpoint.mode",
+            "activation_checkpoint.mode is 'sel'",
+            None,
+        ),
         ({"use_dcp": 1}, "use_dcp", "use_dcp is 1, which is no bool", None),
-        ({"loss": "mse"}, "loss", "loss is 'mse', which cannot be called", "give loss(logits, **targets)"),
+        (
+            {"loss": "mse"},
+            "loss",
+            "loss is 'mse', which cannot be called",
+            "give loss(logits, **targets)",
+        ),
     ],
 )
-def test_a_wrong_field_is_a_problem_in_the_words_of_who_gave_it(given: dict[str, Any], path: str, message: str, help: str | None) -> None:
+def test_a_wrong_field_is_a_problem_in_the_words_of_who_gave_it(
+    given: dict[str, Any], path: str, message: str, help: str | None
+) -> None:
     with pytest.raises(ProblemsFound) as found:
         TitanTrainer(**given)
     [problem] = found.value.problems

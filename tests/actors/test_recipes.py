@@ -14,7 +14,15 @@ from titanrun.recipe.resolve import resolve
 
 def trained(name: str, folder: Path) -> list[dict[str, float]]:
     """What a shipped recipe logs."""
-    command = [sys.executable, "-m", "titanrun", "train", str(catalogue.find(name).path), f"dump_folder={folder}", "--quiet"]
+    command = [
+        sys.executable,
+        "-m",
+        "titanrun",
+        "train",
+        str(catalogue.find(name).path),
+        f"dump_folder={folder}",
+        "--quiet",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return read_metrics(folder / "metrics.jsonl")
@@ -22,7 +30,9 @@ def trained(name: str, folder: Path) -> list[dict[str, float]]:
 
 @pytest.mark.slow
 def test_grpo_learns_from_random_weights(tmp_path: Path) -> None:
-    rewards = [line["rollout/reward_mean"] for line in trained("forge/grpo_debug", tmp_path / "run")[1:]]
+    rewards = [
+        line["rollout/reward_mean"] for line in trained("forge/grpo_debug", tmp_path / "run")[1:]
+    ]
     assert fmean(rewards[-3:]) - fmean(rewards[:3]) >= 0.4
 
 
@@ -34,7 +44,14 @@ def test_sft_learns_and_leaves_what_transformers_opens(tmp_path: Path) -> None:
 
 
 def test_the_small_recipe_learns_by_the_loss_of_the_large_one() -> None:
-    small, large = (resolve(str(catalogue.find(name).path), environment={}).run for name in ("forge/grpo_debug", "forge/grpo_qwen3_1_7b"))
+    small, large = (
+        resolve(str(catalogue.find(name).path), environment={}).run
+        for name in ("forge/grpo_debug", "forge/grpo_qwen3_1_7b")
+    )
     assert small.rl is not None and large.rl is not None
     assert small.rl.algorithm == large.rl.algorithm and small.rl.schedule == large.rl.schedule
-    assert small.rl.rollout.prompts_per_step * small.rl.rollout.samples_per_prompt == large.training.local_batch_size == 16
+    assert (
+        small.rl.rollout.prompts_per_step * small.rl.rollout.samples_per_prompt
+        == large.training.local_batch_size
+        == 16
+    )

@@ -27,11 +27,15 @@ def test_log_probabilities_are_those_of_the_responses_tokens(reference: Referenc
     logits = reference.forward(ids, 6, return_logprobs=False)
     assert logits.shape == (2, 16, 2048) and logits.dtype == torch.float32
     by_hand = logits[:, 5:-1].log_softmax(-1).gather(-1, ids[:, 6:].unsqueeze(-1)).squeeze(-1)
-    torch.testing.assert_close(reference.forward(ids, 6, return_logprobs=True), by_hand, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        reference.forward(ids, 6, return_logprobs=True), by_hand, rtol=1e-5, atol=1e-6
+    )
     assert not logits.requires_grad
 
 
-def test_its_weights_are_those_it_began_with_whatever_is_learned(reference: ReferenceModel, tmp_path: Path) -> None:
+def test_its_weights_are_those_it_began_with_whatever_is_learned(
+    reference: ReferenceModel, tmp_path: Path
+) -> None:
     inputs, targets = batch(0)
     trainer = TitanTrainer(**fields(tmp_path), loss=next_token_loss)
     trainer.setup()
@@ -43,17 +47,25 @@ def test_its_weights_are_those_it_began_with_whatever_is_learned(reference: Refe
 
 
 @pytest.mark.slow
-def test_it_begins_with_the_weights_that_it_is_told_to(reference: ReferenceModel, tmp_path: Path) -> None:
+def test_it_begins_with_the_weights_that_it_is_told_to(
+    reference: ReferenceModel, tmp_path: Path
+) -> None:
     inputs, targets = batch(0)
-    trainer = TitanTrainer(**fields(tmp_path, checkpoint={"enable": True, "interval": 1}), loss=next_token_loss)
+    trainer = TitanTrainer(
+        **fields(tmp_path, checkpoint={"enable": True, "interval": 1}), loss=next_token_loss
+    )
     trainer.setup()
     for _ in range(2):
         trainer.train_step([inputs], [targets])
     saved = Path(trainer.job.dump_folder) / "checkpoint" / "step-2"
-    trained = ReferenceModel(model=MODEL, training=TRAINING, checkpoint={"enable": True, "initial_load_path": str(saved)})
+    trained = ReferenceModel(
+        model=MODEL, training=TRAINING, checkpoint={"enable": True, "initial_load_path": str(saved)}
+    )
     trained.setup()
     found = trained.forward(inputs["tokens"], 6, return_logprobs=False)
-    torch.testing.assert_close(found, trainer.training_state.opened.engine.model(inputs["tokens"]), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        found, trainer.training_state.opened.engine.model(inputs["tokens"]), rtol=1e-5, atol=1e-5
+    )
     assert not torch.equal(found, reference.forward(inputs["tokens"], 6, return_logprobs=False))
     trained.cleanup()
     trainer.cleanup()

@@ -81,7 +81,9 @@ def test_policies_and_collate_are_the_callers() -> None:
     def youngest(entries: Entries, count: int, policy_version: int) -> list[int] | None:
         return list(range(len(entries)))[-count:] if len(entries) >= count else None
 
-    def keep_all(entries: Entries, policy_version: int, max_samples: int | None, max_age: int | None) -> list[int]:
+    def keep_all(
+        entries: Entries, policy_version: int, max_samples: int | None, max_age: int | None
+    ) -> list[int]:
         assert (policy_version, max_samples, max_age) == (7, 1, None)
         return list(range(len(entries)))
 

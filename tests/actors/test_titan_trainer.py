@@ -39,7 +39,11 @@ def make(tmp_path: Path) -> Iterator[Make]:
     made: list[TitanTrainer] = []
 
     def trainer(loss: Callable[..., Tensor] = next_token_loss, **sections: Any) -> TitanTrainer:
-        made.append(TitanTrainer(**fields(tmp_path, dcp_path=str(tmp_path / "pushed"), **sections), loss=loss))
+        made.append(
+            TitanTrainer(
+                **fields(tmp_path, dcp_path=str(tmp_path / "pushed"), **sections), loss=loss
+            )
+        )
         made[-1].setup()
         return made[-1]
 
@@ -58,10 +62,15 @@ def losses(trainer: TitanTrainer, steps: int = 3, **options: int) -> list[float]
 
 
 def weights(trainer: TitanTrainer) -> dict[str, Tensor]:
-    return {name: weight.detach().clone() for name, weight in trainer.training_state.opened.engine.model.state_dict().items()}
+    return {
+        name: weight.detach().clone()
+        for name, weight in trainer.training_state.opened.engine.model.state_dict().items()
+    }
 
 
-def test_steps_are_those_of_the_engine_and_gradients_are_clipped(make: Make, tmp_path: Path) -> None:
+def test_steps_are_those_of_the_engine_and_gradients_are_clipped(
+    make: Make, tmp_path: Path
+) -> None:
     trainer = make(training={"max_norm": 0.01}, optimizer={"lr": 1e-2})
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(
@@ -81,7 +90,9 @@ def test_steps_are_those_of_the_engine_and_gradients_are_clipped(make: Make, tmp
         assert found == pytest.approx(float(output.loss), rel=1e-5)
         assert trainer.training_state.lr == update.lr
         if step == 0:
-            assert trainer.training_state.grad_norm == pytest.approx(float(update.grad_norm), rel=1e-4)
+            assert trainer.training_state.grad_norm == pytest.approx(
+                float(update.grad_norm), rel=1e-4
+            )
     assert trainer.step == 4
     opened.close()
 
@@ -103,13 +114,21 @@ def test_the_loss_is_told_of_its_rows_and_of_what_is_the_same_for_all(make: Make
     inputs, _ = batch(0)
     given = {"advantages": torch.tensor([[1.0], [3.0]]), "beta": torch.tensor(2.0), "name": "x"}
     trainer.train_step([inputs], [given])
-    assert [(shape, advantages) for shape, advantages, _, _ in seen] == [((1, 16, 2048), [[1.0]]), ((1, 16, 2048), [[3.0]])]
+    assert [(shape, advantages) for shape, advantages, _, _ in seen] == [
+        ((1, 16, 2048), [[1.0]]),
+        ((1, 16, 2048), [[3.0]]),
+    ]
     assert all(beta == 2.0 and name == "x" for _, _, beta, name in seen)
 
 
 @pytest.mark.slow
 def test_a_run_goes_on_from_its_checkpoint(make: Make) -> None:
-    saves = {"enable": True, "interval": 2, "enable_first_step_checkpoint": True, "create_seed_checkpoint": True}
+    saves = {
+        "enable": True,
+        "interval": 2,
+        "enable_first_step_checkpoint": True,
+        "create_seed_checkpoint": True,
+    }
     first = make(checkpoint=saves)
     assert first.step == 1
     whole = losses(first, 4)
@@ -118,9 +137,16 @@ def test_a_run_goes_on_from_its_checkpoint(make: Make) -> None:
     with pytest.raises(RuntimeError, match=r"call setup\(\) first"):
         losses(first)
     folder = Path(first.job.dump_folder) / "checkpoint"
-    assert sorted(path.name for path in folder.glob("step-*")) == ["step-0", "step-1", "step-2", "step-4"]
+    assert sorted(path.name for path in folder.glob("step-*")) == [
+        "step-0",
+        "step-1",
+        "step-2",
+        "step-4",
+    ]
     again = make(checkpoint=saves)
-    assert again.step == 5 and all(torch.equal(weight, state[name]) for name, weight in weights(again).items())
+    assert again.step == 5 and all(
+        torch.equal(weight, state[name]) for name, weight in weights(again).items()
+    )
     back = make(checkpoint={**saves, "load_step": 2})
     assert back.step == 3
     inputs, targets = batch(2)
@@ -130,14 +156,28 @@ def test_a_run_goes_on_from_its_checkpoint(make: Make) -> None:
 @pytest.mark.slow
 def test_the_last_step_leaves_weights_that_transformers_opens(make: Make, tmp_path: Path) -> None:
     assets = characters_tokenizer(CharactersTokenizerConfig()).folder
-    missing = TitanTrainer(**fields(tmp_path, checkpoint={"enable": True, "last_save_in_hf": True}), loss=next_token_loss)
+    missing = TitanTrainer(
+        **fields(tmp_path, checkpoint={"enable": True, "last_save_in_hf": True}),
+        loss=next_token_loss,
+    )
     with pytest.raises(ProblemsFound):
         missing.setup()
-    trainer = make(checkpoint={"enable": True, "last_save_in_hf": True}, model={"hf_assets_path": str(assets)}, training={"steps": 1})
+    trainer = make(
+        checkpoint={"enable": True, "last_save_in_hf": True},
+        model={"hf_assets_path": str(assets)},
+        training={"steps": 1},
+    )
     losses(trainer, 1)
-    theirs = AutoModelForCausalLM.from_pretrained(Path(trainer.job.dump_folder) / "hf", dtype=torch.float32)
+    theirs = AutoModelForCausalLM.from_pretrained(
+        Path(trainer.job.dump_folder) / "hf", dtype=torch.float32
+    )
     tokens = batch(0)[0]["tokens"]
-    torch.testing.assert_close(theirs(tokens).logits, trainer.training_state.opened.engine.model(tokens), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        theirs(tokens).logits,
+        trainer.training_state.opened.engine.model(tokens),
+        rtol=1e-4,
+        atol=1e-4,
+    )
 
 
 @pytest.mark.parametrize("use_dcp", [True, False])
@@ -147,7 +187,13 @@ def test_pushed_weights_have_the_names_of_transformers(make: Make, use_dcp: bool
     before = trainer.store.copy()
     losses(trainer, 1)
     trainer.push_weights(2)
-    sizes = {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 16, "vocab_size": 2048, "intermediate_size": 768}
+    sizes = {
+        "hidden_size": 256,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 16,
+        "vocab_size": 2048,
+        "intermediate_size": 768,
+    }
     with torch.device("meta"):
         theirs = LlamaForCausalLM(LlamaConfig(**sizes, tie_word_embeddings=False))
     names = {name for name, _ in theirs.named_parameters()}
@@ -156,10 +202,16 @@ def test_pushed_weights_have_the_names_of_transformers(make: Make, use_dcp: bool
         handles = [trainer.store[f"policy_ver_000000000{version}.weights"] for version in (1, 2)]
         assert set(handles[0].param_names) == names
         first, second = (handle.load() for handle in handles)
-        assert sorted(path.name for path in Path(trainer.dcp_path).iterdir()) == ["policy_ver_0000000001", "policy_ver_0000000002"]
+        assert sorted(path.name for path in Path(trainer.dcp_path).iterdir()) == [
+            "policy_ver_0000000001",
+            "policy_ver_0000000002",
+        ]
     else:
         assert {key.partition(".")[0] for key in before} == {"policy_ver_0000000001"}
-        first, second = ({name: trainer.store[f"policy_ver_000000000{version}.{name}"] for name in names} for version in (1, 2))
+        first, second = (
+            {name: trainer.store[f"policy_ver_000000000{version}.{name}"] for name in names}
+            for version in (1, 2)
+        )
     assert set(first) == names
     embedding = trainer.training_state.opened.engine.model.state_dict()["tok_embeddings.weight"]
     assert torch.equal(second["model.embed_tokens.weight"], embedding)
@@ -172,7 +224,9 @@ def test_pushed_weights_have_the_names_of_transformers(make: Make, use_dcp: bool
             handles[0].load()
 
 
-def test_a_version_that_breaks_off_while_it_is_written_is_not_there(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_that_breaks_off_while_it_is_written_is_not_there(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trainer = make()
     trainer.push_weights(1)
 
@@ -202,7 +256,9 @@ def push_for_ever(trainer: TitanTrainer) -> None:
 
 
 @pytest.mark.slow
-def test_a_reader_never_sees_half_of_what_is_pushed_whenever_the_trainer_is_killed(make: Make) -> None:
+def test_a_reader_never_sees_half_of_what_is_pushed_whenever_the_trainer_is_killed(
+    make: Make,
+) -> None:
     trainer, moments = make(), random.Random(0)
     folder, context = Path(trainer.dcp_path), multiprocessing.get_context("fork")
     whole = "policy_ver_" + 10 * "[0-9]"
@@ -219,11 +275,15 @@ def test_a_reader_never_sees_half_of_what_is_pushed_whenever_the_trainer_is_kill
         assert 1 <= len(versions) <= 3, round
         for version in versions:
             found = DcpHandle(str(version), ()).load()
-            assert len(found) == 57 and all((weight == int(version.name[-10:])).all() for weight in found.values())
+            assert len(found) == 57 and all(
+                (weight == int(version.name[-10:])).all() for weight in found.values()
+            )
         shutil.rmtree(folder)
 
 
-def test_gradients_that_are_no_numbers_change_nothing(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_gradients_that_are_no_numbers_change_nothing(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
     trainer = make(lambda logits, labels: logits.mean() * float("nan"))
     before = weights(trainer)
     losses(trainer, 1)
@@ -235,23 +295,34 @@ def test_what_a_step_cannot_take_is_said(make: Make) -> None:
     trainer = make()
     inputs, targets = batch(0)
     for given, message in [
-        ((inputs, [targets]), "inputs is no list with one entry for each of the 1 data-parallel ranks"),
+        (
+            (inputs, [targets]),
+            "inputs is no list with one entry for each of the 1 data-parallel ranks",
+        ),
         (([inputs] * 2, [targets]), "inputs has 2 entries, and there is 1 data-parallel rank"),
         (([{"ids": inputs["tokens"]}], [targets]), "inputs has ids"),
         (([{"tokens": inputs["tokens"][0]}], [targets]), "no tensor of rows by tokens"),
-        (([{"tokens": inputs["tokens"] + 2048}], [targets]), "outside the model's vocabulary of 2048"),
+        (
+            ([{"tokens": inputs["tokens"] + 2048}], [targets]),
+            "outside the model's vocabulary of 2048",
+        ),
         (([inputs["tokens"]], [targets]), "inputs of a rank is Tensor, which is no mapping"),
         (([batch(0, rows=3)[0]], [targets]), "has 3 rows, and a step takes 2 of a rank"),
         (([batch(0, length=17)[0]], [targets]), "rows of 17 tokens, longer than 16"),
     ]:
         with pytest.raises(ProblemsFound, match=message):
             trainer.train_step(*given)
-    for loss, message in [(the_logits, r"a tensor of shape \[2, 16, 2048\]"), (lambda logits, labels: 0.5, "loss gives float")]:
+    for loss, message in [
+        (the_logits, r"a tensor of shape \[2, 16, 2048\]"),
+        (lambda logits, labels: 0.5, "loss gives float"),
+    ]:
         with pytest.raises(ProblemsFound, match=message):
             make(loss).train_step([inputs], [targets])
 
 
-def test_the_loss_is_compiled_where_the_section_says_so(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loss_is_compiled_where_the_section_says_so(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = []
     monkeypatch.setattr(torch, "compile", lambda loss, backend: asked.append(backend) or loss)
     trainer = make(compile={"enable": True, "components": ["loss"], "backend": "aot_eager"})
@@ -259,7 +330,9 @@ def test_the_loss_is_compiled_where_the_section_says_so(make: Make, monkeypatch:
     assert "aot_eager" in asked
 
 
-def test_budgets_are_drawn_where_the_field_asks_for_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_budgets_are_drawn_where_the_field_asks_for_it(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(functorch, "visualize_memory_budget_pareto", False)
     make()
     assert not functorch.visualize_memory_budget_pareto
@@ -305,12 +378,25 @@ trainer.cleanup()
 """
     file = tmp_path / "script.py"
     file.write_text(script)
-    alone, together = [sys.executable, str(file)], [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(file), "2"]
+    alone, together = (
+        [sys.executable, str(file)],
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(file), "2"],
+    )
     for command in (alone, together):
-        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
-    (one, names), (two, their_names) = (json.loads((tmp_path / name).read_text()) for name in ("alone", "together"))
+    (one, names), (two, their_names) = (
+        json.loads((tmp_path / name).read_text()) for name in ("alone", "together")
+    )
     # losses are added up over ranks, which the script divides by those with rows of their own
     ranks = 2 if "context_parallel_degree" in layout else 1
-    assert [value / ranks if place % 2 == 0 else value for place, value in enumerate(two)] == pytest.approx(one, rel=1e-4)
+    assert [
+        value / ranks if place % 2 == 0 else value for place, value in enumerate(two)
+    ] == pytest.approx(one, rel=1e-4)
     assert names == their_names

@@ -10,7 +10,14 @@ import pytest
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 RECIPE = Path(__file__).parents[2] / "recipes" / "llama3_debug.yaml"
-TINY = ("training.steps=5", "model.n_layers=2", "model.dim=32", "model.n_heads=4", "training.seq_len=32", "training.local_batch_size=2")
+TINY = (
+    "training.steps=5",
+    "model.n_layers=2",
+    "model.dim=32",
+    "model.n_heads=4",
+    "training.seq_len=32",
+    "training.local_batch_size=2",
+)
 
 
 @pytest.fixture
@@ -19,24 +26,45 @@ def bundle(tmp_path: Path, titanrun: Run) -> Path:
     run = tmp_path / "first"
     run.mkdir()
     git = {"commit": "0" * 40, "dirty": True, "diff": "git-0123456789abcdef.diff"}
-    environment = {"python": "3.11.7", "platform": "Linux", "packages": {"torch": "2.13.0", "numpy": "2.3.0"}, "git": git}
-    (run / "run.json").write_text(json.dumps({"starts": [{"inputs": [{"path": "data.npy", "digest": "abc"}], "environment": environment}]}))
+    environment = {
+        "python": "3.11.7",
+        "platform": "Linux",
+        "packages": {"torch": "2.13.0", "numpy": "2.3.0"},
+        "git": git,
+    }
+    (run / "run.json").write_text(
+        json.dumps(
+            {
+                "starts": [
+                    {"inputs": [{"path": "data.npy", "digest": "abc"}], "environment": environment}
+                ]
+            }
+        )
+    )
     for name in ("resolved.yaml", "metrics.jsonl", "git-0123456789abcdef.diff"):
         (run / name).write_text(f"what {name} says\n")
     (run / "checkpoint").mkdir()
     done = titanrun("bundle", "first")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", f"wrote {tmp_path / 'first.zip'}\n")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        "",
+        f"wrote {tmp_path / 'first.zip'}\n",
+    )
     return tmp_path / "first.zip"
 
 
 def test_a_bundle_holds_recipe_record_numbers_lock_and_patch(bundle: Path, titanrun: Run) -> None:
     with zipfile.ZipFile(bundle) as archive:
         files = {name: archive.read(name).decode() for name in archive.namelist()}
-    assert files["resolved.yaml"] == "what resolved.yaml says\n" and files["git-0123456789abcdef.diff"].startswith("what git-")
+    assert files["resolved.yaml"] == "what resolved.yaml says\n" and files[
+        "git-0123456789abcdef.diff"
+    ].startswith("what git-")
     assert files["environment.txt"].splitlines()[2:] == ["numpy==2.3.0", "torch==2.13.0"]
     assert "git-0123456789abcdef.diff" in files["environment.txt"]
     about = json.loads(files["bundle.json"])
-    assert about["inputs"] == [{"path": "data.npy", "digest": "abc"}] and set(about["files"]) == set(files) - {"bundle.json"}
+    assert about["inputs"] == [{"path": "data.npy", "digest": "abc"}] and set(
+        about["files"]
+    ) == set(files) - {"bundle.json"}
     before = bundle.read_bytes()
     again = titanrun("bundle", "first", "-o", "again.zip")
     assert again.returncode == 0 and (bundle.parent / "again.zip").read_bytes() == before
@@ -58,7 +86,11 @@ def test_a_damaged_bundle_is_refused(bundle: Path, titanrun: Run) -> None:
 def test_only_a_run_directory_becomes_a_bundle(titanrun: Run, tmp_path: Path) -> None:
     assert "there is no folder 'none'" in titanrun("bundle", "none").stderr
     done = titanrun("bundle", ".")
-    assert done.returncode == 2 and "'.' has no resolved.yaml" in done.stderr and list(tmp_path.iterdir()) == []
+    assert (
+        done.returncode == 2
+        and "'.' has no resolved.yaml" in done.stderr
+        and list(tmp_path.iterdir()) == []
+    )
 
 
 @pytest.mark.slow
@@ -66,13 +98,24 @@ def test_a_bundle_is_reproduced_bit_by_bit_in_another_folder(titanrun: Run, tmp_
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     there.mkdir()
-    trained = titanrun("train", str(RECIPE), *TINY, "dump_folder=here/run", "lr_scheduler.warmup_steps=2", "metrics.log_freq=1")
+    trained = titanrun(
+        "train",
+        str(RECIPE),
+        *TINY,
+        "dump_folder=here/run",
+        "lr_scheduler.warmup_steps=2",
+        "metrics.log_freq=1",
+    )
     assert trained.returncode == 0, trained.stderr
     assert titanrun("bundle", "here/run", "-o", "there/run.zip").returncode == 0
     here.rename(tmp_path / "gone")
     done = titanrun("reproduce", "there/run.zip")
-    assert done.returncode == 0 and "equal: 5 logged steps, up to step 5, bit by bit" in done.stdout, done.stderr
-    assert [path.name.startswith("run-reproduced-") for path in there.iterdir() if path.is_dir()] == [True]
+    assert (
+        done.returncode == 0 and "equal: 5 logged steps, up to step 5, bit by bit" in done.stdout
+    ), done.stderr
+    assert [
+        path.name.startswith("run-reproduced-") for path in there.iterdir() if path.is_dir()
+    ] == [True]
     resolved = next(there.glob("run-reproduced-*/resolved.yaml")).read_text()
     assert "n_layers: 2" in resolved
     different = titanrun("reproduce", "there/run.zip", "--steps", "3", "--out", "again")

@@ -14,7 +14,13 @@ DEBUG = str(ROOT / "recipes" / "llama3_debug.yaml")
 
 
 def titanrun(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "titanrun", *arguments], capture_output=True, text=True, cwd=cwd, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "titanrun", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        check=False,
+    )
 
 
 def test_validate_says_ok_and_writes_nothing(tmp_path: Path) -> None:
@@ -24,9 +30,12 @@ def test_validate_says_ok_and_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_validate_reports_every_file_and_every_mistake(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text("version: 1\nmodel: llama\ntraining: {dataset: tiny, stepz: 3}\n", encoding="utf-8")
+    (tmp_path / "a.yaml").write_text(
+        "version: 1\nmodel: llama\ntraining: {dataset: tiny, stepz: 3}\n", encoding="utf-8"
+    )
     (tmp_path / "b.yaml").write_text(
-        "version: 1\nversion: 1\nmodel: {name: llama3, flavor: debugmodel}\ntraining: {dataset: tiny}\n", encoding="utf-8"
+        "version: 1\nversion: 1\nmodel: {name: llama3, flavor: debugmodel}\ntraining: {dataset: tiny}\n",
+        encoding="utf-8",
     )
     done = titanrun("validate", "a.yaml", "b.yaml", DEBUG, "--format", "json", cwd=tmp_path)
     found = [json.loads(line) for line in done.stdout.splitlines()]
@@ -46,18 +55,31 @@ def test_strict_makes_warnings_fail(tmp_path: Path) -> None:
 
 def test_validate_asks_whether_the_degrees_fit_a_number_of_processes(tmp_path: Path) -> None:
     shards = "parallelism.data_parallel_shard_degree=4"
-    for ranks, said in (("6", "dp_shard 4 takes 4 of 6 ranks: 2 are left over"), ("2", "dp_shard 4 takes 4 ranks, and there are 2")):
-        assert said in titanrun("validate", DEBUG, shards, "--world-size", ranks, cwd=tmp_path).stderr
-    assert "degrees-fill-ranks" not in titanrun("validate", DEBUG, shards, "--world-size", "4", cwd=tmp_path).stderr
+    for ranks, said in (
+        ("6", "dp_shard 4 takes 4 of 6 ranks: 2 are left over"),
+        ("2", "dp_shard 4 takes 4 ranks, and there are 2"),
+    ):
+        assert (
+            said in titanrun("validate", DEBUG, shards, "--world-size", ranks, cwd=tmp_path).stderr
+        )
+    assert (
+        "degrees-fill-ranks"
+        not in titanrun("validate", DEBUG, shards, "--world-size", "4", cwd=tmp_path).stderr
+    )
     assert "degrees-fill-ranks" not in titanrun("validate", DEBUG, shards, cwd=tmp_path).stderr
     assert titanrun("validate", DEBUG, "--world-size", "8", cwd=tmp_path).returncode == 0
-    assert "counts processes, and 0 is none" in titanrun("validate", DEBUG, "--world-size", "0", cwd=tmp_path).stderr
+    assert (
+        "counts processes, and 0 is none"
+        in titanrun("validate", DEBUG, "--world-size", "0", cwd=tmp_path).stderr
+    )
 
 
 def test_diff_config_exits_as_diff_does(tmp_path: Path) -> None:
     same = titanrun("diff-config", DEBUG, DEBUG.replace(".yaml", ".toml"), cwd=tmp_path)
     assert (same.returncode, same.stdout) == (0, "")
-    changed = titanrun("diff-config", DEBUG, DEBUG, "optimizer.lr=1e-2", "metrics.log_freq=3", cwd=tmp_path)
+    changed = titanrun(
+        "diff-config", DEBUG, DEBUG, "optimizer.lr=1e-2", "metrics.log_freq=3", cwd=tmp_path
+    )
     assert changed.returncode == 1
     lines = changed.stdout.splitlines()
     assert lines[0].startswith("optimizer.lr      0.002 (")
@@ -67,7 +89,9 @@ def test_diff_config_exits_as_diff_does(tmp_path: Path) -> None:
 
 
 def test_diff_config_of_a_recipe_and_its_resolved_form_is_empty(tmp_path: Path) -> None:
-    (tmp_path / "resolved.yaml").write_text(titanrun("show", DEBUG, cwd=tmp_path).stdout, encoding="utf-8")
+    (tmp_path / "resolved.yaml").write_text(
+        titanrun("show", DEBUG, cwd=tmp_path).stdout, encoding="utf-8"
+    )
     done = titanrun("diff-config", DEBUG, str(tmp_path), "--format", "json", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "")
 
@@ -75,7 +99,9 @@ def test_diff_config_of_a_recipe_and_its_resolved_form_is_empty(tmp_path: Path) 
 def test_show_prints_a_section_a_value_and_sources(tmp_path: Path) -> None:
     assert titanrun("show", DEBUG, "training.seq_len", cwd=tmp_path).stdout == "256\n"
     assert titanrun("show", DEBUG, "tokenizer", cwd=tmp_path).stdout == 'name: "tiny"\n'
-    sources = titanrun("show", DEBUG, "optimizer.lr", "--sources", "optimizer.lr=3", cwd=tmp_path).stdout
+    sources = titanrun(
+        "show", DEBUG, "optimizer.lr", "--sources", "optimizer.lr=3", cwd=tmp_path
+    ).stdout
     assert sources.split() == ["optimizer.lr", "3.0", "<override", "1>", "(over", f"{DEBUG}:17:7)"]
     wrong = titanrun("show", DEBUG, "optimizer.lrr", cwd=tmp_path)
     assert wrong.returncode == 2
@@ -83,9 +109,15 @@ def test_show_prints_a_section_a_value_and_sources(tmp_path: Path) -> None:
 
 
 def test_show_minimal_of_a_resolved_recipe_is_a_recipe_for_the_same_run(tmp_path: Path) -> None:
-    (tmp_path / "resolved.yaml").write_text(titanrun("show", DEBUG, cwd=tmp_path).stdout, encoding="utf-8")
-    (tmp_path / "short.yaml").write_text(titanrun("show", "resolved.yaml", "--minimal", cwd=tmp_path).stdout, encoding="utf-8")
-    assert titanrun("show", "short.yaml", cwd=tmp_path).stdout == (tmp_path / "resolved.yaml").read_text(encoding="utf-8")
+    (tmp_path / "resolved.yaml").write_text(
+        titanrun("show", DEBUG, cwd=tmp_path).stdout, encoding="utf-8"
+    )
+    (tmp_path / "short.yaml").write_text(
+        titanrun("show", "resolved.yaml", "--minimal", cwd=tmp_path).stdout, encoding="utf-8"
+    )
+    assert titanrun("show", "short.yaml", cwd=tmp_path).stdout == (
+        tmp_path / "resolved.yaml"
+    ).read_text(encoding="utf-8")
     refused = titanrun("show", DEBUG, "optimizer", "--minimal", cwd=tmp_path)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "--minimal shows the whole recipe" in refused.stderr
@@ -94,17 +126,33 @@ def test_show_minimal_of_a_resolved_recipe_is_a_recipe_for_the_same_run(tmp_path
 def test_ls_lists_names_and_flavors(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in titanrun("ls", "--json", cwd=tmp_path).stdout.splitlines()]
     named = {(row["kind"], row["name"]) for row in rows}
-    assert {("recipes", "llama3_debug.yaml"), ("models", "llama3"), ("optimizers", "adamw"), ("datasets", "tokens")} <= named
-    assert "405B" in next(row["description"] for row in rows if (row["kind"], row["name"]) == ("models", "llama3"))
+    assert {
+        ("recipes", "llama3_debug.yaml"),
+        ("models", "llama3"),
+        ("optimizers", "adamw"),
+        ("datasets", "tokens"),
+    } <= named
+    assert "405B" in next(
+        row["description"] for row in rows if (row["kind"], row["name"]) == ("models", "llama3")
+    )
     assert (
-        titanrun("ls", "modls", cwd=tmp_path).stderr == "error[usage]: nothing is listed under 'modls'\n  = help: did you mean 'models'?\n"
+        titanrun("ls", "modls", cwd=tmp_path).stderr
+        == "error[usage]: nothing is listed under 'modls'\n  = help: did you mean 'models'?\n"
     )
 
 
 def test_cp_keeps_comments_and_never_overwrites(tmp_path: Path) -> None:
     assert titanrun("cp", "llama3_debug", "mine.yaml", cwd=tmp_path).returncode == 0
-    comments = [line for line in Path(DEBUG).read_text(encoding="utf-8").splitlines()[1:] if line.startswith("#")]
-    assert comments == [line for line in (tmp_path / "mine.yaml").read_text(encoding="utf-8").splitlines()[1:] if line.startswith("#")]
+    comments = [
+        line
+        for line in Path(DEBUG).read_text(encoding="utf-8").splitlines()[1:]
+        if line.startswith("#")
+    ]
+    assert comments == [
+        line
+        for line in (tmp_path / "mine.yaml").read_text(encoding="utf-8").splitlines()[1:]
+        if line.startswith("#")
+    ]
     assert titanrun("validate", "mine.yaml", cwd=tmp_path).returncode == 0
     again = titanrun("cp", "llama3_debug", "mine.yaml", cwd=tmp_path)
     assert again.returncode == 2
@@ -119,12 +167,17 @@ def test_cp_keeps_comments_and_never_overwrites(tmp_path: Path) -> None:
         (["train", "nowhere.yaml"], "nowhere.yaml"),
         (["train", "."], "is a directory"),
         (["plan", DEBUG, "\n"], "unexpected argument ''\n  = help: see titanrun plan --help"),
-        (["validate", DEBUG, "--levle", "rules"], "unknown option '--levle'\n  = help: did you mean '--level'?"),
+        (
+            ["validate", DEBUG, "--levle", "rules"],
+            "unknown option '--levle'\n  = help: did you mean '--level'?",
+        ),
         (["train", DEBUG, "training.stepz=3"], "did you mean 'steps'?"),
     ],
     ids=str,
 )
-def test_a_mistake_on_the_command_line_is_a_problem(arguments: list[str], message: str, tmp_path: Path) -> None:
+def test_a_mistake_on_the_command_line_is_a_problem(
+    arguments: list[str], message: str, tmp_path: Path
+) -> None:
     done = titanrun(*arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("error[")
@@ -146,11 +199,19 @@ def test_every_command_explains_itself_with_examples(command: str, tmp_path: Pat
         ("{titanrun} explain --all | head -1 > first; exit ${{PIPESTATUS[0]}}", 0, ""),
         ("{titanrun} ls | true; exit ${{PIPESTATUS[0]}}", 0, ""),
         ("{titanrun} ls >&-", 0, ""),
-        ("{titanrun} --version > /dev/full", 2, "error[file]: cannot write the answer: no space left on device\n"),
+        (
+            "{titanrun} --version > /dev/full",
+            2,
+            "error[file]: cannot write the answer: no space left on device\n",
+        ),
     ],
     ids=["a reader that stops", "no reader", "a closed stdout", "a full disk"],
 )
-def test_an_answer_that_cannot_get_out_is_no_traceback(tmp_path: Path, shell: str, code: int, said: str) -> None:
+def test_an_answer_that_cannot_get_out_is_no_traceback(
+    tmp_path: Path, shell: str, code: int, said: str
+) -> None:
     line = shell.format(titanrun=f"{sys.executable} -m titanrun")
-    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=tmp_path, check=False)
+    done = subprocess.run(
+        ["bash", "-c", line], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
     assert (done.returncode, done.stderr) == (code, said)

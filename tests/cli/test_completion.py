@@ -18,7 +18,12 @@ OPTION = re.compile(r"^  (?:-\w(?: \w+)?, )?(--[a-z-]+)(?: (\{[^}]*\}|\w+))?", r
 
 
 def help_of(command: str) -> str:
-    done = subprocess.run([sys.executable, "-m", "titanrun", command, "--help"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "titanrun", command, "--help"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return done.stdout
 
 
@@ -31,7 +36,11 @@ def test_every_command_is_completed() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_options_are_those_that_help_shows(command: str) -> None:
-    shown = {name: value for name, value in OPTION.findall(help_of(command)) if name not in ("--help", "--quiet", "--verbose")}
+    shown = {
+        name: value
+        for name, value in OPTION.findall(help_of(command))
+        if name not in ("--help", "--quiet", "--verbose")
+    }
     assert set(shown) == set(COMMAND_LINES[command].options)
     for name, value in COMMAND_LINES[command].options.items():
         assert bool(shown[name]) == (value != FLAG), name
@@ -46,8 +55,14 @@ def test_the_options_are_those_that_help_shows(command: str) -> None:
         ("train x.yaml training.st", ["training.steps="]),
         ("train x.yaml a=b training.st", ["training.steps="]),
         ("train x.yaml --training.st", ["--training.steps="]),
-        ("train --nproc 1 x.yaml training.gc_debug=", ["training.gc_debug=true", "training.gc_debug=false"]),
-        ("train x.yaml optimizer.implementation=fo", ["optimizer.implementation=foreach", "optimizer.implementation=for-loop"]),
+        (
+            "train --nproc 1 x.yaml training.gc_debug=",
+            ["training.gc_debug=true", "training.gc_debug=false"],
+        ),
+        (
+            "train x.yaml optimizer.implementation=fo",
+            ["optimizer.implementation=foreach", "optimizer.implementation=for-loop"],
+        ),
         (
             "train x.yaml loss=",
             [
@@ -61,13 +76,22 @@ def test_the_options_are_those_that_help_shows(command: str) -> None:
         ),
         (
             "train x.yaml tokenizer=",
-            ["tokenizer=characters", "tokenizer=huggingface", "tokenizer=tiny", "tokenizer=auto", "tokenizer=null"],
+            [
+                "tokenizer=characters",
+                "tokenizer=huggingface",
+                "tokenizer=tiny",
+                "tokenizer=auto",
+                "tokenizer=null",
+            ],
         ),
         ("train x.yaml metrics.trackers[0].f", ["metrics.trackers[0].folder="]),
         ("train x.yaml nonsense.", []),
         ("show x.yaml debug.se", ["debug.seed"]),
         ("validate --level e", ["environment"]),
-        ("explain optimizer:ada", ["optimizer:adam", "optimizer:adamw", "optimizer:adamw_8bit", "optimizer:adamw_fp8"]),
+        (
+            "explain optimizer:ada",
+            ["optimizer:adam", "optimizer:adamw", "optimizer:adamw_8bit", "optimizer:adamw_fp8"],
+        ),
         ("validate x.yaml --st", ["--stages[0].", "--strict"]),
         ("explain unknown-", ["unknown-key", "unknown-name"]),
         ("ls mod", ["models"]),
@@ -95,7 +119,9 @@ def test_every_path_of_a_recipe_is_offered() -> None:
         found = spots(tuple(path.split(".")))
         written = path_text(found[0].path)
         offered = candidates(["train", "x.yaml", written])
-        assert any(re.fullmatch(re.escape(written) + r"(=|\.|\[0\]\.)", word) for word in offered), written
+        assert any(
+            re.fullmatch(re.escape(written) + r"(=|\.|\[0\]\.)", word) for word in offered
+        ), written
 
 
 def complete_in_bash(words: list[str], folder: Path) -> list[str]:
@@ -109,7 +135,13 @@ def complete_in_bash(words: list[str], folder: Path) -> list[str]:
         'printf "%s\\n" "${COMPREPLY[@]}"',
         "complete -p titanrun",
     ]
-    done = subprocess.run(["bash", "--norc", "-c", "\n".join(lines)], capture_output=True, text=True, cwd=folder, check=True)
+    done = subprocess.run(
+        ["bash", "--norc", "-c", "\n".join(lines)],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        check=True,
+    )
     *offered, registered = done.stdout.splitlines()
     assert (registered, done.stderr) == ("complete -F _titanrun titanrun", "")
     return [word for word in offered if word]
@@ -122,10 +154,19 @@ def complete_in_bash(words: list[str], folder: Path) -> list[str]:
         (["titanrun", "train", ""], ["folder/", "mine.yaml"]),
         (["titanrun", "train", "mine.yaml", "training.seq"], ["training.seq_len="]),
         # bash itself splits words at = and :, and replaces only what stands behind
-        (["titanrun", "train", "mine.yaml", "optimizer.implementation", "=", "fo"], ["foreach", "for-loop"]),
+        (
+            ["titanrun", "train", "mine.yaml", "optimizer.implementation", "=", "fo"],
+            ["foreach", "for-loop"],
+        ),
         (["titanrun", "train", "mine.yaml", "debug.deterministic", "="], ["true", "false"]),
-        (["titanrun", "train", "mine.yaml", "training.steps", "=", "5", "training.max"], ["training.max_norm="]),
-        (["titanrun", "explain", "optimizer", ":", "ad"], ["adam", "adamw", "adamw_8bit", "adamw_fp8"]),
+        (
+            ["titanrun", "train", "mine.yaml", "training.steps", "=", "5", "training.max"],
+            ["training.max_norm="],
+        ),
+        (
+            ["titanrun", "explain", "optimizer", ":", "ad"],
+            ["adam", "adamw", "adamw_8bit", "adamw_fp8"],
+        ),
         (["titanrun", "cp", "llama3_debug.t"], ["llama3_debug.toml"]),
     ],
     ids=str,

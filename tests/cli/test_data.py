@@ -38,7 +38,9 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
 
     def ask(action: str, *overrides: str, **request: Any) -> Any:
         text = resolve("r.yaml", overrides, environment={}).text
-        return ACTIONS[action]({"resolved": text, "count": 2, "row": None, "section": None, **request})
+        return ACTIONS[action](
+            {"resolved": text, "count": 2, "row": None, "section": None, **request}
+        )
 
     return ask
 
@@ -56,7 +58,9 @@ def test_build_fills_the_folder_that_runs_share(asked: Callable[..., Any]) -> No
     assert len(list(Path("elsewhere").glob("*.npy"))) == 2
 
 
-def test_show_tells_what_counts_what_is_left_out_and_what_is_there_twice(asked: Callable[..., Any]) -> None:
+def test_show_tells_what_counts_what_is_left_out_and_what_is_there_twice(
+    asked: Callable[..., Any],
+) -> None:
     training, validation = asked("show")
     assert (training["documents"], training["left_out"], training["cut"]) == (21, 1, 0)
     assert training["duplicates"] == 1 and training["in_training"] is None
@@ -66,7 +70,10 @@ def test_show_tells_what_counts_what_is_left_out_and_what_is_there_twice(asked: 
     kinds = [kind for kind, _ in sample["pieces"]]
     assert kinds == ["context", "counted", "end"] * 2 + ["filled"]
     text = "".join(sample_lines([validation], colour=False))
-    assert f"⟦<begin of text>⟧{TEXTS[3]}<end of text>\n" in text and "1 in the training data as well" in text
+    assert (
+        f"⟦<begin of text>⟧{TEXTS[3]}<end of text>\n" in text
+        and "1 in the training data as well" in text
+    )
     assert painted("yes", "counted", colour=True) != painted("yes", "context", colour=True) != "yes"
     assert asked("show", row=0, section="validation")[1]["samples"][0]["row"] == 0
 
@@ -82,7 +89,11 @@ def test_windows_are_looked_at_as_documents_too(asked: Callable[..., Any]) -> No
 def test_lengths_become_bars_and_a_picture(asked: Callable[..., Any]) -> None:
     found = asked("stats")
     assert sum(count for _, _, count in bins(found[0]["lengths"])) == 21
-    assert bins([3, 4, 40]) == [(0, 4, 2), *((first, first + 4, 0) for first in range(5, 40, 5)), (40, 44, 1)]
+    assert bins([3, 4, 40]) == [
+        (0, 4, 2),
+        *((first, first + 4, 0) for first in range(5, 40, 5)),
+        (40, 44, 1),
+    ]
     assert [line.split()[-1] for line in bars([1, 1, 2])] == ["2", "1"] and not list(bars([]))
     assert svg_text(found).count("<polyline") == 2
 
@@ -90,13 +101,18 @@ def test_lengths_become_bars_and_a_picture(asked: Callable[..., Any]) -> None:
 def test_damage_and_changes_are_found_and_cleared(asked: Callable[..., Any]) -> None:
     asked("build")
     folder = "runs/.data"
-    assert [entry["damage"] or entry["changed"] for entry in ACTIONS["verify"]({"folder": folder})] == [[], []]
+    assert [
+        entry["damage"] or entry["changed"] for entry in ACTIONS["verify"]({"folder": folder})
+    ] == [[], []]
     tokens = sorted(Path(folder).glob("*.npy"))[0]
     data = bytearray(tokens.read_bytes())
     data[-1] ^= 1
     tokens.write_bytes(data)
     found = {entry["name"]: entry for entry in ACTIONS["verify"]({"folder": folder})}
-    assert "other ones" in found[tokens.stem]["damage"] and sum(entry["damage"] is not None for entry in found.values()) == 1
+    assert (
+        "other ones" in found[tokens.stem]["damage"]
+        and sum(entry["damage"] is not None for entry in found.values()) == 1
+    )
     write(Path("held.jsonl"), ["newer"])
     assert ["held.jsonl"] in [entry["changed"] for entry in ACTIONS["verify"]({"folder": folder})]
     plain: dict[str, Any] = {"folder": folder, "all": False, "days": None, "yes": False}
@@ -119,14 +135,18 @@ def test_damage_and_changes_are_found_and_cleared(asked: Callable[..., Any]) -> 
         (["show", "r.yaml", "-n", "-1"], "give 0 or more"),
     ],
 )
-def test_mistakes_in_the_command_line_are_told(arguments: list[str], told: str, asked: Callable[..., Any]) -> None:
+def test_mistakes_in_the_command_line_are_told(
+    arguments: list[str], told: str, asked: Callable[..., Any]
+) -> None:
     with pytest.raises(ProblemsFound) as caught:
         command.run(arguments)
     assert told in str(caught.value.problems[0].help)
 
 
 @pytest.mark.slow
-def test_the_commands_answer_through_the_installed_script(asked: Callable[..., Any], titanrun: Callable[..., Any]) -> None:
+def test_the_commands_answer_through_the_installed_script(
+    asked: Callable[..., Any], titanrun: Callable[..., Any]
+) -> None:
     def said(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         done: subprocess.CompletedProcess[str] = titanrun("data", *words)
         assert done.returncode == code, done.stderr

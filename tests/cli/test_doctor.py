@@ -9,7 +9,14 @@ from pathlib import Path
 
 def doctor(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "titanrun", "doctor", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False, env={**os.environ, **environment})
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        check=False,
+        env={**os.environ, **environment},
+    )
 
 
 def test_doctor_trains_a_toy_model_and_tells_no_secrets(tmp_path: Path) -> None:
@@ -18,7 +25,18 @@ def test_doctor_trains_a_toy_model_and_tells_no_secrets(tmp_path: Path) -> None:
     assert "two steps of a toy model work" in done.stdout
     assert done.stdout.endswith("\nnothing is wrong\n")
     topics = {line.split()[0] for line in done.stdout.splitlines() if line}
-    assert {"python", "titanrun", "torch", "torchao", "cpu", "memory", "disk", "temporary", "accelerator", "training"} <= topics
+    assert {
+        "python",
+        "titanrun",
+        "torch",
+        "torchao",
+        "cpu",
+        "memory",
+        "disk",
+        "temporary",
+        "accelerator",
+        "training",
+    } <= topics
     assert "a-secret-token" not in done.stdout
     assert str(Path.home()) not in done.stdout
     assert list(tmp_path.iterdir()) == []

@@ -46,16 +46,25 @@ class Hub(BaseHTTPRequestHandler):
             known = path.rpartition("/")[2] in ("main", COMMIT)
             return self.info() if known else self.error(404, "RevisionNotFound")
         if path == f"/api/models/owner/model/tree/{COMMIT}":
-            listed = [{"type": "file", "path": name, "size": len(content), "oid": sha(content)} for name, content in FILES.items()]
+            listed = [
+                {"type": "file", "path": name, "size": len(content), "oid": sha(content)}
+                for name, content in FILES.items()
+            ]
             return self.send(json.dumps(listed).encode(), {"Content-Type": "application/json"})
         name = path.rpartition("/")[2]
         if path.startswith(f"/owner/model/resolve/{COMMIT}/") and name in FILES:
             return self.file(name, with_body=with_body)
-        return self.error(401 if "owner/secret" in path else 404, "GatedRepo" if "owner/secret" in path else "RepoNotFound")
+        return self.error(
+            401 if "owner/secret" in path else 404,
+            "GatedRepo" if "owner/secret" in path else "RepoNotFound",
+        )
 
     def info(self) -> None:
         siblings = [{"rfilename": name} for name in FILES]
-        self.send(json.dumps({"id": "owner/model", "sha": COMMIT, "siblings": siblings}).encode(), {"Content-Type": "application/json"})
+        self.send(
+            json.dumps({"id": "owner/model", "sha": COMMIT, "siblings": siblings}).encode(),
+            {"Content-Type": "application/json"},
+        )
 
     def error(self, status: int, code: str) -> None:
         self.send_response(status)
@@ -105,8 +114,20 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def download(hub: str, *words: str) -> "subprocess.CompletedProcess[str]":
-    given = {**os.environ, "HF_ENDPOINT": hub, "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_TOKEN": ""}
-    return subprocess.run([sys.executable, "-m", "titanrun", "download", *words], capture_output=True, text=True, env=given, check=False)
+    given = {
+        **os.environ,
+        "HF_ENDPOINT": hub,
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "HF_TOKEN": "",
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "titanrun", "download", *words],
+        capture_output=True,
+        text=True,
+        env=given,
+        check=False,
+    )
 
 
 def names(folder: Path) -> set[str]:
@@ -117,17 +138,30 @@ def test_the_files_of_a_model_come_with_their_digests(hub: str, tmp_path: Path) 
     done = download(hub, "owner/model", "-o", str(tmp_path / "m"))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{tmp_path / 'm'}: 3 files of owner/model at {COMMIT[:12]}\n"
-    assert names(tmp_path / "m") == {"config.json", "tokenizer.json", "model.safetensors", "download.json"}
+    assert names(tmp_path / "m") == {
+        "config.json",
+        "tokenizer.json",
+        "model.safetensors",
+        "download.json",
+    }
     assert (tmp_path / "m" / "model.safetensors").read_bytes() == FILES["model.safetensors"]
     record = json.loads((tmp_path / "m" / "download.json").read_text(encoding="utf-8"))
-    assert (record["commit"], record["files"]["config.json"]["bytes"]) == (COMMIT, len(FILES["config.json"]))
+    assert (record["commit"], record["files"]["config.json"]["bytes"]) == (
+        COMMIT,
+        len(FILES["config.json"]),
+    )
     Hub.asked.clear()
     assert download(hub, "owner/model", "-o", str(tmp_path / "m")).returncode == 0
     assert Hub.asked == []
 
 
 def test_a_part_of_the_files(hub: str, tmp_path: Path) -> None:
-    assert download(hub, "owner/model", "--only", "tokenizer", "--only", "config", "-o", str(tmp_path), "-q").stdout == ""
+    assert (
+        download(
+            hub, "owner/model", "--only", "tokenizer", "--only", "config", "-o", str(tmp_path), "-q"
+        ).stdout
+        == ""
+    )
     assert names(tmp_path) == {"config.json", "tokenizer.json", "download.json"}
 
 
@@ -150,7 +184,9 @@ def test_what_broke_off_goes_on_where_it_was(hub: str, tmp_path: Path) -> None:
         (["a/b/c"], "is no name of a model"),
     ],
 )
-def test_what_the_hub_does_not_give_is_a_problem(hub: str, tmp_path: Path, words: list[str], message: str) -> None:
+def test_what_the_hub_does_not_give_is_a_problem(
+    hub: str, tmp_path: Path, words: list[str], message: str
+) -> None:
     done = download(hub, *words, "-o", str(tmp_path / "m"))
     assert done.returncode == 2
     assert message in done.stderr

@@ -18,30 +18,48 @@ def test_a_dry_run_prints_the_script_and_writes_nothing(titanrun: Run, tmp_path:
     assert done.stdout.startswith("#!/bin/bash\n") and "resume run\n" in done.stdout
     assert f"#SBATCH --output={tmp_path}/run/launch/job-%j.log" in done.stdout
     assert list(tmp_path.iterdir()) == []
-    assert titanrun("launch", DEBUG, "--dry-run", "optimizer.lr=1").stdout == f"titanrun train {DEBUG} optimizer.lr=1\n"
+    assert (
+        titanrun("launch", DEBUG, "--dry-run", "optimizer.lr=1").stdout
+        == f"titanrun train {DEBUG} optimizer.lr=1\n"
+    )
 
 
 def test_a_missing_program_is_named(titanrun: Run, tmp_path: Path) -> None:
     done = titanrun("launch", DEBUG, *SLURM, env={**os.environ, "PATH": str(tmp_path)})
-    assert (done.returncode, "needs sbatch, which is not on this machine" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, "needs sbatch, which is not on this machine" in done.stderr) == (
+        2,
+        True,
+    ), done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 def test_train_does_not_train_what_is_for_a_queue(titanrun: Run) -> None:
     done = titanrun("train", DEBUG, *SLURM)
     assert (done.returncode, "titanrun launch submits it" in done.stderr) == (2, True), done.stderr
-    assert [is_in_job(variables) for variables in ({}, {"SLURM_JOB_ID": "1"}, {"SLURM_STEP_NUM_TASKS": "1"})] == [False, False, True]
+    assert [
+        is_in_job(variables)
+        for variables in ({}, {"SLURM_JOB_ID": "1"}, {"SLURM_STEP_NUM_TASKS": "1"})
+    ] == [False, False, True]
 
 
-def test_a_sweep_shows_its_array_and_says_what_an_array_cannot_do(titanrun: Run, tmp_path: Path) -> None:
-    (tmp_path / "sweep.yaml").write_text(f"version: 1\nrecipe: {DEBUG}\nslots: 2\ngrid: {{optimizer.lr: [1.0e-3, 2.0e-3, 4.0e-3]}}\n")
+def test_a_sweep_shows_its_array_and_says_what_an_array_cannot_do(
+    titanrun: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "sweep.yaml").write_text(
+        f"version: 1\nrecipe: {DEBUG}\nslots: 2\ngrid: {{optimizer.lr: [1.0e-3, 2.0e-3, 4.0e-3]}}\n"
+    )
     done = titanrun("sweep", "sweep.yaml", "--dry-run", *SLURM[:2])
     assert done.returncode == 0, done.stderr
     assert "#SBATCH --array=0-2%2" in done.stdout and "    runs/sweep/lr=0.004\n" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["sweep.yaml"]
     refused = titanrun("sweep", "sweep.yaml", "--dry-run")
-    assert (refused.returncode, "this sweep is for this machine" in refused.stderr) == (2, True), refused.stderr
+    assert (refused.returncode, "this sweep is for this machine" in refused.stderr) == (2, True), (
+        refused.stderr
+    )
     with (tmp_path / "sweep.yaml").open("a") as file:
         file.write("early_stopping: {name: median}\n")
     refused = titanrun("sweep", "sweep.yaml", "--dry-run", *SLURM[:2])
-    assert (refused.returncode, "nobody watches the runs of an array" in refused.stderr) == (2, True), refused.stderr
+    assert (refused.returncode, "nobody watches the runs of an array" in refused.stderr) == (
+        2,
+        True,
+    ), refused.stderr

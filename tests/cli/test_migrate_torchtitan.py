@@ -22,8 +22,12 @@ def test_the_recipe_goes_to_stdout_and_the_report_to_stderr(titanrun: Run, tmp_p
     (tmp_path / "mine.toml").write_text(SOUND, encoding="utf-8")
     done = titanrun("migrate", "--from", "torchtitan", "mine.toml")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("# Migrated from torchtitan's mine.toml by titanrun migrate.\n# my first run\nversion: 1\n")
-    assert done.stderr.startswith("mine.toml: 4 keys: 4 mapped, 0 changed in meaning, 0 left out, 0 refused\n")
+    assert done.stdout.startswith(
+        "# Migrated from torchtitan's mine.toml by titanrun migrate.\n# my first run\nversion: 1\n"
+    )
+    assert done.stderr.startswith(
+        "mine.toml: 4 keys: 4 mapped, 0 changed in meaning, 0 left out, 0 refused\n"
+    )
     (tmp_path / "mine.yaml").write_text(done.stdout, encoding="utf-8")
     validated = titanrun("validate", "mine.yaml", "--strict")
     assert (validated.returncode, validated.stderr) == (0, "mine.yaml: ok\n")
@@ -50,6 +54,14 @@ def test_a_refused_key_exits_1_and_trouble_exits_2(titanrun: Run, tmp_path: Path
         1,
         "mine.toml: torchtitan has no such key:\nmine.toml:   line 11: mine.own = 1\n",
     )
-    for words in (["broken.toml"], ["nowhere.toml"], ["mine.yaml"], ["mine.toml", "-o", "mine.toml"], ["mine.toml", "--write"]):
+    for words in (
+        ["broken.toml"],
+        ["nowhere.toml"],
+        ["mine.yaml"],
+        ["mine.toml", "-o", "mine.toml"],
+        ["mine.toml", "--write"],
+    ):
         done = titanrun("migrate", "--from", "torchtitan", *words)
-        assert (done.returncode, done.stdout, done.stderr.startswith("error[")) == (2, "", True), words
+        assert (done.returncode, done.stdout, done.stderr.startswith("error[")) == (2, "", True), (
+            words
+        )

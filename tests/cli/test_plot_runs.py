@@ -25,7 +25,15 @@ def make_run(folder: Path, losses: tuple[float, ...], *overrides: str) -> str:
     folder.mkdir()
     file = MetricsFile(folder / "metrics.jsonl")
     for step, loss in enumerate(losses, start=1):
-        file.write(step, {"loss": loss, "tokens_seen": 10 * step, "time/step_seconds": 0.5, "validation/loss": loss + 1})
+        file.write(
+            step,
+            {
+                "loss": loss,
+                "tokens_seen": 10 * step,
+                "time/step_seconds": 0.5,
+                "validation/loss": loss + 1,
+            },
+        )
     file.close()
     (folder / "resolved.yaml").write_text(resolve(DEBUG, list(overrides), environment={}).text)
     return str(folder)
@@ -38,7 +46,9 @@ def test_the_fast_reader_reads_what_the_parser_reads(tmp_path: Path) -> None:
     file.close()
     parsed = {line["step"]: line["loss"] for line in read_metrics(Path(run) / "metrics.jsonl")}
     found = read_series(Path(run) / "metrics.jsonl", "loss", "step")
-    assert repr(dict(zip(found.x, found.y, strict=True))) == repr({float(step): value for step, value in parsed.items()})
+    assert repr(dict(zip(found.x, found.y, strict=True))) == repr(
+        {float(step): value for step, value in parsed.items()}
+    )
 
 
 def test_lines_of_another_hand_are_parsed_and_damaged_ones_reported(tmp_path: Path) -> None:
@@ -52,12 +62,19 @@ def test_lines_of_another_hand_are_parsed_and_damaged_ones_reported(tmp_path: Pa
 
 def test_x_is_steps_tokens_or_seconds_of_training(tmp_path: Path) -> None:
     file = Path(make_run(tmp_path / "a", (3.0, 2.0, 1.0))) / "metrics.jsonl"
-    assert [list(read_series(file, "loss", x).x) for x in ("step", "tokens", "time")] == [[1, 2, 3], [10, 20, 30], [0.5, 1, 1.5]]
+    assert [list(read_series(file, "loss", x).x) for x in ("step", "tokens", "time")] == [
+        [1, 2, 3],
+        [10, 20, 30],
+        [0.5, 1, 1.5],
+    ]
 
 
 def test_time_counts_the_steps_between_logged_lines(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
-    lines = [{"step": 1, "loss": 3.0, "time/step_seconds": 2.0}, {"step": 11, "loss": 2.0, "time/step_seconds": 0.5}]
+    lines = [
+        {"step": 1, "loss": 3.0, "time/step_seconds": 2.0},
+        {"step": 11, "loss": 2.0, "time/step_seconds": 0.5},
+    ]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert read_series(file, "loss", "time").x == [2.0, 7.0]
 
@@ -74,19 +91,32 @@ def test_thinning_keeps_peaks_ends_and_few_points() -> None:
     values[54_321], values[77] = 9.0, -9.0
     kept = thinned(Series(range(100_000), values), 2000)
     assert len(kept.y) <= 2100
-    assert (54_321, 9.0) in set(zip(kept.x, kept.y, strict=True)) and (77, -9.0) in set(zip(kept.x, kept.y, strict=True))
+    assert (54_321, 9.0) in set(zip(kept.x, kept.y, strict=True)) and (77, -9.0) in set(
+        zip(kept.x, kept.y, strict=True)
+    )
     assert (kept.x[0], kept.x[-1]) == (0, 99_999)
 
 
-def test_a_file_has_a_line_for_each_run_and_a_band_over_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a, b = make_run(tmp_path / "a", (4.0, 2.0), "debug.seed=1"), make_run(tmp_path / "b", (2.0, 0.0), "debug.seed=2")
+def test_a_file_has_a_line_for_each_run_and_a_band_over_seeds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = (
+        make_run(tmp_path / "a", (4.0, 2.0), "debug.seed=1"),
+        make_run(tmp_path / "b", (2.0, 0.0), "debug.seed=2"),
+    )
     c = make_run(tmp_path / "c", (4.0, 0.0), "optimizer.lr=0.5")
     file = tmp_path / "x.svg"
     assert plot([a, b, c, "--seeds", "--out", str(file)]) == 0
     assert capsys.readouterr().out == f"{file}\n"
     root = ElementTree.fromstring(file.read_text(encoding="utf-8"))
-    left, right, top, bottom = map(float, (svg.LEFT, svg.WIDTH - svg.RIGHT, svg.TOP, svg.HEIGHT - svg.BOTTOM))
-    middle, quarter, deep = (top + bottom) / 2, top + (bottom - top) / 4, top + (bottom - top) * 3 / 4
+    left, right, top, bottom = map(
+        float, (svg.LEFT, svg.WIDTH - svg.RIGHT, svg.TOP, svg.HEIGHT - svg.BOTTOM)
+    )
+    middle, quarter, deep = (
+        (top + bottom) / 2,
+        top + (bottom - top) / 4,
+        top + (bottom - top) * 3 / 4,
+    )
     assert [line.get("points") for line in root.iter(f"{SVG}polyline")] == [
         f"{left},{quarter} {right},{deep}",
         f"{left},{top} {right},{bottom}",
@@ -98,23 +128,34 @@ def test_a_file_has_a_line_for_each_run_and_a_band_over_seeds(tmp_path: Path, ca
 
 
 def test_a_png_file_is_the_same_drawing(tmp_path: Path) -> None:
-    a, b = make_run(tmp_path / "a", (4.0, 2.0), "debug.seed=1"), make_run(tmp_path / "b", (2.0, 0.0), "debug.seed=2")
+    a, b = (
+        make_run(tmp_path / "a", (4.0, 2.0), "debug.seed=1"),
+        make_run(tmp_path / "b", (2.0, 0.0), "debug.seed=2"),
+    )
     file = tmp_path / "x.png"
     assert plot([a, b, "--seeds", "--out", str(file)]) == 0
     with Image.open(file) as opened:
         picture = opened.convert("RGB")
     assert picture.size == (2 * svg.WIDTH, 2 * svg.HEIGHT)
-    left, right, top, bottom = (2 * edge for edge in (svg.LEFT, svg.WIDTH - svg.RIGHT, svg.TOP, svg.HEIGHT - svg.BOTTOM))
+    left, right, top, bottom = (
+        2 * edge for edge in (svg.LEFT, svg.WIDTH - svg.RIGHT, svg.TOP, svg.HEIGHT - svg.BOTTOM)
+    )
     first, white = (0x00, 0x72, 0xB2), (255, 255, 255)
     # the mean falls through the middle, with its band above and below, and nothing is in the corners
     assert picture.getpixel(((left + right) // 2, (top + bottom) // 2)) == first
     for share in (0.4, 0.6):
-        red, green, blue = picture.getpixel(((left + right) // 2, round(top + (bottom - top) * share)))
+        red, green, blue = picture.getpixel(
+            ((left + right) // 2, round(top + (bottom - top) * share))
+        )
         assert red < green < blue and (red, green, blue) not in (first, white)
-    assert picture.getpixel((right - 6, top + 6)) == picture.getpixel((left + 6, bottom - 6)) == white
+    assert (
+        picture.getpixel((right - 6, top + 6)) == picture.getpixel((left + 6, bottom - 6)) == white
+    )
 
 
-def test_in_the_terminal_each_curve_ends_in_its_letter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_in_the_terminal_each_curve_ends_in_its_letter(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = [make_run(tmp_path / "a", (4.0, 2.0)), make_run(tmp_path / "b", (2.0, 1.0))]
     assert plot([*words, "--x", "tokens", "--log", "y"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -143,7 +184,9 @@ def test_curves_that_end_in_one_place_keep_their_letters_and_colours() -> None:
     ],
     ids=str,
 )
-def test_a_mistake_is_a_problem(words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_is_a_problem(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     make_run(tmp_path / "a", (3.0, 2.0))
     make_run(tmp_path / "flat", (0.0, 0.0))

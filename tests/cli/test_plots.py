@@ -24,7 +24,10 @@ def dots(text: str) -> set[tuple[int, int]]:
             bits = ord(sign) - braille.BLANK
             if 0 < bits < 256:
                 found |= {
-                    (column * 2 + right, row * 4 + down) for down in range(4) for right in range(2) if bits & braille.DOTS[down][right]
+                    (column * 2 + right, row * 4 + down)
+                    for down in range(4)
+                    for right in range(2)
+                    if bits & braille.DOTS[down][right]
                 }
     return found
 
@@ -44,14 +47,21 @@ def test_a_number_that_is_none_is_a_gap() -> None:
 
 @pytest.mark.parametrize("width", [30, 80, 200])
 def test_it_fits(width: int) -> None:
-    text = braille.plot([Curve("", range(1000), [0.001 * x for x in range(1000)])], width=width, x_label="step")
+    text = braille.plot(
+        [Curve("", range(1000), [0.001 * x for x in range(1000)])], width=width, x_label="step"
+    )
     assert max(map(len, text.splitlines())) <= width
     assert text.rstrip().endswith("step")
 
 
 @pytest.mark.parametrize(
     ("low", "high", "ticks"),
-    [(0, 1, [0, 0.5, 1]), (3, 17, [5, 10, 15]), (0, 0.002, [0, 5e-4, 1e-3, 1.5e-3, 2e-3]), (-2, 2, [-2, -1, 0, 1, 2])],
+    [
+        (0, 1, [0, 0.5, 1]),
+        (3, 17, [5, 10, 15]),
+        (0, 0.002, [0, 5e-4, 1e-3, 1.5e-3, 2e-3]),
+        (-2, 2, [-2, -1, 0, 1, 2]),
+    ],
 )
 def test_ticks_are_round_numbers(low: float, high: float, ticks: list[float]) -> None:
     assert Axis(low, high).ticks(4) == pytest.approx(ticks)
@@ -64,27 +74,53 @@ def test_a_log_axis_has_powers_of_ten_and_no_place_for_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0, "0"), (0.0005, "0.0005"), (1000, "1000"), (50_000, "50,000"), (1.25e-7, "1.25e-7"), (3.2e12, "3.2e12")]
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.0005, "0.0005"),
+        (1000, "1000"),
+        (50_000, "50,000"),
+        (1.25e-7, "1.25e-7"),
+        (3.2e12, "3.2e12"),
+    ],
 )
 def test_a_label_is_short(value: float, text: str) -> None:
     assert label(value) == text
 
 
 def test_an_svg_file_has_the_points_where_they_belong() -> None:
-    root = ElementTree.fromstring(svg.plot([Curve("a<b", [0, 10], [0, 1]), Curve("c", [0, 10], [1, 1])], title="t & u", x_label="step"))
-    lines = [element.get("points", "") for element in root.iter("{http://www.w3.org/2000/svg}polyline")]
-    left, right, top, bottom = map(float, (svg.LEFT, svg.WIDTH - svg.RIGHT, svg.TOP, svg.HEIGHT - svg.BOTTOM))
+    root = ElementTree.fromstring(
+        svg.plot(
+            [Curve("a<b", [0, 10], [0, 1]), Curve("c", [0, 10], [1, 1])],
+            title="t & u",
+            x_label="step",
+        )
+    )
+    lines = [
+        element.get("points", "") for element in root.iter("{http://www.w3.org/2000/svg}polyline")
+    ]
+    left, right, top, bottom = map(
+        float, (svg.LEFT, svg.WIDTH - svg.RIGHT, svg.TOP, svg.HEIGHT - svg.BOTTOM)
+    )
     assert lines == [f"{left},{bottom} {right},{top}", f"{left},{top} {right},{top}"]
     texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert {"a<b", "c", "t & u", "step"} <= set(texts)
 
 
-def test_show_plots_the_learning_rate_of_every_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_plots_the_learning_rate_of_every_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "lr.svg"
-    overrides = ["training.steps=4", "lr_scheduler={name: constant, warmup_steps: 2}", "optimizer.lr=0.5"]
+    overrides = [
+        "training.steps=4",
+        "lr_scheduler={name: constant, warmup_steps: 2}",
+        "optimizer.lr=0.5",
+    ]
     assert show([DEBUG, "--plot", "lr_scheduler", "-o", str(file), *overrides]) == 0
     root = ElementTree.fromstring(file.read_text(encoding="utf-8"))
-    (line,) = (element.get("points", "") for element in root.iter("{http://www.w3.org/2000/svg}polyline"))
+    (line,) = (
+        element.get("points", "") for element in root.iter("{http://www.w3.org/2000/svg}polyline")
+    )
     heights = [float(point.split(",")[1]) for point in line.split()]
     assert heights == pytest.approx([svg.HEIGHT - svg.BOTTOM, svg.TOP, svg.TOP, svg.TOP])
     capsys.readouterr()

@@ -33,13 +33,21 @@ launch: noted
 
 def test_what_a_plug_in_brings_is_what_runs_in_every_slot(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(PLUGIN), str(ROOT), os.environ.get("PYTHONPATH", "")))}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join((str(PLUGIN), str(ROOT), os.environ.get("PYTHONPATH", ""))),
+    }
     command = [sys.executable, "-m", "titanrun", "train", "recipe.yaml"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+    )
     assert done.returncode == 0, done.stderr
     notes = (tmp_path / "notes.txt").read_text(encoding="utf-8").splitlines()
     every_slot = {topic.config.slot for topic in topics() if topic.is_slot}
     assert notes[0] == "launch"
     # these belong to another kind of run
     of_rewards = {"generator", "algorithm", "environment", "task", "reward"}
-    assert set(notes) == every_slot - of_rewards - {"dataset"} | {"dataset train", "dataset held_out"}
+    assert set(notes) == every_slot - of_rewards - {"dataset"} | {
+        "dataset train",
+        "dataset held_out",
+    }

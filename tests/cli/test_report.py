@@ -33,11 +33,21 @@ def run(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     resolved = resolve(DEBUG, ["optimizer.lr=0.003"], environment={})
     write_recipe(RunDirectory(folder, "new"), resolved, ["titanrun", "train"])
-    start = {"time": "2026-01-01T10:00:00+00:00", "argv": ["titanrun", "train", "<b>"], "environment": {"packages": {"torch": "2.13.0"}}}
-    (folder / "run.json").write_text(json.dumps({"name": "a <name>", "starts": [{**start, "machine": {"device": "cpu"}}]}))
+    start = {
+        "time": "2026-01-01T10:00:00+00:00",
+        "argv": ["titanrun", "train", "<b>"],
+        "environment": {"packages": {"torch": "2.13.0"}},
+    }
+    (folder / "run.json").write_text(
+        json.dumps({"name": "a <name>", "starts": [{**start, "machine": {"device": "cpu"}}]})
+    )
     (folder / "status.json").write_text(json.dumps({"state": "finished", "step": 3}))
-    lines = [{"step": step, "loss": 9.0 - step, "lr": 1e-3, "tokens_seen": step} for step in (1, 2, 3)]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 4, "lo')
+    lines = [
+        {"step": step, "loss": 9.0 - step, "lr": 1e-3, "tokens_seen": step} for step in (1, 2, 3)
+    ]
+    (folder / "metrics.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines) + '{"step": 4, "lo'
+    )
     (folder / "logs").mkdir()
     (folder / "logs" / "rank-0.log").write_text(LOG)
     return folder
@@ -52,7 +62,11 @@ class Balanced(HTMLParser):
         self.loads: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.loads += [str(value) for name, value in attrs if name in ("src", "href") and not str(value).startswith("#")]
+        self.loads += [
+            str(value)
+            for name, value in attrs
+            if name in ("src", "href") and not str(value).startswith("#")
+        ]
         if tag not in VOID:
             self.open.append(tag)
 
@@ -70,7 +84,10 @@ def test_the_page_stands_alone_and_shows_what_the_files_say(run: Path) -> None:
     assert (page.open, page.loads) == ([], [])
     assert "<script" not in text and "&lt;script&gt;alert" in text and "a &lt;name&gt;" in text
     assert text.count("<svg") == 2
-    written = re.search(r"<td class=\"code\">optimizer.lr</td><td class=\"code\">0.003</td><td class=\"code\">([^<]*)</td>", text)
+    written = re.search(
+        r"<td class=\"code\">optimizer.lr</td><td class=\"code\">0.003</td><td class=\"code\">([^<]*)</td>",
+        text,
+    )
     assert written is not None and written[1].endswith("(override)")
     assert "lr_scheduler.decay_type" in text.split("settings that nobody wrote")[1]
 
@@ -90,7 +107,9 @@ def test_origins_are_places_or_who_decided() -> None:
     assert origin_text({"source": "decided"}) == "decided"
 
 
-def test_half_a_run_has_a_page_too_and_what_is_no_run_is_a_problem(run: Path, titanrun: Run, tmp_path: Path) -> None:
+def test_half_a_run_has_a_page_too_and_what_is_no_run_is_a_problem(
+    run: Path, titanrun: Run, tmp_path: Path
+) -> None:
     for name in ("metrics.jsonl", "resolved.yaml", "resolved.sources.json", "status.json"):
         (run / name).unlink()
     text = report(run)
@@ -103,16 +122,41 @@ def test_half_a_run_has_a_page_too_and_what_is_no_run_is_a_problem(run: Path, ti
 
 @pytest.mark.slow
 def test_a_browser_shows_the_page_of_a_real_run(titanrun: Run, tmp_path: Path) -> None:
-    small = ("model.n_layers=1", "model.dim=64", "model.n_heads=4", "training.seq_len=32", "training.steps=12", "metrics.log_freq=1")
+    small = (
+        "model.n_layers=1",
+        "model.dim=64",
+        "model.n_heads=4",
+        "training.seq_len=32",
+        "training.steps=12",
+        "metrics.log_freq=1",
+    )
     done = titanrun("train", DEBUG, *small, "dump_folder=run")
     assert done.returncode == 0, done.stderr
     assert titanrun("report", "run", "-o", "run.html").returncode == 0
     browser = shutil.which("chromium") or shutil.which("google-chrome")
-    assert browser is not None, "this test needs a browser: apt-get install -y --no-install-recommends chromium"
-    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/browser", "--window-size=1200,1400"]
-    seen = subprocess.run([*command, "--dump-dom", f"file://{tmp_path}/run.html"], capture_output=True, text=True, check=True)
+    assert browser is not None, (
+        "this test needs a browser: apt-get install -y --no-install-recommends chromium"
+    )
+    command = [
+        browser,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={tmp_path}/browser",
+        "--window-size=1200,1400",
+    ]
+    seen = subprocess.run(
+        [*command, "--dump-dom", f"file://{tmp_path}/run.html"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert "Problems met" in seen.stdout and "step-12" in seen.stdout
-    subprocess.run([*command, f"--screenshot={tmp_path}/run.png", f"file://{tmp_path}/run.html"], capture_output=True, check=True)
+    subprocess.run(
+        [*command, f"--screenshot={tmp_path}/run.png", f"file://{tmp_path}/run.html"],
+        capture_output=True,
+        check=True,
+    )
     with Image.open(tmp_path / "run.png") as picture:
         colours = {colour for _, colour in picture.convert("RGB").getcolors(maxcolors=1 << 20)}
     # the first two curves are drawn

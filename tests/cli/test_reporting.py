@@ -26,19 +26,32 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def test_problems_are_objects_too(titanrun: Run) -> None:
-    done = titanrun("train", DEBUG, "training.steps=none", "optimizer.lr=-1", "--log-format", "json")
+    done = titanrun(
+        "train", DEBUG, "training.steps=none", "optimizer.lr=-1", "--log-format", "json"
+    )
     problems = [json.loads(line) for line in done.stderr.splitlines()]
-    assert (done.returncode, [problem["path"] for problem in problems]) == (2, ["training.steps", "optimizer.lr"]), done.stderr
+    assert (done.returncode, [problem["path"] for problem in problems]) == (
+        2,
+        ["training.steps", "optimizer.lr"],
+    ), done.stderr
 
 
 @pytest.mark.slow
-def test_each_line_on_the_console_is_an_object_and_the_end_is_told(titanrun: Run, tmp_path: Path) -> None:
-    done = titanrun("train", DEBUG, *SMALL, "training.steps=3", "--log-format", "json", "--notify", NOTIFY)
+def test_each_line_on_the_console_is_an_object_and_the_end_is_told(
+    titanrun: Run, tmp_path: Path
+) -> None:
+    done = titanrun(
+        "train", DEBUG, *SMALL, "training.steps=3", "--log-format", "json", "--notify", NOTIFY
+    )
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     steps = [line for line in lines if "loss" in line]
-    logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [(line["step"], line["loss"]) for line in steps] == [(line["step"], line["loss"]) for line in logged]
+    logged = [
+        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert [(line["step"], line["loss"]) for line in steps] == [
+        (line["step"], line["loss"]) for line in logged
+    ]
     assert all(line["steps"] == 3 and line["level"] == "info" for line in steps)
     messages = [line["message"] for line in lines if "message" in line]
     assert messages[0] == "run directory: run" and messages[-1] == "finished: 3 steps"
@@ -47,8 +60,22 @@ def test_each_line_on_the_console_is_an_object_and_the_end_is_told(titanrun: Run
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_stop_is_told_and_so_is_the_death_of_the_first_rank(tmp_path: Path, processes: str) -> None:
-    command = [sys.executable, "-m", "titanrun", "train", DEBUG, *SMALL, "training.steps=4000", "--nproc", processes, "--notify", NOTIFY]
+def test_a_stop_is_told_and_so_is_the_death_of_the_first_rank(
+    tmp_path: Path, processes: str
+) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "titanrun",
+        "train",
+        DEBUG,
+        *SMALL,
+        "training.steps=4000",
+        "--nproc",
+        processes,
+        "--notify",
+        NOTIFY,
+    ]
     for number in (signal.SIGTERM, signal.SIGKILL):
         started = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
         before = steps_in(tmp_path)

@@ -32,7 +32,14 @@ NOTHING_TO_REPRODUCE = 2
 
 def titanrun(folder: Path, *words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "titanrun", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, **variables})
+    return subprocess.run(
+        command,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **variables},
+    )
 
 
 def write_data(folder: Path, seed: int) -> None:
@@ -45,7 +52,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reproduced")
     write_data(folder, 0)
     (folder / "recipe.yaml").write_text(RECIPE)
-    assert titanrun(folder, "train", "recipe.yaml", "dump_folder=run", TITANRUN_STOP_AFTER="3").returncode == 75
+    assert (
+        titanrun(
+            folder, "train", "recipe.yaml", "dump_folder=run", TITANRUN_STOP_AFTER="3"
+        ).returncode
+        == 75
+    )
     assert titanrun(folder, "resume", "run").returncode == 0
     (folder / "recipe.yaml").unlink()
     return folder
@@ -54,7 +66,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def edited_metrics(run: Path, step: int, name: str) -> None:
     """Moves a logged number by its last digit."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    text = "".join(json.dumps({**line, **({name: line[name] * (1 + 1e-15)} if line["step"] == step else {})}) + "\n" for line in lines)
+    text = "".join(
+        json.dumps({**line, **({name: line[name] * (1 + 1e-15)} if line["step"] == step else {})})
+        + "\n"
+        for line in lines
+    )
     (run / "metrics.jsonl").write_text(text)
 
 
@@ -68,7 +84,9 @@ def copied(folder: Path, name: str) -> Path:
 
 
 @pytest.mark.slow
-def test_the_same_run_is_equal_bit_by_bit_from_any_working_directory(folder: Path, tmp_path: Path) -> None:
+def test_the_same_run_is_equal_bit_by_bit_from_any_working_directory(
+    folder: Path, tmp_path: Path
+) -> None:
     done = titanrun(tmp_path, "reproduce", str(folder / "run"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[0] == "nothing differs here from what is recorded"
@@ -76,7 +94,9 @@ def test_the_same_run_is_equal_bit_by_bit_from_any_working_directory(folder: Pat
     (again,) = folder.glob("run-reproduced-*")
     assert not (again / "tensorboard").exists()
     assert list(tmp_path.iterdir()) == []
-    weights = titanrun(folder, "checkpoint", "diff", "run/checkpoint/step-8", f"{again.name}/checkpoint/step-8")
+    weights = titanrun(
+        folder, "checkpoint", "diff", "run/checkpoint/step-8", f"{again.name}/checkpoint/step-8"
+    )
     assert (weights.returncode, weights.stdout) == (0, "")
 
 
@@ -85,7 +105,11 @@ def test_a_checkpoint_is_reproduced_up_to_its_step_inside_of_the_warmup(folder: 
     done = titanrun(folder, "reproduce", "run/checkpoint/step-3", "--out", "up-to-3", "--quiet")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     assert "equal: 2 logged steps, up to step 3, bit by bit" in done.stdout
-    assert [line["step"] for line in read_metrics(folder / "up-to-3" / "metrics.jsonl")] == [1, 2, 3]
+    assert [line["step"] for line in read_metrics(folder / "up-to-3" / "metrics.jsonl")] == [
+        1,
+        2,
+        3,
+    ]
 
 
 @pytest.mark.slow
@@ -95,7 +119,9 @@ def test_the_first_step_that_differs_is_named_with_both_values(folder: Path) -> 
     done = titanrun(folder, "reproduce", "edited", "--steps", "3", "--out", "other")
     assert done.returncode == 1
     (said,) = [line for line in done.stdout.splitlines() if line.startswith("different")]
-    was, now = re.fullmatch(r"different at step 3: grad_norm was (\S+), now (\S+); compared bit by bit", said).groups()  # type: ignore[union-attr]
+    was, now = re.fullmatch(
+        r"different at step 3: grad_norm was (\S+), now (\S+); compared bit by bit", said
+    ).groups()  # type: ignore[union-attr]
     assert 0 < abs(float(was) / float(now) - 1) < 1e-14
     # what is recorded of the machine decides whether bits are compared
     record: dict[str, Any] = json.loads((copy / "run.json").read_text())
@@ -105,7 +131,9 @@ def test_the_first_step_that_differs_is_named_with_both_values(folder: Path) -> 
     done = titanrun(folder, "reproduce", "edited", "--steps", "3", "--out", "elsewhere")
     assert done.returncode == 0
     assert done.stdout.splitlines()[0].startswith("torch 2.11.0 -> ")
-    assert done.stdout.splitlines()[-1].endswith("within 0.01, gradient norms within 0.1 (another torch)")
+    assert done.stdout.splitlines()[-1].endswith(
+        "within 0.01, gradient norms within 0.1 (another torch)"
+    )
 
 
 @pytest.mark.slow
@@ -130,7 +158,9 @@ def test_two_ranks_are_reproduced_by_two_and_a_signal_stops_them(folder: Path) -
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "equal: 4 logged steps, up to step 8, bit by bit"
     command = [sys.executable, "-m", "titanrun", "reproduce", "two", "--out", "two-stopped"]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         while not (folder / "two-stopped" / "status.json").exists():
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
@@ -143,7 +173,9 @@ def test_where_there_is_nothing_to_reproduce_nothing_is_written(tmp_path: Path) 
     (tmp_path / "run" / "resolved.yaml").write_text(RECIPE)
     done = titanrun(tmp_path, "reproduce", "run")
     assert (done.returncode, done.stdout) == (NOTHING_TO_REPRODUCE, "")
-    assert done.stderr.startswith("error[file]: 'run' logged no step: there is nothing to reproduce")
+    assert done.stderr.startswith(
+        "error[file]: 'run' logged no step: there is nothing to reproduce"
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
@@ -156,7 +188,10 @@ def test_where_there_is_nothing_to_reproduce_nothing_is_written(tmp_path: Path) 
 )
 def test_numbers_that_mean_nothing_are_refused(tmp_path: Path, words: list[str], said: str) -> None:
     done = titanrun(tmp_path, "reproduce", "run", *words)
-    assert (done.returncode, done.stderr.startswith(f"error[usage]: {said}")) == (NOTHING_TO_REPRODUCE, True)
+    assert (done.returncode, done.stderr.startswith(f"error[usage]: {said}")) == (
+        NOTHING_TO_REPRODUCE,
+        True,
+    )
 
 
 def test_it_is_started_once_for_all_ranks(tmp_path: Path) -> None:

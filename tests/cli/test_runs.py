@@ -27,15 +27,45 @@ STARTED_SECONDS = 1795255200.0
 GIT = {"commit": "0123456789abcdef", "dirty": True, "diff": "git-1.diff"}
 
 
-def make_run(folder: Path, *, losses: tuple[float, ...] = (3.0, 2.0), overrides: tuple[str, ...] = (), **status: object) -> Path:
+def make_run(
+    folder: Path,
+    *,
+    losses: tuple[float, ...] = (3.0, 2.0),
+    overrides: tuple[str, ...] = (),
+    **status: object,
+) -> Path:
     """A run directory as a run of `len(losses)` steps leaves it on another machine, finished unless `status` says otherwise."""
     folder.mkdir(parents=True)
-    environment = {"git": GIT, "packages": {"torch": "2.13.0"}, "code": "c" * 32, "python": "3.11.2", "platform": "p", "host": "h"}
-    start = {"time": STARTED, "argv": ["titanrun", "train"], "environment": environment, "decided": {"steps": 2}}
-    (folder / "run.json").write_text(json.dumps({"format": 1, "name": folder.name, "starts": [start]}))
-    about = {"state": "finished", "step": len(losses), "pid": 1, "host": "elsewhere", "boot_id": "b", "heartbeat": STARTED_SECONDS + 90}
+    environment = {
+        "git": GIT,
+        "packages": {"torch": "2.13.0"},
+        "code": "c" * 32,
+        "python": "3.11.2",
+        "platform": "p",
+        "host": "h",
+    }
+    start = {
+        "time": STARTED,
+        "argv": ["titanrun", "train"],
+        "environment": environment,
+        "decided": {"steps": 2},
+    }
+    (folder / "run.json").write_text(
+        json.dumps({"format": 1, "name": folder.name, "starts": [start]})
+    )
+    about = {
+        "state": "finished",
+        "step": len(losses),
+        "pid": 1,
+        "host": "elsewhere",
+        "boot_id": "b",
+        "heartbeat": STARTED_SECONDS + 90,
+    }
     (folder / "status.json").write_text(json.dumps({**about, **status}))
-    lines = [{"step": step, "loss": loss, "tps": 100.0, "validation/loss": loss + 1} for step, loss in enumerate(losses, start=1)]
+    lines = [
+        {"step": step, "loss": loss, "tps": 100.0, "validation/loss": loss + 1}
+        for step, loss in enumerate(losses, start=1)
+    ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "resolved.yaml").write_text(resolve(DEBUG, list(overrides), environment={}).text)
     return folder
@@ -47,11 +77,27 @@ def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, ob
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_an_entry_says_what_the_files_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_entry_says_what_the_files_say(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_run(tmp_path / "sweep" / "a", losses=(3.0, 1.5, 2.0))
     (found,) = listed(capsys, str(tmp_path))
     assert found["run"] == str(tmp_path / "sweep" / "a")
-    assert {key: found[key] for key in ("name", "state", "step", "steps", "loss", "validation", "tps", "seconds", "started", "dirty")} == {
+    assert {
+        key: found[key]
+        for key in (
+            "name",
+            "state",
+            "step",
+            "steps",
+            "loss",
+            "validation",
+            "tps",
+            "seconds",
+            "started",
+            "dirty",
+        )
+    } == {
         "name": "a",
         "state": "finished",
         "step": 3,
@@ -74,7 +120,9 @@ def test_metrics_cut_short_by_a_crash_are_read_up_to_the_cut(tmp_path: Path) -> 
     assert (found.x, found.y) == ([1.0, 2.0], [3.0, 2.25])
 
 
-def test_runs_without_metrics_or_with_torn_files_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_without_metrics_or_with_torn_files_are_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = make_run(tmp_path / "a")
     (run / "metrics.jsonl").unlink()
     (run / "status.json").write_text('{"state": "fin')
@@ -84,14 +132,18 @@ def test_runs_without_metrics_or_with_torn_files_are_listed(tmp_path: Path, caps
     assert "unknown" in capsys.readouterr().out
 
 
-def test_a_number_that_is_none_is_text_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_number_that_is_none_is_text_in_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = make_run(tmp_path / "a")
     (run / "metrics.jsonl").write_text('{"step": 1, "loss": "nan", "validation/loss": "inf"}\n')
     (found,) = listed(capsys, str(tmp_path), "--sort", "loss")
     assert (found["loss"], found["validation"]) == ("nan", None)
 
 
-def test_the_index_is_a_cache_that_sees_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_index_is_a_cache_that_sees_every_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     a, b = make_run(tmp_path / "a"), make_run(tmp_path / "b")
     before = entries_below(tmp_path)
     assert [entry.run for entry in before] == [str(a), str(b)]
@@ -107,10 +159,15 @@ def test_the_index_is_a_cache_that_sees_every_change(tmp_path: Path, monkeypatch
     make_run(tmp_path / "c")
     for file in b.iterdir():
         file.unlink()
-    assert [(Path(entry.run).name, entry.loss) for entry in entries_below(tmp_path)] == [("a", 1.0), ("c", 2.0)]
+    assert [(Path(entry.run).name, entry.loss) for entry in entries_below(tmp_path)] == [
+        ("a", 1.0),
+        ("c", 2.0),
+    ]
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"fields": [0], "runs": {"a": 1}}', '{"runs": {"a": [1, 2]}}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"fields": [0], "runs": {"a": 1}}', '{"runs": {"a": [1, 2]}}']
+)
 def test_an_index_that_is_damaged_or_of_before_is_made_anew(text: str, tmp_path: Path) -> None:
     make_run(tmp_path / "a")
     first = entries_below(tmp_path)
@@ -122,13 +179,22 @@ def test_an_index_that_is_damaged_or_of_before_is_made_anew(text: str, tmp_path:
 
 def test_who_is_alive_holds_the_lock_or_is_starting(tmp_path: Path) -> None:
     here = Here(socket.gethostname(), boot_id(), 1000.0)
-    run = make_run(tmp_path / "a", state="running", host=here.host, boot_id=here.boot_id, pid=os.getpid(), heartbeat=1.0)
+    run = make_run(
+        tmp_path / "a",
+        state="running",
+        host=here.host,
+        boot_id=here.boot_id,
+        pid=os.getpid(),
+        heartbeat=1.0,
+    )
     assert live_state(read_entry(run), here) == "crashed"
     with (run / ".lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert live_state(read_entry(run), here) == "running"
         assert live_state(read_entry(run), Here(here.host, "another boot", 0.0)) == "crashed"
-    starting = make_run(tmp_path / "b", state="starting", host=here.host, boot_id=here.boot_id, pid=os.getpid())
+    starting = make_run(
+        tmp_path / "b", state="starting", host=here.host, boot_id=here.boot_id, pid=os.getpid()
+    )
     assert live_state(read_entry(starting), here) == "starting"
 
 
@@ -146,7 +212,9 @@ def test_runs_are_filtered_and_sorted(tmp_path: Path, capsys: pytest.CaptureFixt
     capsys.readouterr()
 
     def names(*words: str) -> str:
-        return "".join(Path(str(found["run"])).name for found in listed(capsys, str(tmp_path), *words))
+        return "".join(
+            Path(str(found["run"])).name for found in listed(capsys, str(tmp_path), *words)
+        )
 
     assert names("--sort", "loss") == "abc"
     assert names("--sort", "loss", "--reverse") == "bac"
@@ -156,7 +224,11 @@ def test_runs_are_filtered_and_sorted(tmp_path: Path, capsys: pytest.CaptureFixt
     assert names("--tag", "paper", "--tag", "x2") == ""
     assert names("--where", "loss<=2", "--where", "step==1") == "a"
     assert runs(["ls", str(tmp_path), "--format", "csv"]) == 0
-    assert [row["tags"] for row in csv.DictReader(capsys.readouterr().out.splitlines())] == ["paper x1", "", ""]
+    assert [row["tags"] for row in csv.DictReader(capsys.readouterr().out.splitlines())] == [
+        "paper x1",
+        "",
+        "",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +248,9 @@ def test_runs_are_filtered_and_sorted(tmp_path: Path, capsys: pytest.CaptureFixt
     ],
     ids=str,
 )
-def test_a_mistake_is_a_problem(words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_is_a_problem(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     make_run(tmp_path / "a")
     with pytest.raises(ProblemsFound) as caught:
@@ -184,7 +258,9 @@ def test_a_mistake_is_a_problem(words: list[str], message: str, tmp_path: Path, 
     assert message in str(caught.value)
 
 
-def test_tags_are_added_once_and_taken_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tags_are_added_once_and_taken_away(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = str(make_run(tmp_path / "a"))
     for words in (["x", "y"], ["y", "z"], ["x", "--remove"], []):
         capsys.readouterr()
@@ -192,9 +268,15 @@ def test_tags_are_added_once_and_taken_away(tmp_path: Path, capsys: pytest.Captu
     assert capsys.readouterr().out.split() == ["y", "z"]
 
 
-def test_compare_names_the_numbers_and_what_differs_numerics_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_names_the_numbers_and_what_differs_numerics_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     a = make_run(tmp_path / "a", losses=(3.0, 2.0))
-    b = make_run(tmp_path / "b", losses=(2.5,), overrides=("metrics.log_freq=7", "optimizer.lr=0.5", "compile.enable=true"))
+    b = make_run(
+        tmp_path / "b",
+        losses=(2.5,),
+        overrides=("metrics.log_freq=7", "optimizer.lr=0.5", "compile.enable=true"),
+    )
     assert runs(["compare", str(a), str(b), "--format", "json"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     rows = {row["name"]: (row["group"], list(row["values"].values())) for row in found}
@@ -208,8 +290,14 @@ def test_compare_names_the_numbers_and_what_differs_numerics_first(tmp_path: Pat
     assert "  optimizer.lr" in capsys.readouterr().out
 
 
-def test_diff_tells_recipe_and_surroundings_by_its_exit_code_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a, b, c = make_run(tmp_path / "a"), make_run(tmp_path / "b"), make_run(tmp_path / "c", overrides=("optimizer.lr=0.5",))
+def test_diff_tells_recipe_and_surroundings_by_its_exit_code_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b, c = (
+        make_run(tmp_path / "a"),
+        make_run(tmp_path / "b"),
+        make_run(tmp_path / "c", overrides=("optimizer.lr=0.5",)),
+    )
     assert runs(["diff", str(a), str(b)]) == 0
     record = json.loads((b / "run.json").read_text())
     record["starts"][0]["environment"]["packages"]["torch"] = "2.12.0"
@@ -220,8 +308,13 @@ def test_diff_tells_recipe_and_surroundings_by_its_exit_code_too(tmp_path: Path,
     assert "optimizer.lr" in capsys.readouterr().out
 
 
-def test_rm_removes_on_yes_only_and_nothing_that_may_be_alive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a, b = make_run(tmp_path / "a"), make_run(tmp_path / "b", state="running", heartbeat=time.time())
+def test_rm_removes_on_yes_only_and_nothing_that_may_be_alive(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = (
+        make_run(tmp_path / "a"),
+        make_run(tmp_path / "b", state="running", heartbeat=time.time()),
+    )
     assert runs(["rm", str(a)]) == 0
     assert "nothing was removed" in capsys.readouterr().err
     with pytest.raises(ProblemsFound, match="is running"):
@@ -231,7 +324,9 @@ def test_rm_removes_on_yes_only_and_nothing_that_may_be_alive(tmp_path: Path, ca
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
-def test_an_archived_run_is_out_of_sight_until_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_archived_run_is_out_of_sight_until_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_run(tmp_path / "sweep" / "a")
     make_run(tmp_path / "b")
     alive = make_run(tmp_path / "c", state="running", heartbeat=time.time())
@@ -241,9 +336,14 @@ def test_an_archived_run_is_out_of_sight_until_asked_for(tmp_path: Path, capsys:
     archived = [tmp_path / "sweep" / ".archive" / "a", tmp_path / ".archive" / "b"]
     assert capsys.readouterr().out == "".join(f"{path}\n" for path in archived)
     assert [entry["name"] for entry in listed(capsys, str(tmp_path))] == ["c"]
-    assert {entry["run"] for entry in listed(capsys, str(tmp_path), "--archived")} == set(map(str, archived))
+    assert {entry["run"] for entry in listed(capsys, str(tmp_path), "--archived")} == set(
+        map(str, archived)
+    )
     make_run(tmp_path / "b")
-    for words, said in (([str(archived[1]), "--restore"], "exists and is never written over"), ([str(archived[0])], "is in the archive")):
+    for words, said in (
+        ([str(archived[1]), "--restore"], "exists and is never written over"),
+        ([str(archived[0])], "is in the archive"),
+    ):
         with pytest.raises(ProblemsFound, match=said):
             runs(["archive", *words])
     with pytest.raises(ProblemsFound, match="is not in the archive"):
@@ -258,5 +358,7 @@ def test_listing_imports_no_recipe(tmp_path: Path) -> None:
         "import sys; from titanrun.ledger.index import entries_below; from pathlib import Path\n"
         "entries_below(Path('.')); print([name for name in ('torch', 'pydantic', 'ruamel') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
     assert done.stdout == "[]\n"

@@ -79,17 +79,29 @@ def titanrun(tmp_path: Path) -> Run:
     info = site / "keeper-1.dist-info"
     info.mkdir(parents=True)
     (site / "keeper.py").write_text(KEEPER, encoding="utf-8")
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: keeper\nVersion: 1\n", encoding="utf-8")
-    (info / "entry_points.txt").write_text("[titanrun.plugins]\nkeeper = keeper\n", encoding="utf-8")
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: keeper\nVersion: 1\n", encoding="utf-8"
+    )
+    (info / "entry_points.txt").write_text(
+        "[titanrun.plugins]\nkeeper = keeper\n", encoding="utf-8"
+    )
     work = tmp_path / "work"
     work.mkdir()
     (work / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
     path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
 
     def run(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "PYTHONPATH": path, "KEEPER_KEY": CANARY, "OTHER_TOKEN": SECOND_CANARY, **changes}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": path,
+            "KEEPER_KEY": CANARY,
+            "OTHER_TOKEN": SECOND_CANARY,
+            **changes,
+        }
         command = [sys.executable, "-m", "titanrun", *arguments]
-        done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=work, env=environment, capture_output=True, text=True, check=False
+        )
         for canary in (CANARY, SECOND_CANARY):
             assert canary not in done.stdout + done.stderr, f"{arguments} prints the secret"
         return done
@@ -100,7 +112,11 @@ def titanrun(tmp_path: Path) -> Run:
 def leaks(folder: Path) -> list[str]:
     """The files below `folder` that hold the secret."""
     contents = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    return [str(path) for path, content in contents.items() if CANARY.encode() in content or SECOND_CANARY.encode() in content]
+    return [
+        str(path)
+        for path, content in contents.items()
+        if CANARY.encode() in content or SECOND_CANARY.encode() in content
+    ]
 
 
 def plant_in_diff(work: Path) -> list[str]:
@@ -109,7 +125,9 @@ def plant_in_diff(work: Path) -> list[str]:
     commit = ["git", "-c", "user.email=a@b", "-c", "user.name=n", "commit", "-m", "first"]
     for command in (["git", "init"], ["git", "add", "local.env"], commit):
         subprocess.run(command, cwd=work, check=True, capture_output=True)
-    (work / "local.env").write_text(f"first\nKEEPER_KEY={CANARY}\n# {SECOND_CANARY}\nlast\n", encoding="utf-8")
+    (work / "local.env").write_text(
+        f"first\nKEEPER_KEY={CANARY}\n# {SECOND_CANARY}\nlast\n", encoding="utf-8"
+    )
     return [str(work / "local.env")]
 
 
@@ -127,10 +145,20 @@ def test_a_secret_reaches_its_component_and_no_file(titanrun: Run, tmp_path: Pat
     git = json.loads((work / "out" / "run.json").read_text())["starts"][0]["environment"]["git"]
     assert "+KEEPER_KEY=***\n+# ***\n last" in (work / "out" / git["diff"]).read_text()
     assert leaks(work) == planted
-    for resolved in (work / "out" / "resolved.yaml", work / "out" / "checkpoint" / "step-2" / "resolved.yaml"):
+    for resolved in (
+        work / "out" / "resolved.yaml",
+        work / "out" / "checkpoint" / "step-2" / "resolved.yaml",
+    ):
         assert 'api_key: "${env:KEEPER_KEY}"' in resolved.read_text()
     # goes on, and breaks with the secret in its message
-    again = titanrun("train", "recipe.yaml", "dump_folder=out", received, "training.steps=3", "metrics.trackers[0].breaks=true")
+    again = titanrun(
+        "train",
+        "recipe.yaml",
+        "dump_folder=out",
+        received,
+        "training.steps=3",
+        "metrics.trackers[0].breaks=true",
+    )
     assert again.returncode == 70
     assert "going on after step 2" in again.stderr
     assert "error[internal]: RuntimeError: *** is refused" in again.stderr
@@ -144,18 +172,35 @@ def test_no_command_on_a_run_writes_or_says_a_secret(titanrun: Run, tmp_path: Pa
     planted = plant_in_diff(work)
     received = f"metrics.trackers[0].received={tmp_path / 'received.txt'}"
     assert titanrun("train", "recipe.yaml", "dump_folder=out", received).returncode == 0
-    assert titanrun("resume", "out", "training.steps=3", "metrics.trackers[0].breaks=true").returncode == 70
-    assert titanrun("resume", "out", "training.steps=3", "metrics.trackers[0].breaks=false").returncode == 0
+    assert (
+        titanrun("resume", "out", "training.steps=3", "metrics.trackers[0].breaks=true").returncode
+        == 70
+    )
+    assert (
+        titanrun("resume", "out", "training.steps=3", "metrics.trackers[0].breaks=false").returncode
+        == 0
+    )
     again = titanrun("reproduce", "out/checkpoint/step-2", "--out", "again")
-    assert (again.returncode, "equal: 2 logged steps" in again.stdout) == (0, True), again.stdout + again.stderr
-    for command in (["show", "again/resolved.yaml"], ["validate", "again/resolved.yaml", "--level", "environment"]):
+    assert (again.returncode, "equal: 2 logged steps" in again.stdout) == (0, True), (
+        again.stdout + again.stderr
+    )
+    for command in (
+        ["show", "again/resolved.yaml"],
+        ["validate", "again/resolved.yaml", "--level", "environment"],
+    ):
         assert titanrun(*command).returncode == 0
-    for command in (["checkpoint", "show", "out"], ["checkpoint", "verify", "out"], ["diff-config", "out", "again"]):
+    for command in (
+        ["checkpoint", "show", "out"],
+        ["checkpoint", "verify", "out"],
+        ["diff-config", "out", "again"],
+    ):
         assert titanrun(*command).returncode in (0, 1)
     assert leaks(work) == planted
 
 
-def test_the_report_of_an_internal_fault_has_no_secret(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_of_an_internal_fault_has_no_secret(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("OTHER_TOKEN", SECOND_CANARY)
 
     def break_off(arguments: list[str]) -> int:
@@ -172,7 +217,11 @@ def test_the_report_of_an_internal_fault_has_no_secret(monkeypatch: pytest.Monke
 
 def test_commands_show_the_reference(titanrun: Run, tmp_path: Path) -> None:
     work = tmp_path / "work"
-    for arguments in (["show", "recipe.yaml"], ["show", "recipe.yaml", "--minimal"], ["show", "recipe.yaml", "metrics"]):
+    for arguments in (
+        ["show", "recipe.yaml"],
+        ["show", "recipe.yaml", "--minimal"],
+        ["show", "recipe.yaml", "metrics"],
+    ):
         assert 'api_key: "${env:KEEPER_KEY}"' in titanrun(*arguments).stdout
     assert '"${env:KEEPER_KEY}"' in titanrun("show", "recipe.yaml", "--sources").stdout
     (work / "resolved.yaml").write_text(titanrun("show", "recipe.yaml").stdout, encoding="utf-8")
@@ -180,7 +229,12 @@ def test_commands_show_the_reference(titanrun: Run, tmp_path: Path) -> None:
     assert titanrun("diff-config", "recipe.yaml", "resolved.yaml").stdout == ""
     other = "metrics.trackers[0].api_key=${env:OTHER_KEY}"
     for view in ("--written", "--effective"):
-        assert "${env:OTHER_KEY}" in titanrun("diff-config", "recipe.yaml", "recipe.yaml", other, view, OTHER_KEY=CANARY).stdout
+        assert (
+            "${env:OTHER_KEY}"
+            in titanrun(
+                "diff-config", "recipe.yaml", "recipe.yaml", other, view, OTHER_KEY=CANARY
+            ).stdout
+        )
     assert titanrun("validate", "recipe.yaml", "--level", "build").returncode == 0
 
 
@@ -205,7 +259,9 @@ def written_out(folder: Path, case: str, name: str = "recipe.yaml") -> None:
     (folder / "work" / name).write_text(recipe, encoding="utf-8")
 
 
-def test_a_secret_written_out_is_a_located_problem_that_does_not_show_it(titanrun: Run, tmp_path: Path) -> None:
+def test_a_secret_written_out_is_a_located_problem_that_does_not_show_it(
+    titanrun: Run, tmp_path: Path
+) -> None:
     files = {case: f"{number}.yaml" for number, case in enumerate(WRITTEN_OUT)}
     for case, name in files.items():
         written_out(tmp_path, case, name)
@@ -216,7 +272,10 @@ def test_a_secret_written_out_is_a_located_problem_that_does_not_show_it(titanru
         found = [problem for problem in problems if problem["file"] == name]
         assert found, case
         assert all(problem["line"] in (10, 11) for problem in found), case
-        assert {problem["path"] for problem in found} & {"metrics.trackers[0].api_key", "metrics.trackers[0].api_ky"}, case
+        assert {problem["path"] for problem in found} & {
+            "metrics.trackers[0].api_key",
+            "metrics.trackers[0].api_ky",
+        }, case
     assert "^^^^" in titanrun("validate", *files.values()).stderr
 
 
@@ -227,7 +286,9 @@ def test_no_format_shows_a_secret_written_out(titanrun: Run, tmp_path: Path, for
 
 
 @pytest.mark.parametrize(("command", "tag"), [("show", ""), ("train", ""), ("validate", "!!str ")])
-def test_an_override_does_not_show_its_secret_either(titanrun: Run, tmp_path: Path, command: str, tag: str) -> None:
+def test_an_override_does_not_show_its_secret_either(
+    titanrun: Run, tmp_path: Path, command: str, tag: str
+) -> None:
     done = titanrun(command, "recipe.yaml", f"metrics.trackers[0].api_key={tag}{CANARY}")
     assert done.returncode == 2
     assert "<override 1>" in done.stderr
@@ -239,10 +300,15 @@ def test_nothing_refers_to_a_secret(titanrun: Run) -> None:
     assert "'metrics.trackers[0].api_key' is a secret, and nothing refers to it" in done.stderr
 
 
-def test_a_secret_that_is_not_set_is_found_before_anything_is_written(titanrun: Run, tmp_path: Path) -> None:
+def test_a_secret_that_is_not_set_is_found_before_anything_is_written(
+    titanrun: Run, tmp_path: Path
+) -> None:
     assert titanrun("validate", "recipe.yaml", KEEPER_KEY="").returncode == 0
     for command in (["validate", "--level", "environment"], ["train"]):
         done = titanrun(*command, "recipe.yaml", KEEPER_KEY="")
-        assert (done.returncode, "environment variable 'KEEPER_KEY' is not set" in done.stderr) == (2, True)
+        assert (done.returncode, "environment variable 'KEEPER_KEY' is not set" in done.stderr) == (
+            2,
+            True,
+        )
         assert "recipe.yaml:10:31" in done.stderr
     assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["recipe.yaml"]

@@ -19,12 +19,22 @@ MODELS = [None, *menu.MODEL_FAMILIES, "llama3:8B"]
 
 
 def titanrun(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "titanrun", *arguments], capture_output=True, text=True, cwd=cwd, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "titanrun", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        check=False,
+    )
 
 
 def test_cat_prints_a_shipped_recipe_as_it_is(tmp_path: Path) -> None:
-    assert titanrun("cat", "llama3_debug", cwd=tmp_path).stdout == (ROOT / "recipes" / "llama3_debug.yaml").read_text(encoding="utf-8")
-    assert titanrun("cat", "llama3_debug.toml", cwd=tmp_path).stdout == (ROOT / "recipes" / "llama3_debug.toml").read_text(encoding="utf-8")
+    assert titanrun("cat", "llama3_debug", cwd=tmp_path).stdout == (
+        ROOT / "recipes" / "llama3_debug.yaml"
+    ).read_text(encoding="utf-8")
+    assert titanrun("cat", "llama3_debug.toml", cwd=tmp_path).stdout == (
+        ROOT / "recipes" / "llama3_debug.toml"
+    ).read_text(encoding="utf-8")
     wrong = titanrun("cat", "lama3_debug", cwd=tmp_path)
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "did you mean 'llama3_debug'?" in wrong.stderr
@@ -63,7 +73,9 @@ def test_init_writes_the_same_recipe_as_toml(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_init_says_what_is_wrong_and_writes_nothing(arguments: list[str], message: str, tmp_path: Path) -> None:
+def test_init_says_what_is_wrong_and_writes_nothing(
+    arguments: list[str], message: str, tmp_path: Path
+) -> None:
     done = titanrun("init", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr
@@ -72,7 +84,9 @@ def test_init_says_what_is_wrong_and_writes_nothing(arguments: list[str], messag
 
 @pytest.mark.parametrize("format", ["yaml", "toml"])
 @pytest.mark.parametrize("model", MODELS)
-def test_switching_every_setting_on_changes_nothing(model: str | None, format: Literal["yaml", "toml"], tmp_path: Path) -> None:
+def test_switching_every_setting_on_changes_nothing(
+    model: str | None, format: Literal["yaml", "toml"], tmp_path: Path
+) -> None:
     text = starter(model, file="recipe.yaml", schema="recipe.schema.json", format=format)
     recipe = tmp_path / f"recipe.{format}"
     recipe.write_text(text, encoding="utf-8")
@@ -94,7 +108,9 @@ def test_ls_filters_recipes_by_their_header(tmp_path: Path) -> None:
         lines = titanrun("ls", "recipes", "--json", *filters, cwd=tmp_path).stdout.splitlines()
         return [json.loads(line)["name"] for line in lines]
 
-    assert "llama3_debug.yaml" in named("--method", "pretraining", "--model", "llama3", "--devices", "cpu")
+    assert "llama3_debug.yaml" in named(
+        "--method", "pretraining", "--model", "llama3", "--devices", "cpu"
+    )
     assert named("--model", "no_such_model") == []
     first = json.loads(titanrun("ls", "recipes", "--json", cwd=tmp_path).stdout.splitlines()[0])
     assert set(catalogue.HEADER_KEYS) <= set(first)
@@ -104,10 +120,15 @@ def test_ls_filters_recipes_by_their_header(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["recipes", "--metod=x"], "did you mean '--method'?"), (["models", "--method", "x"], "--method filters recipes only")],
+    [
+        (["recipes", "--metod=x"], "did you mean '--method'?"),
+        (["models", "--method", "x"], "--method filters recipes only"),
+    ],
     ids=str,
 )
-def test_a_filter_nobody_knows_is_a_problem(arguments: list[str], message: str, tmp_path: Path) -> None:
+def test_a_filter_nobody_knows_is_a_problem(
+    arguments: list[str], message: str, tmp_path: Path
+) -> None:
     done = titanrun("ls", *arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr

@@ -34,7 +34,9 @@ overrides:
 
 
 def write(folder: Path, text: str, *, steps: int = 20) -> None:
-    (folder / "sweep.yaml").write_text(f"{SWEEP}  - training.steps={steps}\n{text}", encoding="utf-8")
+    (folder / "sweep.yaml").write_text(
+        f"{SWEEP}  - training.steps={steps}\n{text}", encoding="utf-8"
+    )
 
 
 def table(titanrun: Run) -> list[dict[str, str]]:
@@ -45,7 +47,9 @@ def table(titanrun: Run) -> list[dict[str, str]]:
 
 def start(folder: Path) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "titanrun", "sweep", "sweep.yaml"]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def wait_for(is_so: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
@@ -56,7 +60,9 @@ def wait_for(is_so: Callable[[], bool], process: "subprocess.Popen[str]") -> Non
 
 
 def steps_of(run: Path) -> int:
-    return (run / "metrics.jsonl").read_text().count("\n") if (run / "metrics.jsonl").exists() else 0
+    return (
+        (run / "metrics.jsonl").read_text().count("\n") if (run / "metrics.jsonl").exists() else 0
+    )
 
 
 def test_a_list_of_runs_is_what_train_takes(titanrun: Run, tmp_path: Path) -> None:
@@ -75,12 +81,18 @@ def test_a_list_of_runs_is_what_train_takes(titanrun: Run, tmp_path: Path) -> No
 def test_a_mistake_stops_the_sweep_before_the_first_run(titanrun: Run, tmp_path: Path) -> None:
     write(tmp_path, "grid: {optimizer.lr: [1.0e-3, -2.0e-3]}\n")
     done = titanrun("sweep", "sweep.yaml")
-    assert done.returncode == 2 and "sweep.yaml:18:31" in done.stderr and "-0.002 is not above 0" in done.stderr
+    assert (
+        done.returncode == 2
+        and "sweep.yaml:18:31" in done.stderr
+        and "-0.002 is not above 0" in done.stderr
+    )
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.slow
-def test_a_sweep_of_which_one_run_is_killed_ends_like_one_that_was_not(titanrun: Run, tmp_path: Path) -> None:
+def test_a_sweep_of_which_one_run_is_killed_ends_like_one_that_was_not(
+    titanrun: Run, tmp_path: Path
+) -> None:
     write(tmp_path, "grid: {optimizer.lr: [1.0e-3, 2.0e-3, 5.0e-3], debug.seed: [1, 2]}\n")
     assert titanrun("sweep", "sweep.yaml").returncode == 0
     expected = table(titanrun)
@@ -103,7 +115,9 @@ def test_a_sweep_of_which_one_run_is_killed_ends_like_one_that_was_not(titanrun:
 
 
 @pytest.mark.slow
-def test_a_signal_stops_every_run_with_a_checkpoint_and_no_orphan(titanrun: Run, tmp_path: Path) -> None:
+def test_a_signal_stops_every_run_with_a_checkpoint_and_no_orphan(
+    titanrun: Run, tmp_path: Path
+) -> None:
     write(tmp_path, "grid: {debug.seed: [1, 2]}\n", steps=5000)
     runs = [tmp_path / "runs" / "tiny" / f"seed={seed}" for seed in (1, 2)]
     process = start(tmp_path)
@@ -118,14 +132,30 @@ def test_a_signal_stops_every_run_with_a_checkpoint_and_no_orphan(titanrun: Run,
 
 
 @pytest.mark.slow
-def test_runs_that_fall_behind_are_ended_and_not_started_again(titanrun: Run, tmp_path: Path) -> None:
+def test_runs_that_fall_behind_are_ended_and_not_started_again(
+    titanrun: Run, tmp_path: Path
+) -> None:
     text = "early_stopping: {name: halving, first_step: 5, factor: 2}\nlist: [{optimizer.lr: 1.0e-2}, {optimizer.lr: 1.0e-7}]\n"
     write(tmp_path, text, steps=400)
-    (tmp_path / "sweep.yaml").write_text((tmp_path / "sweep.yaml").read_text().replace("slots: 2", "slots: 1"))
+    (tmp_path / "sweep.yaml").write_text(
+        (tmp_path / "sweep.yaml").read_text().replace("slots: 2", "slots: 1")
+    )
     done = titanrun("sweep", "sweep.yaml")
-    assert done.returncode == 0 and "lr=1e-07: ended early: it is number 2 of 2 at step 5" in done.stderr, done.stderr
+    assert (
+        done.returncode == 0
+        and "lr=1e-07: ended early: it is number 2 of 2 at step 5" in done.stderr
+    ), done.stderr
     best, worst = table(titanrun)
-    assert (best["run"], best["state"], best["step"], worst["state"]) == ("lr=0.01", "finished", "400", "ended early")
+    assert (best["run"], best["state"], best["step"], worst["state"]) == (
+        "lr=0.01",
+        "finished",
+        "400",
+        "ended early",
+    )
     assert int(worst["step"]) < 400
     again = titanrun("sweep", "sweep.yaml")
-    assert again.returncode == 0 and "lr=1e-07: was ended early" in again.stderr and ": started" not in again.stderr
+    assert (
+        again.returncode == 0
+        and "lr=1e-07: was ended early" in again.stderr
+        and ": started" not in again.stderr
+    )

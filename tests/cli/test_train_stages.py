@@ -26,7 +26,9 @@ stages:
 """
 
 
-def titanrun(folder: Path, *arguments: str, env: Mapping[str, str] | None = None) -> tuple[int, str]:
+def titanrun(
+    folder: Path, *arguments: str, env: Mapping[str, str] | None = None
+) -> tuple[int, str]:
     command = [sys.executable, "-m", "titanrun", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=env)
     return done.returncode, done.stderr
@@ -41,14 +43,22 @@ def test_each_stage_starts_from_the_one_before_and_none_is_trained_twice(tmp_pat
     (tmp_path / "both.yaml").write_text(RECIPE)
     assert titanrun(tmp_path, "train", "both.yaml", "dump_folder=whole")[0] == 0
     whole = tmp_path / "whole"
-    assert read_resolved(whole / "sft" / "resolved.yaml").checkpoint.initial_load_path == "whole/pretrain"
+    assert (
+        read_resolved(whole / "sft" / "resolved.yaml").checkpoint.initial_load_path
+        == "whole/pretrain"
+    )
     assert json.loads((whole / "sft" / "run.json").read_text())["parent"]["step"] == 4
 
     # stopped within the first stage, then within the second: the same command goes on there
     for step, trained in ((3, (3, None)), (5, (4, 5))):
-        code, said = titanrun(tmp_path, "train", "both.yaml", "dump_folder=parts", env=environment_until(step))
+        code, said = titanrun(
+            tmp_path, "train", "both.yaml", "dump_folder=parts", env=environment_until(step)
+        )
         assert code == 75, said
-        found = tuple(len(losses(run)) if run.exists() else None for run in (tmp_path / "parts" / id for id in ("pretrain", "sft")))
+        found = tuple(
+            len(losses(run)) if run.exists() else None
+            for run in (tmp_path / "parts" / id for id in ("pretrain", "sft"))
+        )
         assert found == trained
     assert titanrun(tmp_path, "resume", "parts")[0] == 0
     for id in ("pretrain", "sft"):
@@ -60,7 +70,9 @@ def test_each_stage_starts_from_the_one_before_and_none_is_trained_twice(tmp_pat
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
 
     # weights that a later stage began with are those of a finished stage
-    code, said = titanrun(tmp_path, "train", "both.yaml", "dump_folder=whole", "stages.pretrain.training.steps=5")
+    code, said = titanrun(
+        tmp_path, "train", "both.yaml", "dump_folder=whole", "stages.pretrain.training.steps=5"
+    )
     assert code == 2
     assert "stage 'sft' started from step 4 of stage 'pretrain', which is at step 5 now" in said
 
@@ -68,12 +80,17 @@ def test_each_stage_starts_from_the_one_before_and_none_is_trained_twice(tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("both.yaml#sft",), "stage 'sft' starts from stage 'pretrain', which is not trained with it"),
+        (
+            ("both.yaml#sft",),
+            "stage 'sft' starts from stage 'pretrain', which is not trained with it",
+        ),
         (("both.yaml", "dump_folder=used"), "'used' is not empty and holds no stages"),
         (("both.yaml", "stages.sft.optimizer.lr=fast"), "expected a number"),
     ],
 )
-def test_nothing_is_written_for_stages_that_cannot_be_trained(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_nothing_is_written_for_stages_that_cannot_be_trained(
+    tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
     (tmp_path / "both.yaml").write_text(RECIPE)
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "notes.txt").touch()

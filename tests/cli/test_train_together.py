@@ -28,13 +28,17 @@ dump_folder: run
 
 def train(folder: Path, *overrides: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "titanrun", "train", "recipe.yaml", *overrides]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def wait_for_steps(run: Path, count: int) -> None:
     """Returns when so many steps are logged."""
     for _ in range(6000):
-        if (run / "metrics.jsonl").exists() and len((run / "metrics.jsonl").read_text().splitlines()) >= count:
+        if (run / "metrics.jsonl").exists() and len(
+            (run / "metrics.jsonl").read_text().splitlines()
+        ) >= count:
             return
         time.sleep(0.02)
     raise AssertionError("no steps")
@@ -64,17 +68,27 @@ def test_two_processes_train_stop_together_and_go_on(tmp_path: Path) -> None:
     lines = read_metrics(run / "metrics.jsonl")
     assert [line["step"] for line in lines] == list(range(1, stopped + 3))
     assert lines[-1]["loss"] < lines[0]["loss"]
-    assert [f"step {stopped + 2}  loss" in (run / "logs" / f"rank-{rank}.log").read_text() for rank in (0, 1)] == [True, True]
+    assert [
+        f"step {stopped + 2}  loss" in (run / "logs" / f"rank-{rank}.log").read_text()
+        for rank in (0, 1)
+    ] == [True, True]
 
 
 @pytest.mark.slow
 def test_ranks_that_srun_started_join_each_other(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(RECIPE)
-    step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_NODELIST": "127.0.0.1"}
+    step = {
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_JOB_ID": str(os.getpid()),
+        "SLURM_STEP_NODELIST": "127.0.0.1",
+    }
     command = [sys.executable, "-m", "titanrun", "train", "recipe.yaml", "training.steps=3"]
     ranks = [
         subprocess.Popen(
-            command, cwd=tmp_path, env={**os.environ, **step, "SLURM_PROCID": rank, "SLURM_LOCALID": rank}, stderr=subprocess.PIPE
+            command,
+            cwd=tmp_path,
+            env={**os.environ, **step, "SLURM_PROCID": rank, "SLURM_LOCALID": rank},
+            stderr=subprocess.PIPE,
         )
         for rank in ("1", "0")
     ]
@@ -87,8 +101,20 @@ def test_ranks_that_srun_started_join_each_other(tmp_path: Path) -> None:
 
 def test_a_quiet_run_shows_warnings_and_errors_only(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(RECIPE)
-    short = ["training.steps=2", "lr_scheduler.total_steps=2", "launch.nproc_per_node=1", "checkpoint.enable=false"]
-    ended = train(tmp_path, *short, "checkpoint.interval!", "checkpoint.keep_latest_k!", "validation.enable=false", "--quiet")
+    short = [
+        "training.steps=2",
+        "lr_scheduler.total_steps=2",
+        "launch.nproc_per_node=1",
+        "checkpoint.enable=false",
+    ]
+    ended = train(
+        tmp_path,
+        *short,
+        "checkpoint.interval!",
+        "checkpoint.keep_latest_k!",
+        "validation.enable=false",
+        "--quiet",
+    )
     output, error = ended.communicate(timeout=120)
     assert ended.returncode == 0, error
     assert output == ""

@@ -41,12 +41,19 @@ def picky(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "picky.py").write_text(PICKY, encoding="utf-8")
     info = tmp_path / "picky-1.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: picky\nVersion: 1\n", encoding="utf-8")
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: picky\nVersion: 1\n", encoding="utf-8"
+    )
     (info / "entry_points.txt").write_text("[titanrun.plugins]\npicky = picky\n", encoding="utf-8")
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
+    }
 
 
-def test_build_reports_what_a_part_refuses_at_its_line(titanrun: Run, tmp_path: Path, picky: dict[str, str]) -> None:
+def test_build_reports_what_a_part_refuses_at_its_line(
+    titanrun: Run, tmp_path: Path, picky: dict[str, str]
+) -> None:
     text = f"{SOUND}optimizer:\n  name: picky\nplugins: [picky]\n"
     (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
     assert titanrun("validate", "mine.yaml", env=picky).returncode == 0
@@ -74,14 +81,28 @@ def test_verbose_names_the_files_and_quiet_says_nothing(titanrun: Run, tmp_path:
     assert "not allowed with argument" in both.stderr
 
 
-def test_fix_writes_what_is_certain_says_so_and_finds_nothing_the_second_time(titanrun: Run, tmp_path: Path) -> None:
+def test_fix_writes_what_is_certain_says_so_and_finds_nothing_the_second_time(
+    titanrun: Run, tmp_path: Path
+) -> None:
     mine = tmp_path / "mine.yaml"
-    mine.write_text(SOUND.replace("steps: 4", 'Steps: "4"').replace("tokenizer", "tokeniser"), encoding="utf-8")
+    mine.write_text(
+        SOUND.replace("steps: 4", 'Steps: "4"').replace("tokenizer", "tokeniser"), encoding="utf-8"
+    )
     before = titanrun("validate", "mine.yaml")
     assert before.returncode == 2
     assert before.stderr.endswith("\n\n1 of 2 can be corrected by --fix\n")
-    (found,) = [fix for line in titanrun("validate", "mine.yaml", "--json").stdout.splitlines() if (fix := json.loads(line)["fix"])]
-    assert found == {"file": "mine.yaml", "line": 4, "col": 27, "end_col": 32, "replacement": "steps"}
+    (found,) = [
+        fix
+        for line in titanrun("validate", "mine.yaml", "--json").stdout.splitlines()
+        if (fix := json.loads(line)["fix"])
+    ]
+    assert found == {
+        "file": "mine.yaml",
+        "line": 4,
+        "col": 27,
+        "end_col": 32,
+        "replacement": "steps",
+    }
     done = titanrun("validate", "mine.yaml", "--fix")
     assert done.stderr.splitlines()[:3] == [
         "fixed mine.yaml:4:27: Steps -> steps",
@@ -97,7 +118,9 @@ def test_fix_writes_what_is_certain_says_so_and_finds_nothing_the_second_time(ti
 
 def test_sarif_carries_the_correction(titanrun: Run, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(SOUND.replace("steps", "Steps"), encoding="utf-8")
-    (result,) = json.loads(titanrun("validate", "mine.yaml", "--format", "sarif").stdout)["runs"][0]["results"]
+    (result,) = json.loads(titanrun("validate", "mine.yaml", "--format", "sarif").stdout)["runs"][
+        0
+    ]["results"]
     (change,) = result["fixes"][0]["artifactChanges"]
     assert change["replacements"][0]["insertedContent"] == {"text": "steps"}
 
@@ -108,8 +131,15 @@ def test_no_plugin_of_pydantic_is_imported(tmp_path: Path) -> None:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: spy\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[pydantic]\nspy = spy:plugin\n")
-    (tmp_path / "recipe.yaml").write_text("version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntraining: {dataset: tiny}\n")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    (tmp_path / "recipe.yaml").write_text(
+        "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntraining: {dataset: tiny}\n"
+    )
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
+    }
     command = [sys.executable, "-m", "titanrun", "validate", "recipe.yaml"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "recipe.yaml: ok\n")

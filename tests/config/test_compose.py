@@ -52,7 +52,11 @@ def test_mappings_merge_deeply_and_lists_and_scalars_replace(tmp_path: Path) -> 
 
 
 def test_later_bases_win_and_the_recipe_wins_over_all(tmp_path: Path) -> None:
-    files = {"main": "extends: [one.yaml, two.yaml]\na: 0\n", "one": "a: 1\nb: 1\nc: 1\n", "two": "a: 2\nb: 2\n"}
+    files = {
+        "main": "extends: [one.yaml, two.yaml]\na: 0\n",
+        "one": "a: 1\nb: 1\nc: 1\n",
+        "two": "a: 2\nb: 2\n",
+    }
     assert composed(tmp_path, **files) == {"a": 0, "b": 2, "c": 1}
 
 
@@ -66,7 +70,9 @@ def test_paths_are_relative_to_the_including_file(tmp_path: Path) -> None:
 
 
 def test_the_names_of_files_stay_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, {"runs/main.yaml": "extends: ../parts/base.yaml\n", "parts/base.yaml": "a: 1\n"})
+    write(
+        tmp_path, {"runs/main.yaml": "extends: ../parts/base.yaml\n", "parts/base.yaml": "a: 1\n"}
+    )
     monkeypatch.chdir(tmp_path)
     assert at(compose("runs/main.yaml"), "a").origin.source.name == "parts/base.yaml"
 
@@ -83,7 +89,11 @@ def test_toml_and_yaml_extend_one_another(tmp_path: Path) -> None:
 def test_another_name_replaces_the_whole_component(tmp_path: Path) -> None:
     base = "optimizer: {name: adamw, lr: 1, beta1: 0.9}\nname: base\nkept: 1\n"
     main = "extends: base.yaml\nname: main\noptimizer: {name: sgd, lr: 2}\n"
-    assert composed(tmp_path, main=main, base=base) == {"optimizer": {"name": "sgd", "lr": 2}, "name": "main", "kept": 1}
+    assert composed(tmp_path, main=main, base=base) == {
+        "optimizer": {"name": "sgd", "lr": 2},
+        "name": "main",
+        "kept": 1,
+    }
 
 
 @pytest.mark.parametrize(
@@ -102,11 +112,16 @@ def test_another_name_replaces_the_whole_component(tmp_path: Path) -> None:
     ],
 )
 def test_bare_names_and_mappings(tmp_path: Path, base: str, own: str, result: object) -> None:
-    assert composed(tmp_path, main=f"extends: base.yaml\nslot: {own}\n", base=f"slot: {base}\n") == {"slot": result}
+    assert composed(
+        tmp_path, main=f"extends: base.yaml\nslot: {own}\n", base=f"slot: {base}\n"
+    ) == {"slot": result}
 
 
 def test_anchors_may_stand_under_x_keys_that_are_dropped(tmp_path: Path) -> None:
-    files = {"main": "extends: base.yaml\nx-own: &own {a: 1}\nsection: *own\n", "base": "x-base: &base 5\nb: *base\n"}
+    files = {
+        "main": "extends: base.yaml\nx-own: &own {a: 1}\nsection: *own\n",
+        "base": "x-base: &base 5\nb: *base\n",
+    }
     assert composed(tmp_path, **files) == {"b": 5, "section": {"a": 1}}
 
 
@@ -118,13 +133,20 @@ def test_values_remember_what_they_shadow_nearest_first(tmp_path: Path) -> None:
     }
     root = compose(write(tmp_path, files))
     steps = at(root, "training", "steps")
-    assert [Path(origin.source.name).name for origin in (steps.origin, *steps.shadowed)] == ["main.yaml", "mid.yaml", "base.yaml"]
+    assert [Path(origin.source.name).name for origin in (steps.origin, *steps.shadowed)] == [
+        "main.yaml",
+        "mid.yaml",
+        "base.yaml",
+    ]
     assert at(root, "training", "seq_len").shadowed == ()
     assert at(root, "training").shadowed == ()
 
 
 def test_a_replaced_component_is_shadowed_with_its_keys(tmp_path: Path) -> None:
-    files = {"main.yaml": "extends: base.yaml\no: {name: sgd, lr: 2}\n", "base.yaml": "\no: {name: adamw, lr: 1}\n"}
+    files = {
+        "main.yaml": "extends: base.yaml\no: {name: sgd, lr: 2}\n",
+        "base.yaml": "\no: {name: adamw, lr: 1}\n",
+    }
     root = compose(write(tmp_path, files))
     for path in [("o",), ("o", "name"), ("o", "lr")]:
         assert [origin.line for origin in at(root, *path).shadowed] == [2]
@@ -141,12 +163,22 @@ def test_a_shared_base_shadows_nothing_of_its_own(tmp_path: Path) -> None:
 
 
 def test_doubling_includes_are_read_once_each(tmp_path: Path) -> None:
-    files = {f"{level}.yaml": f"extends: [{level + 1}.yaml, {level + 1}.yaml]\na{level}: 1\n" for level in range(40)}
+    files = {
+        f"{level}.yaml": f"extends: [{level + 1}.yaml, {level + 1}.yaml]\na{level}: 1\n"
+        for level in range(40)
+    }
     assert len(compose(write(tmp_path, {**files, "40.yaml": "b: 1\n"})).value) == 41  # type: ignore[arg-type]
 
 
 def test_a_cycle_shows_its_ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, {"main.yaml": "extends: a.yaml\n", "a.yaml": "b: 1\nextends: sub/b.yaml\n", "sub/b.yaml": "extends: ['../a.yaml']\n"})
+    write(
+        tmp_path,
+        {
+            "main.yaml": "extends: a.yaml\n",
+            "a.yaml": "b: 1\nextends: sub/b.yaml\n",
+            "sub/b.yaml": "extends: ['../a.yaml']\n",
+        },
+    )
     monkeypatch.chdir(tmp_path)
     (problem,) = problems("main.yaml")
     assert problem.code == "cycle"
@@ -155,10 +187,14 @@ def test_a_cycle_shows_its_ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert [str(related.origin) for related in problem.related] == ["a.yaml:2:10"]
 
 
-def test_a_file_that_extends_itself_is_a_cycle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_extends_itself_is_a_cycle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path, {"main.yaml": "extends: main.yaml\n"})
     monkeypatch.chdir(tmp_path)
-    assert [problem.message for problem in problems("main.yaml")] == ["files extend one another: main.yaml -> main.yaml"]
+    assert [problem.message for problem in problems("main.yaml")] == [
+        "files extend one another: main.yaml -> main.yaml"
+    ]
 
 
 def test_a_missing_base_is_shown_where_it_is_named(tmp_path: Path) -> None:
@@ -170,7 +206,11 @@ def test_a_missing_base_is_shown_where_it_is_named(tmp_path: Path) -> None:
 
 
 def test_problems_of_all_files_come_at_once_and_know_who_included_them(tmp_path: Path) -> None:
-    files = {"main.yaml": "extends: [a.yaml, b.yaml, gone.yaml, 5]\n", "a.yaml": "x: 1\nx: 2\n", "b.yaml": "y: [\n"}
+    files = {
+        "main.yaml": "extends: [a.yaml, b.yaml, gone.yaml, 5]\n",
+        "a.yaml": "x: 1\nx: 2\n",
+        "b.yaml": "y: [\n",
+    }
     path = write(tmp_path, files)
     found = problems(path)
     assert {problem.code for problem in found} == {"duplicate-key", "syntax", "file", "wrong-type"}
@@ -181,7 +221,16 @@ def test_problems_of_all_files_come_at_once_and_know_who_included_them(tmp_path:
 
 
 def test_a_broken_base_is_reported_once_however_often_it_is_named(tmp_path: Path) -> None:
-    assert len(problems(write(tmp_path, {"main.yaml": "extends: [a.yaml, a.yaml]\n", "a.yaml": "x: 1\nx: 2\n"}))) == 1
+    assert (
+        len(
+            problems(
+                write(
+                    tmp_path, {"main.yaml": "extends: [a.yaml, a.yaml]\n", "a.yaml": "x: 1\nx: 2\n"}
+                )
+            )
+        )
+        == 1
+    )
 
 
 @pytest.mark.parametrize("value", ["5", "null", "{a: b}", "''", "[[a.yaml]]"])

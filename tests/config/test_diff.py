@@ -10,17 +10,35 @@ from titanrun.config.diff import Change, compare
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4)
 data = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["name", "a", "b"]), inner), max_leaves=12
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["name", "a", "b"]), inner)
+    ),
+    max_leaves=12,
 )
 
 
-@pytest.mark.parametrize(("left", "right"), [(3e-4, 0.0003), (1, 1.0), (10**6, 1e6), (math.nan, math.nan), (-0.0, 0), ([], ()), ("a", "a")])
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [(3e-4, 0.0003), (1, 1.0), (10**6, 1e6), (math.nan, math.nan), (-0.0, 0), ([], ()), ("a", "a")],
+)
 def test_equal_values_are_no_change(left: object, right: object) -> None:
     assert compare({"x": left}, {"x": right}) == []
 
 
 @pytest.mark.parametrize(
-    ("left", "right"), [(1, "1"), (1, True), (0, False), (None, "null"), (None, 0), ("", None), ([], {}), (1, 2), ([1], 1)]
+    ("left", "right"),
+    [
+        (1, "1"),
+        (1, True),
+        (0, False),
+        (None, "null"),
+        (None, 0),
+        ("", None),
+        ([], {}),
+        (1, 2),
+        ([1], 1),
+    ],
 )
 def test_values_of_another_kind_differ(left: object, right: object) -> None:
     assert compare({"x": left}, {"x": right}) == [Change(("x",), "changed", left, right)]
@@ -37,18 +55,30 @@ def test_another_component_is_one_change_beside_those_of_common_keys() -> None:
     left = {"optimizer": {"name": "adamw", "lr": 1e-3, "beta1": 0.9, "beta2": 0.95}}
     right = {"optimizer": {"name": "sgd", "lr": 1e-2, "momentum": 0.9}}
     assert compare(left, right) == [
-        Change(("optimizer", "name"), "replaced", "adamw", "sgd", removed=("beta1", "beta2"), added=("momentum",)),
+        Change(
+            ("optimizer", "name"),
+            "replaced",
+            "adamw",
+            "sgd",
+            removed=("beta1", "beta2"),
+            added=("momentum",),
+        ),
         Change(("optimizer", "lr"), "changed", 1e-3, 1e-2),
     ]
 
 
 def test_the_name_of_the_recipe_itself_is_no_component() -> None:
-    assert compare({"name": "a", "x": 1}, {"name": "b"}) == [Change(("x",), "removed", 1), Change(("name",), "changed", "a", "b")]
+    assert compare({"name": "a", "x": 1}, {"name": "b"}) == [
+        Change(("x",), "removed", 1),
+        Change(("name",), "changed", "a", "b"),
+    ]
 
 
 def test_a_bare_string_is_the_component_of_that_name() -> None:
     assert compare({"optimizer": "adamw"}, {"optimizer": {"name": "adamw"}}) == []
-    assert compare({"optimizer": {"name": "adamw", "lr": 1}}, {"optimizer": "adamw"}) == [Change(("optimizer", "lr"), "removed", 1)]
+    assert compare({"optimizer": {"name": "adamw", "lr": 1}}, {"optimizer": "adamw"}) == [
+        Change(("optimizer", "lr"), "removed", 1)
+    ]
 
 
 def test_list_items_are_aligned_by_component_name() -> None:
@@ -65,12 +95,17 @@ def test_list_items_are_aligned_by_component_name() -> None:
 
 
 def test_list_order_counts() -> None:
-    assert compare(["a", "b"], ["b", "a"]) == [Change((0,), "added", right="b"), Change((1,), "removed", "b")]
+    assert compare(["a", "b"], ["b", "a"]) == [
+        Change((0,), "added", right="b"),
+        Change((1,), "removed", "b"),
+    ]
 
 
 def test_a_changed_item_of_a_plain_list_stays_at_its_index() -> None:
     assert compare({"x": [1, 2, 3]}, {"x": [1, 5, 3]}) == [Change(("x", 1), "changed", 2, 5)]
-    assert compare({"x": [{"a": 1}, {"a": 2}]}, {"x": [{"a": 1}, {"a": 3}]}) == [Change(("x", 1, "a"), "changed", 2, 3)]
+    assert compare({"x": [{"a": 1}, {"a": 2}]}, {"x": [{"a": 1}, {"a": 3}]}) == [
+        Change(("x", 1, "a"), "changed", 2, 3)
+    ]
 
 
 def test_true_and_1_are_different_items() -> None:

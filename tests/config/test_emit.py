@@ -14,12 +14,31 @@ from titanrun.config.tree import plain
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 ODD_TEXT = st.sampled_from(
-    ["", "null", "true", "on", "1e3", "010", "a: b", "- x", "#", "\x7f\x85\u2028\u2029\ufeff\ufffe\uffff", "\r\n\t\0", "🙂"]
+    [
+        "",
+        "null",
+        "true",
+        "on",
+        "1e3",
+        "010",
+        "a: b",
+        "- x",
+        "#",
+        "\x7f\x85\u2028\u2029\ufeff\ufffe\uffff",
+        "\r\n\t\0",
+        "🙂",
+    ]
 )
 TEXT = st.text(max_size=8) | ODD_TEXT
-KEYS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]{0,6}", fullmatch=True) | TEXT.filter(lambda text: text != "<<")
+KEYS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]{0,6}", fullmatch=True) | TEXT.filter(
+    lambda text: text != "<<"
+)
 SCALARS = st.none() | st.booleans() | INT64 | st.floats(allow_nan=False) | TEXT
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=15)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=15,
+)
 RECIPES = st.dictionaries(KEYS, VALUES, max_size=5)
 
 
@@ -95,7 +114,22 @@ def test_the_form_is_canonical() -> None:
     )
 
 
-@pytest.mark.parametrize("number", [1e-08, 1e16, 1e22, 1.5e-300, 5e-324, 1.7976931348623157e308, -0.0, 1.0, 0.1, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    "number",
+    [
+        1e-08,
+        1e16,
+        1e22,
+        1.5e-300,
+        5e-324,
+        1.7976931348623157e308,
+        -0.0,
+        1.0,
+        0.1,
+        math.inf,
+        -math.inf,
+    ],
+)
 def test_floats_come_back_as_the_same_floats(number: float) -> None:
     assert typed(read(emit({"x": number}))) == typed({"x": number})
     assert typed(tomli.loads(emit_toml({"x": number}))) == typed({"x": number})
@@ -107,7 +141,10 @@ def test_nan_comes_back() -> None:
 
 
 def test_characters_that_readers_drop_are_escaped() -> None:
-    assert emit({"x": "\x7f\x80\x85\x9f\u2028\u2029\ufeff"}) == 'x: "\\u007f\\u0080\\u0085\\u009f\\u2028\\u2029\\ufeff"\n'
+    assert (
+        emit({"x": "\x7f\x80\x85\x9f\u2028\u2029\ufeff"})
+        == 'x: "\\u007f\\u0080\\u0085\\u009f\\u2028\\u2029\\ufeff"\n'
+    )
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udfffb"])

@@ -79,7 +79,9 @@ def test_environment_variables(text: str, expected: object) -> None:
 
 
 def test_a_text_field_gets_the_text_of_a_variable() -> None:
-    root = interpolate(tree("x: ${env:NODES}\ny: ${env:NODES}\n"), ENVIRONMENT, is_text=lambda path: path == ("x",))
+    root = interpolate(
+        tree("x: ${env:NODES}\ny: ${env:NODES}\n"), ENVIRONMENT, is_text=lambda path: path == ("x",)
+    )
     assert plain(root) == {"x": "8", "y": 8}
 
 
@@ -111,8 +113,13 @@ def test_defaults_are_seen_where_the_caller_knows_them() -> None:
             return {"steps": 10}
         raise LookupError(path)
 
-    assert plain(interpolate(tree("x: ${training.steps}\n"), {}, default_of=default_of)) == {"x": 10}
-    for text, message in {"${training}": "'training' is a mapping", "${other}": "the recipe has no 'other'"}.items():
+    assert plain(interpolate(tree("x: ${training.steps}\n"), {}, default_of=default_of)) == {
+        "x": 10
+    }
+    for text, message in {
+        "${training}": "'training' is a mapping",
+        "${other}": "the recipe has no 'other'",
+    }.items():
         with pytest.raises(ProblemsFound, match=message):
             interpolate(tree(f"x: {text}\n"), {}, default_of=default_of)
 
@@ -121,8 +128,16 @@ def test_values_know_where_they_come_from() -> None:
     root = interpolate(tree("a: 1\nb: ${a}\nc: x${b}\nd: plain\n"), {})
     nodes = [find(root, (key,)) for key in "bcd"]
     assert [node.via for node in nodes if node] == ["interpolation", "interpolation", "file"]
-    assert [str(node.origin) for node in nodes if node] == ["r.yaml:2:4", "r.yaml:3:4", "r.yaml:4:4"]
-    assert [[str(origin) for origin in node.also] for node in nodes if node] == [["r.yaml:1:4"], ["r.yaml:2:4"], []]
+    assert [str(node.origin) for node in nodes if node] == [
+        "r.yaml:2:4",
+        "r.yaml:3:4",
+        "r.yaml:4:4",
+    ]
+    assert [[str(origin) for origin in node.also] for node in nodes if node] == [
+        ["r.yaml:1:4"],
+        ["r.yaml:2:4"],
+        [],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +175,12 @@ def test_a_problem_in_folded_text_is_shown_at_the_value() -> None:
 
 @pytest.mark.parametrize(
     ("reference", "suggestion"),
-    [("training.step", "training.steps"), ("steps", "training.steps"), ("env:HOMES", "HOME"), ("nothing.like.it", None)],
+    [
+        ("training.step", "training.steps"),
+        ("steps", "training.steps"),
+        ("env:HOMES", "HOME"),
+        ("nothing.like.it", None),
+    ],
 )
 def test_suggestions_name_what_was_meant(reference: str, suggestion: str | None) -> None:
     (problem,) = problems(f"training: {{steps: 1}}\nx: ${{{reference}}}\n")
@@ -185,7 +205,10 @@ def test_an_aliased_value_is_reported_once() -> None:
 
 
 def test_growing_text_and_endless_chains_are_cut() -> None:
-    doubling = "".join(f"a{level}: ${{a{level + 1}}}${{a{level + 1}}}\n" for level in range(40)) + "a40: xx\n"
+    doubling = (
+        "".join(f"a{level}: ${{a{level + 1}}}${{a{level + 1}}}\n" for level in range(40))
+        + "a40: xx\n"
+    )
     assert {problem.code for problem in problems(doubling)} == {"limit"}
     chain = "".join(f"a{level}: ${{a{level + 1}}}\n" for level in range(3000)) + "a3000: 1\n"
     assert {problem.code for problem in problems(chain)} == {"limit"}

@@ -20,7 +20,18 @@ def test_a_written_path_reads_back(parts: tuple[str, list[str | int]]) -> None:
 
 @pytest.mark.parametrize(
     ("text", "offset"),
-    [("", 0), ("a.", 2), ("a..b", 2), ("a[", 1), ("a[x]", 1), ("a[-1]", 1), ("a b", 1), ("a-b", 1), ("[0]", 0), ("a[0]b", 4)],
+    [
+        ("", 0),
+        ("a.", 2),
+        ("a..b", 2),
+        ("a[", 1),
+        ("a[x]", 1),
+        ("a[-1]", 1),
+        ("a b", 1),
+        ("a-b", 1),
+        ("[0]", 0),
+        ("a[0]b", 4),
+    ],
 )
 def test_a_mistake_is_shown_where_it_is(text: str, offset: int) -> None:
     with pytest.raises(PathMistake) as mistake:

@@ -61,7 +61,9 @@ def problems(*arguments: str) -> tuple[Problem, ...]:
 def marked(problem: Problem) -> str:
     """The characters that a problem marks."""
     assert problem.origin is not None
-    return problem.origin.source.line(problem.origin.line)[problem.origin.column - 1 : problem.origin.end_column - 1]
+    return problem.origin.source.line(problem.origin.line)[
+        problem.origin.column - 1 : problem.origin.end_column - 1
+    ]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +90,11 @@ def marked(problem: Problem) -> str:
         ("training={steps: 1}", ("training",), {"steps": 1}),
         ("converters[1].rank=4", ("converters", 1), {"name": "lora", "rank": 4}),
         ("converters[0]=lora", ("converters", 0), "lora"),
-        ("converters[0].recipe=rowwise", ("converters", 0), {"name": "float8", "recipe": "rowwise"}),
+        (
+            "converters[0].recipe=rowwise",
+            ("converters", 0),
+            {"name": "float8", "recipe": "rowwise"},
+        ),
         ("new.section.key=1", ("new",), {"section": {"key": 1}}),
         ("loss.z_loss=1", ("loss",), {"name": "cross_entropy", "z_loss": 1}),
         ("loss.name=mse", ("loss",), {"name": "mse"}),
@@ -123,7 +129,9 @@ def test_a_value_is_set(argument: str, path: DataPath, expected: object) -> None
         (["--name", "a,b"], ("name",), "a,b"),
     ],
 )
-def test_the_spelling_of_torchtitan_is_taken(arguments: list[str], path: DataPath, expected: object) -> None:
+def test_the_spelling_of_torchtitan_is_taken(
+    arguments: list[str], path: DataPath, expected: object
+) -> None:
     assert value(path, *arguments) == expected
 
 
@@ -145,7 +153,13 @@ def test_items_are_added() -> None:
 
 @pytest.mark.parametrize(
     ("argument", "rest"),
-    [("-=float8", ["lora"]), ("-=lora", ["float8"]), ("-=0", ["lora"]), ("-=1", ["float8"]), ("-={name: lora, rank: 8}", ["float8"])],
+    [
+        ("-=float8", ["lora"]),
+        ("-=lora", ["float8"]),
+        ("-=0", ["lora"]),
+        ("-=1", ["float8"]),
+        ("-={name: lora, rank: 8}", ["float8"]),
+    ],
 )
 def test_items_are_removed_by_name_value_or_index(argument: str, rest: list[str]) -> None:
     left = value(("converters",), f"converters{argument}")
@@ -159,7 +173,9 @@ def test_lists_begin_with_their_default_where_one_is_known() -> None:
             return ["a", "b"]
         raise LookupError(path)
 
-    root = apply_overrides(tree(), parse_overrides(["kept+=c", "kept-=a", "other+=x"]), default_of=default_of)
+    root = apply_overrides(
+        tree(), parse_overrides(["kept+=c", "kept-=a", "other+=x"]), default_of=default_of
+    )
     assert plain(at(root, ("kept",))) == ["b", "c"]
     assert plain(at(root, ("other",))) == ["x"]
 
@@ -176,16 +192,26 @@ def test_a_reset_of_what_no_field_is_called_is_a_mistake() -> None:
     with pytest.raises(ProblemsFound) as found:
         apply_overrides(tree(), overrides, has_field=lambda path: path[0] == "training")
     (problem,) = found.value.problems
-    assert (problem.message, str(problem.origin)) == ("the recipe has no 'trainin.steps'", "<override 3>")
+    assert (problem.message, str(problem.origin)) == (
+        "the recipe has no 'trainin.steps'",
+        "<override 3>",
+    )
     assert marked(problem) == "trainin.steps"
 
 
 def test_another_name_replaces_the_component_but_for_other_overrides() -> None:
     assert value(("optimizer",), "optimizer.name=sgd") == {"name": "sgd"}
-    assert value(("optimizer",), "optimizer.name=adamw") == {"name": "adamw", "lr": 1.0, "beta1": 0.9}
+    assert value(("optimizer",), "optimizer.name=adamw") == {
+        "name": "adamw",
+        "lr": 1.0,
+        "beta1": 0.9,
+    }
     assert value(("optimizer",), "optimizer=sgd") == "sgd"
     assert value(("optimizer",), "optimizer=sgd", "optimizer.lr=2") == {"name": "sgd", "lr": 2}
-    for arguments in (["optimizer.lr=2", "optimizer.name=sgd"], ["optimizer.name=sgd", "optimizer.lr=2"]):
+    for arguments in (
+        ["optimizer.lr=2", "optimizer.name=sgd"],
+        ["optimizer.name=sgd", "optimizer.lr=2"],
+    ):
         assert value(("optimizer",), *arguments) == {"name": "sgd", "lr": 2}
     assert value(("name",), "name=other") == "other"
     assert plain(changed("name=other"))["training"] == {"steps": 10, "seq_len": 256}  # type: ignore[index]
@@ -193,13 +219,21 @@ def test_another_name_replaces_the_component_but_for_other_overrides() -> None:
 
 def test_the_recipe_itself_stays_as_it_is() -> None:
     root = tree("x: &a {b: 1}\ny: *a\n")
-    assert plain(apply_overrides(root, parse_overrides(["y.b=2", "x.c=3"]))) == {"x": {"b": 1, "c": 3}, "y": {"b": 2}}
+    assert plain(apply_overrides(root, parse_overrides(["y.b=2", "x.c=3"]))) == {
+        "x": {"b": 1, "c": 3},
+        "y": {"b": 2},
+    }
     assert plain(root) == {"x": {"b": 1}, "y": {"b": 1}}
 
 
 def test_values_know_their_argument_and_what_they_shadow() -> None:
     node = at(changed("name=a", "--training.steps=50"), ("training", "steps"))
-    assert (str(node.origin), node.origin.column, node.origin.end_column, node.via) == ("<override 2>", 18, 20, "override")
+    assert (str(node.origin), node.origin.column, node.origin.end_column, node.via) == (
+        "<override 2>",
+        18,
+        20,
+        "override",
+    )
     assert node.origin.source.text == "--training.steps=50"
     assert node.key is not None
     assert (node.key.column, node.key.end_column) == (12, 17)
@@ -246,7 +280,9 @@ def test_words_and_values_inside_lists_are_marked_exactly() -> None:
         ("name=\udcff", "the argument is not UTF-8 text", "name=\udcff"),
     ],
 )
-def test_a_misspelt_override_is_shown_where_it_goes_wrong(argument: str, message: str, mark: str) -> None:
+def test_a_misspelt_override_is_shown_where_it_goes_wrong(
+    argument: str, message: str, mark: str
+) -> None:
     found = problem(argument)
     assert (found.code, found.message) == ("usage", message)
     assert marked(found) == mark
@@ -271,7 +307,9 @@ def test_a_misspelt_override_is_shown_where_it_goes_wrong(argument: str, message
         ("converters[0]!", "an item has no default to go back to", "[0]", None),
     ],
 )
-def test_an_override_that_does_not_fit_the_recipe_is_shown_at_its_step(argument: str, message: str, mark: str, place: str | None) -> None:
+def test_an_override_that_does_not_fit_the_recipe_is_shown_at_its_step(
+    argument: str, message: str, mark: str, place: str | None
+) -> None:
     found = problem(argument)
     assert (found.code, found.message) == ("usage", message)
     assert marked(found) == mark
@@ -293,19 +331,29 @@ def test_a_path_is_given_once() -> None:
 
 
 def test_an_override_does_not_undo_another_one() -> None:
-    assert problem("optimizer.lr=2", "optimizer=sgd").message == "'optimizer' would undo 'optimizer.lr', given before it"
+    assert (
+        problem("optimizer.lr=2", "optimizer=sgd").message
+        == "'optimizer' would undo 'optimizer.lr', given before it"
+    )
     assert problem("optimizer.lr=2", "optimizer!").code == "usage"
 
 
 def test_all_problems_come_at_once() -> None:
-    assert [str(found.origin) for found in problems("a..b=1", "name=5", "c")] == ["<override 1>", "<override 3>"]
-    assert [str(found.origin) for found in problems("name.x=1", "training.seq_len=5", "converters[9]=1")] == [
+    assert [str(found.origin) for found in problems("a..b=1", "name=5", "c")] == [
+        "<override 1>",
+        "<override 3>",
+    ]
+    assert [
+        str(found.origin) for found in problems("name.x=1", "training.seq_len=5", "converters[9]=1")
+    ] == [
         "<override 1>",
         "<override 3>",
     ]
 
 
-@pytest.mark.parametrize(("argument", "column"), [("filters=[a, b", 9), ("name='a", 6), ("optimizer={lr: ${x}}", 11)])
+@pytest.mark.parametrize(
+    ("argument", "column"), [("filters=[a, b", 9), ("name='a", 6), ("optimizer={lr: ${x}}", 11)]
+)
 def test_broken_yaml_is_shown_in_the_argument(argument: str, column: int) -> None:
     found = problem(argument)
     assert found.code == "syntax"

@@ -48,7 +48,10 @@ def read(text: str, format: Literal["yaml", "toml"] = "yaml") -> tuple[Drawing |
     tree = read_text(SourceText(f"drawing.{format}", text), format)
     found = renamed(Drawing, tree, plain(tree))
     checked = check(Drawing, found.tree)
-    return checked.config, [f"{problem.label} {problem.origin}: {problem.message}" for problem in (*found.problems, *checked.problems)]
+    return checked.config, [
+        f"{problem.label} {problem.origin}: {problem.message}"
+        for problem in (*found.problems, *checked.problems)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +63,9 @@ def read(text: str, format: Literal["yaml", "toml"] = "yaml") -> tuple[Drawing |
         ("shape.edge = 5\n", "toml", "drawing.toml:1:7"),
     ],
 )
-def test_a_former_name_is_read_with_a_warning_at_its_place(text: str, format: Literal["yaml", "toml"], place: str) -> None:
+def test_a_former_name_is_read_with_a_warning_at_its_place(
+    text: str, format: Literal["yaml", "toml"], place: str
+) -> None:
     config, problems = read(text, format)
     assert config == Drawing(shape=Square(side=5))
     former = "len" if "len" in text else "edge"
@@ -80,7 +85,11 @@ def test_sections_and_lists_of_components_are_searched_too() -> None:
 def test_both_names_are_a_conflict_that_shows_both_places() -> None:
     tree = read_text(SourceText("drawing.yaml", "shape: {edge: 5, side: 6}\n"), "yaml")
     (problem,) = renamed(Drawing, tree, plain(tree)).problems
-    assert (problem.code, str(problem.origin), problem.help) == ("conflict", "drawing.yaml:1:9", "remove 'edge'")
+    assert (problem.code, str(problem.origin), problem.help) == (
+        "conflict",
+        "drawing.yaml:1:9",
+        "remove 'edge'",
+    )
     assert [str(related.origin) for related in problem.related] == ["drawing.yaml:1:18"]
 
 

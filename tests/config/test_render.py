@@ -5,7 +5,11 @@ from titanrun.config.problems import Origin, Problem, Related, SourceText
 from titanrun.config.render import render, width
 
 OUTER = SourceText("outer.yaml", "extends: recipe.yaml\n")
-TEXT = SourceText("recipe.yaml", "a: 1\nconverters:\n  - name: 名前 wrong\n", included_from=Origin(OUTER, 1, 10, 21))
+TEXT = SourceText(
+    "recipe.yaml",
+    "a: 1\nconverters:\n  - name: 名前 wrong\n",
+    included_from=Origin(OUTER, 1, 10, 21),
+)
 PROBLEM = Problem(
     "unknown-name",
     "unknown converter '名前'",
@@ -32,14 +36,26 @@ def test_the_caret_follows_display_width_and_the_chain_of_includes_is_told() -> 
 
 def test_programs_get_one_object_a_problem() -> None:
     data = json.loads(render([PROBLEM], format="json"))
-    assert (data["file"], data["line"], data["col"], data["end_col"], data["path"]) == ("recipe.yaml", 3, 11, 19, "converters[0].name")
+    assert (data["file"], data["line"], data["col"], data["end_col"], data["path"]) == (
+        "recipe.yaml",
+        3,
+        11,
+        19,
+        "converters[0].name",
+    )
     assert data["related"] == [{"file": "recipe.yaml", "line": 1, "message": "a is 1"}]
 
 
 def test_github_and_sarif_point_at_the_place() -> None:
-    assert render([PROBLEM], format="github").startswith("::error file=recipe.yaml,line=3,col=11,endColumn=19,title=unknown-name::unknown")
+    assert render([PROBLEM], format="github").startswith(
+        "::error file=recipe.yaml,line=3,col=11,endColumn=19,title=unknown-name::unknown"
+    )
     result = json.loads(render([PROBLEM], format="sarif"))["runs"][0]["results"][0]
-    assert result["locations"][0]["physicalLocation"]["region"] == {"startLine": 3, "startColumn": 11, "endColumn": 19}
+    assert result["locations"][0]["physicalLocation"]["region"] == {
+        "startLine": 3,
+        "startColumn": 11,
+        "endColumn": 19,
+    }
 
 
 def test_problems_come_in_file_order_and_overrides_last() -> None:
@@ -49,12 +65,20 @@ def test_problems_come_in_file_order_and_overrides_last() -> None:
         Problem("usage", "b", (), Origin(TEXT, 2, 1, 2)),
         Problem("usage", "a", (), Origin(TEXT, 1, 1, 2)),
     ]
-    assert [json.loads(line)["message"] for line in render(problems, format="json").splitlines()] == ["a", "b", "c"]
+    assert [
+        json.loads(line)["message"] for line in render(problems, format="json").splitlines()
+    ] == ["a", "b", "c"]
 
 
 def test_a_help_too_long_for_the_terminal_stands_below() -> None:
     source = SourceText("mine.yaml", "stepz: 4\n")
-    problem = Problem("unknown-key", "unknown key 'stepz'", ("stepz",), Origin(source, 1, 1, 6), help="known keys: " + "abcdef, " * 12)
+    problem = Problem(
+        "unknown-key",
+        "unknown key 'stepz'",
+        ("stepz",),
+        Origin(source, 1, 1, 6),
+        help="known keys: " + "abcdef, " * 12,
+    )
     assert "^^^^^ help: known keys" in render([problem])
     lines = render([problem], columns=60).splitlines()
     assert lines[4] == "  | ^^^^^"
@@ -67,16 +91,30 @@ def test_an_address_never_says_who_asks() -> None:
     text = "folder: s3://me:hunter2@bucket/run?sig=abc  # kept"
     origin = Origin(SourceText("recipe.yaml", text), 1, 9, 44)
     value = "s3://me:hunter2@bucket/run?sig=abc"
-    problem = Problem("usage", f"not '{value}'", (), origin, help=f"drop {value}", got=value, related=(Related(origin, f"is {value}"),))
+    problem = Problem(
+        "usage",
+        f"not '{value}'",
+        (),
+        origin,
+        help=f"drop {value}",
+        got=value,
+        related=(Related(origin, f"is {value}"),),
+    )
     for form in ("text", "json", "github", "sarif"):
         said = render([problem], format=form)
         assert "hunter2" not in said and "sig=abc" not in said and "s3://***@bucket/run?***" in said
     assert "1 | folder: s3://**********@bucket/run?*******  # kept\n" in render([problem])
-    assert masked_addresses("s3:/me@bucket (see a@b) s3://bucket/run@2") == "s3:/***@bucket (see a@b) s3://bucket/run@2"
+    assert (
+        masked_addresses("s3:/me@bucket (see a@b) s3://bucket/run@2")
+        == "s3:/***@bucket (see a@b) s3://bucket/run@2"
+    )
 
 
 def test_a_value_that_nobody_wrote_is_named_once() -> None:
-    related = (Related(None, "model.head_dim 8 -> 16", ("model", "head_dim")), Related(None, "is 3", ("training", "steps")))
+    related = (
+        Related(None, "model.head_dim 8 -> 16", ("model", "head_dim")),
+        Related(None, "is 3", ("training", "steps")),
+    )
     assert render([Problem("usage", "differs", related=related)]) == (
         "error[usage]: differs\n  = model.head_dim 8 -> 16\n  = training.steps: is 3\n"
     )

@@ -44,7 +44,10 @@ class Model(Config):
 def tree(language: str, field: str, word: str) -> Node:
     """A text with one value, in a file or as an override."""
     if language == "override":
-        return apply_overrides(read_text(SourceText("r.yaml", "version: 1\n"), "yaml"), parse_overrides([f"{field}={word}"]))
+        return apply_overrides(
+            read_text(SourceText("r.yaml", "version: 1\n"), "yaml"),
+            parse_overrides([f"{field}={word}"]),
+        )
     line = f"{field}: {word}\n" if language == "yaml" else f"{field} = {word}\n"
     return read_text(SourceText(f"r.{language}", line), language)  # type: ignore[arg-type]
 
@@ -69,7 +72,9 @@ def value(language: str, field: str, word: str) -> object:
 
 def marked(problem: Problem) -> str:
     assert problem.origin is not None
-    return problem.origin.source.line(problem.origin.line)[problem.origin.column - 1 : problem.origin.end_column - 1]
+    return problem.origin.source.line(problem.origin.line)[
+        problem.origin.column - 1 : problem.origin.end_column - 1
+    ]
 
 
 READ_IN_YAML = [
@@ -98,7 +103,9 @@ READ_IN_YAML = [
 
 @pytest.mark.parametrize("language", ["yaml", "override"])
 @pytest.mark.parametrize(("field", "word", "meaning"), READ_IN_YAML, ids=str)
-def test_a_word_means_what_yaml_1_2_says(language: str, field: str, word: str, meaning: object) -> None:
+def test_a_word_means_what_yaml_1_2_says(
+    language: str, field: str, word: str, meaning: object
+) -> None:
     got = value(language, field, word)
     assert (got, type(got)) == (meaning, type(meaning))
 
@@ -175,7 +182,9 @@ REFUSED_IN_YAML = [
 
 @pytest.mark.parametrize("language", ["yaml", "override"])
 @pytest.mark.parametrize(("field", "word", "code", "help"), REFUSED_IN_YAML, ids=str)
-def test_nothing_is_coerced_and_the_fix_is_told(language: str, field: str, word: str, code: str, help: str | None) -> None:
+def test_nothing_is_coerced_and_the_fix_is_told(
+    language: str, field: str, word: str, code: str, help: str | None
+) -> None:
     if language == "override" and field == "words":
         return  # words become a list there
     found = problem(language, field, word)
@@ -187,7 +196,12 @@ def test_nothing_is_coerced_and_the_fix_is_told(language: str, field: str, word:
     ("field", "word", "code", "help"),
     [
         ("whole", "010", "ambiguous-number", "write 10, or 0o10 if octal is meant"),
-        ("whole", "1:30:00", "syntax", 'write "1:30:00" for text; for a number, 5400 if sixties are meant'),
+        (
+            "whole",
+            "1:30:00",
+            "syntax",
+            'write "1:30:00" for text; for a number, 5400 if sixties are meant',
+        ),
         ("whole", "4k", "syntax", 'write "4k" for text; for a number, 4096 or 4000'),
         ("whole", '"4k"', "ambiguous-number", "write 4096 or 4000"),
         ("whole", '"1_000"', "ambiguous-number", "write 1000"),
@@ -217,10 +231,16 @@ def test_toml_is_as_strict(field: str, word: str, code: str, help: str | None) -
 
 def test_the_text_null_in_toml_is_refused_where_null_is() -> None:
     found = problem("toml", "whole", '"null"')
-    assert found.help == 'TOML has no null, so the text "null" stands for it, and this field takes none'
+    assert (
+        found.help
+        == 'TOML has no null, so the text "null" stands for it, and this field takes none'
+    )
 
 
-@pytest.mark.parametrize(("language", "text"), [("yaml", "inner: {whole: '1'}\nflag: on\n"), ("toml", 'flag = "on"\ninner.whole = "1"\n')])
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [("yaml", "inner: {whole: '1'}\nflag: on\n"), ("toml", 'flag = "on"\ninner.whole = "1"\n')],
+)
 def test_every_problem_of_a_text_is_told_at_once(language: str, text: str) -> None:
     checked = check(Model, read_text(SourceText("r", text), language))  # type: ignore[arg-type]
     assert {found.path for found in checked.problems} == {("flag",), ("inner", "whole")}
@@ -244,11 +264,17 @@ def test_words_without_meaning_hide_nothing_else_in_toml() -> None:
 def test_a_value_that_is_missing_ends_the_reading_of_toml_after_what_came_before() -> None:
     with pytest.raises(ProblemsFound) as found:
         read_text(SourceText("r.toml", "whole = 010\ntext =\nflag = on\n"), "toml")
-    assert [each.message for each in found.value.problems] == ["010 can be decimal or octal", "a value is missing"]
+    assert [each.message for each in found.value.problems] == [
+        "010 can be decimal or octal",
+        "a value is missing",
+    ]
 
 
 def test_an_alias_is_shown_with_the_place_it_is_used_at() -> None:
-    root = read_text(SourceText("r.yaml", "x-a: &a fast\nnumber: *a\nx-b: &b {whole: fast}\ninner: {<<: *b}\n"), "yaml")
+    root = read_text(
+        SourceText("r.yaml", "x-a: &a fast\nnumber: *a\nx-b: &b {whole: fast}\ninner: {<<: *b}\n"),
+        "yaml",
+    )
     del root.value["x-a"], root.value["x-b"]  # type: ignore[union-attr]
     first, second = check(Model, root).problems
     assert (str(first.origin), str(first.related[0].origin)) == ("r.yaml:1:9", "r.yaml:2:9")

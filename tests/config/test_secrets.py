@@ -29,7 +29,20 @@ class House(Config):
 ENVIRONMENT = {"DOOR_KEY": "open sesame", "SAFE": "12-34"}
 
 
-@pytest.mark.parametrize("written", ["open sesame", "", "$${env:SAFE}", "${env:SAFE,x}", "${env:SAFE} ", "${safe}", "${env:}", 1234, ["x"]])
+@pytest.mark.parametrize(
+    "written",
+    [
+        "open sesame",
+        "",
+        "$${env:SAFE}",
+        "${env:SAFE,x}",
+        "${env:SAFE} ",
+        "${safe}",
+        "${env:}",
+        1234,
+        ["x"],
+    ],
+)
 def test_a_secret_takes_a_reference_only(written: object) -> None:
     with pytest.raises(ValidationError) as caught:
         House.model_validate({"safe": written})
@@ -63,10 +76,21 @@ error[wrong-type]: expected a whole number, got text 'many'
 
 
 def test_revealed_fills_every_secret_and_keeps_the_rest() -> None:
-    house = House.model_validate({"safe": "${env:SAFE}", "windows": [{"key": "${env:SAFE}", "width": 3}]})
-    assert list(secrets(house)) == [(("safe",), "SAFE"), (("door", "key"), "DOOR_KEY"), (("windows", 0, "key"), "SAFE")]
+    house = House.model_validate(
+        {"safe": "${env:SAFE}", "windows": [{"key": "${env:SAFE}", "width": 3}]}
+    )
+    assert list(secrets(house)) == [
+        (("safe",), "SAFE"),
+        (("door", "key"), "DOOR_KEY"),
+        (("windows", 0, "key"), "SAFE"),
+    ]
     known = revealed(house, ENVIRONMENT)
-    assert (known.door.key, known.safe, known.windows[0].key, known.windows[0].width) == ("open sesame", "12-34", "12-34", 3)
+    assert (known.door.key, known.safe, known.windows[0].key, known.windows[0].width) == (
+        "open sesame",
+        "12-34",
+        "12-34",
+        3,
+    )
     assert dump(house)["door"]["key"] == "${env:DOOR_KEY}"
     assert "12-34" not in repr(known)
     assert "open sesame" not in repr(known)
@@ -92,7 +116,11 @@ def test_of_two_secrets_the_longer_one_is_masked_first() -> None:
 
 
 def test_the_reference_says_what_a_secret_takes() -> None:
-    assert [field.type for field in described(House)] == ["section", "list of section", "${env:NAME}, a secret or null"]
+    assert [field.type for field in described(House)] == [
+        "section",
+        "list of section",
+        "${env:NAME}, a secret or null",
+    ]
 
 
 def test_what_is_hidden_are_secrets_of_the_recipe_and_variables_that_say_they_hold_one() -> None:
@@ -117,7 +145,10 @@ def test_what_is_hidden_are_secrets_of_the_recipe_and_variables_that_say_they_ho
         ("+  'api_key': 'aB3dE5fG7hI9jK1l',", "+  'api_key': '***',"),
         ("-url = https://me:s3cret@host/x", "-url = https://***@host/x"),
         ("+AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCY", "+AWS_SECRET_ACCESS_KEY=***"),
-        ("+tokens_per_step = global_batch_size * seq_len", "+tokens_per_step = global_batch_size * seq_len"),
+        (
+            "+tokens_per_step = global_batch_size * seq_len",
+            "+tokens_per_step = global_batch_size * seq_len",
+        ),
         ("+token = next(iterator)  # of 2048", "+token = next(iterator)  # of 2048"),
         ("+key = jax.random.PRNGKey(0)", "+key = jax.random.PRNGKey(0)"),
     ],

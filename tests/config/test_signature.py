@@ -16,4 +16,7 @@ def test_the_signature_tells_a_changed_body() -> None:
 
 
 def test_line_breaks_and_byte_order_mark_do_not_break_the_signature() -> None:
-    assert check_signature("\ufeff" + signed({"x": [1, {"y": "a\r\n"}]}).replace("\n", "\r\n")) == "good"
+    assert (
+        check_signature("\ufeff" + signed({"x": [1, {"y": "a\r\n"}]}).replace("\n", "\r\n"))
+        == "good"
+    )

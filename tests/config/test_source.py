@@ -37,7 +37,10 @@ def span(origin: Origin | None) -> tuple[int, int, int]:
     return origin.line, origin.column, origin.end_column
 
 
-@pytest.mark.parametrize(("name", "text"), [("r.yaml", "a: 1"), ("r.yml", "a: 1"), ("R.YAML", "a: 1"), ("r.toml", "a = 1")])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("r.yaml", "a: 1"), ("r.yml", "a: 1"), ("R.YAML", "a: 1"), ("r.toml", "a = 1")],
+)
 def test_the_suffix_decides_the_format(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     root = read_source(str(tmp_path / name))
@@ -67,7 +70,10 @@ def test_a_missing_file_is_reported_where_it_is_named_with_similar_names(tmp_pat
     problem = problem_of_file(tmp_path / "lama3_debug.yaml", included_from=place)
     assert (problem.code, problem.origin) == ("file", place)
     assert problem.help == f"did you mean {tmp_path / 'llama3_debug.yaml'}"
-    assert problem_of_file(tmp_path / "no" / "r.yaml").help == f"there is no folder {tmp_path / 'no'} either"
+    assert (
+        problem_of_file(tmp_path / "no" / "r.yaml").help
+        == f"there is no folder {tmp_path / 'no'} either"
+    )
     assert problem_of_file(tmp_path / "zzz.yaml").help is None
 
 
@@ -76,7 +82,15 @@ def test_what_is_no_readable_file_is_a_problem(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
     (tmp_path / "loop.yaml").symlink_to(tmp_path / "loop.yaml")
     (tmp_path / "r.txt").write_text("a: 1")
-    names = ["folder.yaml", "pipe.yaml", "loop.yaml", "folder.yaml/r.yaml", "r.txt", "x\0.yaml", "n" * 300 + ".yaml"]
+    names = [
+        "folder.yaml",
+        "pipe.yaml",
+        "loop.yaml",
+        "folder.yaml/r.yaml",
+        "r.txt",
+        "x\0.yaml",
+        "n" * 300 + ".yaml",
+    ]
     assert {problem_of_file(tmp_path / name).code for name in names} == {"file"}
     assert "is a directory" in problem_of_file(tmp_path / "folder.yaml").message
     assert problem_of_file(tmp_path / "r.txt").help == "name it .yaml, .yml or .toml"
@@ -98,7 +112,9 @@ def test_what_is_no_readable_file_is_a_problem(tmp_path: Path) -> None:
         (b"# \xed\xa0\x80", (1, 3), "byte 0xed is not UTF-8"),
     ],
 )
-def test_only_visible_utf_8_is_accepted(tmp_path: Path, name: str, data: bytes, place: tuple[int, int], words: str) -> None:
+def test_only_visible_utf_8_is_accepted(
+    tmp_path: Path, name: str, data: bytes, place: tuple[int, int], words: str
+) -> None:
     problem = problem_of_bytes(tmp_path, data, name)
     assert problem.code == "encoding"
     assert words in problem.message
@@ -109,7 +125,10 @@ def test_lone_surrogates_of_a_command_line_are_refused() -> None:
     for text, words in (("a=\udcff", "byte 0xff"), ("a=\ud800", "surrogate")):
         with pytest.raises(ProblemsFound, match=words) as found:
             override(text)
-        assert (found.value.problems[0].code, span(found.value.problems[0].origin)) == ("encoding", (1, 3, 4))
+        assert (found.value.problems[0].code, span(found.value.problems[0].origin)) == (
+            "encoding",
+            (1, 3, 4),
+        )
 
 
 def test_a_file_over_one_mebibyte_is_refused(tmp_path: Path) -> None:
@@ -133,7 +152,9 @@ def test_a_file_over_one_mebibyte_is_refused(tmp_path: Path) -> None:
         ("a= ", None, (1, 1, 3)),
     ],
 )
-def test_an_override_is_one_yaml_value_with_columns_of_the_argument(text: str, value: object, place: tuple[int, int, int]) -> None:
+def test_an_override_is_one_yaml_value_with_columns_of_the_argument(
+    text: str, value: object, place: tuple[int, int, int]
+) -> None:
     node = override(text)
     assert (plain(node), span(node.origin)) == (value, place)
 
@@ -168,7 +189,12 @@ def test_problems_of_an_override_point_into_the_argument(text: str, code: str, c
 
 def test_reading_needs_neither_pydantic_nor_torch() -> None:
     script = "import sys, titanrun.config.source; print([name for name in ('pydantic', 'torch', 'numpy', 'tomli') if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )
 
 
 YAML = [
@@ -285,7 +311,9 @@ TOML += [
 
 
 def pieces(fragments: list[str]) -> st.SearchStrategy[bytes]:
-    return st.lists(st.sampled_from(fragments), max_size=25).map(lambda parts: "".join(parts).encode())
+    return st.lists(st.sampled_from(fragments), max_size=25).map(
+        lambda parts: "".join(parts).encode()
+    )
 
 
 HOSTILE = st.binary(max_size=60) | pieces(YAML) | pieces(TOML)
@@ -296,7 +324,10 @@ def check_survival(data: bytes) -> None:
     for read in (
         lambda: read_text(decode(data, "r.yaml"), "yaml"),
         lambda: read_text(decode(data, "r.toml"), "toml"),
-        lambda: read_value(SourceText("<override 1>", os.fsdecode(data), kind="override"), start=min(3, len(os.fsdecode(data)))),
+        lambda: read_value(
+            SourceText("<override 1>", os.fsdecode(data), kind="override"),
+            start=min(3, len(os.fsdecode(data))),
+        ),
     ):
         try:
             root = read()
@@ -305,7 +336,12 @@ def check_survival(data: bytes) -> None:
             assert all(problem.origin is not None and problem.message for problem in found.problems)
             continue
         for _, node in walk(root):
-            assert 1 <= node.origin.column <= node.origin.end_column <= len(node.origin.source.line(node.origin.line)) + 1
+            assert (
+                1
+                <= node.origin.column
+                <= node.origin.end_column
+                <= len(node.origin.source.line(node.origin.line)) + 1
+            )
 
 
 @settings(max_examples=200, deadline=None)

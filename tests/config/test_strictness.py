@@ -82,14 +82,23 @@ def test_nothing_is_coerced_or_ignored(fields: dict[str, Any]) -> None:
 
 def test_whole_floats_and_lists_are_what_yaml_means_by_them() -> None:
     config = read(count=1e6, share=1, numbers=[1, 2.0], inner={"width": 3e2})
-    assert (config.count, config.share, config.numbers, config.inner.width) == (1_000_000, 1.0, (1, 2), 300)
+    assert (config.count, config.share, config.numbers, config.inner.width) == (
+        1_000_000,
+        1.0,
+        (1, 2),
+        300,
+    )
     assert [type(config.count), type(config.share)] == [int, float]
 
 
 def test_a_component_is_a_bare_name_a_mapping_or_its_default() -> None:
     assert read(paint="red") == read(paint={"name": "red"}) == read(paint={}) == read()
     assert [paint.shade for paint in read(paints=["red", {"shade": 2}]).paints] == [1.0, 2.0]
-    assert (read(maybe=None).maybe, read(maybe="auto").maybe, read(maybe="red").maybe) == (None, "auto", Red())
+    assert (read(maybe=None).maybe, read(maybe="auto").maybe, read(maybe="red").maybe) == (
+        None,
+        "auto",
+        Red(),
+    )
 
 
 def test_a_component_that_is_defined_late_is_found() -> None:
@@ -103,7 +112,11 @@ def test_a_component_that_is_defined_late_is_found() -> None:
 def test_error_locations_are_data_paths() -> None:
     with pytest.raises(ValidationError) as caught:
         read(paints=["red", {"name": "red", "shade": "x"}], maybe={"shade": -1}, inner={"width": 0})
-    assert [error["loc"] for error in caught.value.errors()] == [("inner", "width"), ("paints", 1, "shade"), ("maybe", "shade")]
+    assert [error["loc"] for error in caught.value.errors()] == [
+        ("inner", "width"),
+        ("paints", 1, "shade"),
+        ("maybe", "shade"),
+    ]
 
 
 def test_what_is_dumped_reads_back_equal() -> None:

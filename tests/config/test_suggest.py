@@ -2,7 +2,16 @@ import pytest
 
 from titanrun.config.suggest import closest, edit_distance, listing
 
-KEYS = ["lr", "beta1", "beta2", "eps", "weight_decay", "implementation", "local_batch_size", "global_batch_size"]
+KEYS = [
+    "lr",
+    "beta1",
+    "beta2",
+    "eps",
+    "weight_decay",
+    "implementation",
+    "local_batch_size",
+    "global_batch_size",
+]
 
 
 @pytest.mark.parametrize(
@@ -28,7 +37,11 @@ def test_a_key_that_is_not_there_yet_wins_a_tie() -> None:
 
 
 def test_swapped_neighbours_are_one_edit() -> None:
-    assert [edit_distance("step", "setp", 3), edit_distance("step", "steps", 3), edit_distance("a", "abcdef", 3)] == [1, 1, 4]
+    assert [
+        edit_distance("step", "setp", 3),
+        edit_distance("step", "steps", 3),
+        edit_distance("a", "abcdef", 3),
+    ] == [1, 1, 4]
 
 
 def test_a_list_reads_like_a_sentence() -> None:

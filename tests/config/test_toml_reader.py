@@ -81,7 +81,9 @@ def test_values_are_those_of_tomli() -> None:
         (("a",), "a", "[a]"),
     ],
 )
-def test_every_key_and_value_is_marked(path: tuple[str | int, ...], key: str | None, value: str) -> None:
+def test_every_key_and_value_is_marked(
+    path: tuple[str | int, ...], key: str | None, value: str
+) -> None:
     node = find(read(RECIPE), path)
     assert node is not None
     assert marked(node.origin) == value
@@ -119,14 +121,27 @@ def test_a_text_without_values_is_empty(text: str) -> None:
         ("[[a]]\nb = 1\n[[a]]\nb = 1\nb = 2", ("a", 1, "b"), (5, 1, 2), (4, 1, 2)),
     ],
 )
-def test_a_duplicate_key_names_the_first_place(text: str, path: tuple[object, ...], place: object, first: object) -> None:
+def test_a_duplicate_key_names_the_first_place(
+    text: str, path: tuple[object, ...], place: object, first: object
+) -> None:
     problem = problem_of(text)
-    assert (problem.code, problem.path, span(problem.origin), span(problem.related[0].origin)) == ("duplicate-key", path, place, first)
+    assert (problem.code, problem.path, span(problem.origin), span(problem.related[0].origin)) == (
+        "duplicate-key",
+        path,
+        place,
+        first,
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "line"),
-    [("a = {x = 1}\na.y = 2", 2), ("a.b = 1\n[a]\nc = 1", 2), ("[a.b]\n[a]\nb.c = 1", 3), ("a = [1]\n[[a]]", 2), ("a = 1\n[a.b]", 2)],
+    [
+        ("a = {x = 1}\na.y = 2", 2),
+        ("a.b = 1\n[a]\nc = 1", 2),
+        ("[a.b]\n[a]\nb.c = 1", 3),
+        ("a = [1]\n[[a]]", 2),
+        ("a = 1\n[a.b]", 2),
+    ],
 )
 def test_a_table_that_is_closed_cannot_go_on(text: str, line: int) -> None:
     problem = problem_of(text)
@@ -165,7 +180,10 @@ def test_syntax_errors_are_put_in_plain_words(text: str, column: int, words: str
 @pytest.mark.parametrize("text", ["a = 010", "a = [1, 010]", "a = {b = -010}"])
 def test_a_leading_zero_is_ambiguous_here_too(text: str) -> None:
     problem = problem_of(text)
-    assert (problem.code, marked(problem.origin)) == ("ambiguous-number", text.rstrip("]}").split()[-1])
+    assert (problem.code, marked(problem.origin)) == (
+        "ambiguous-number",
+        text.rstrip("]}").split()[-1],
+    )
 
 
 @pytest.mark.parametrize(
@@ -190,34 +208,75 @@ def test_what_is_within_the_limits_is_read() -> None:
     assert len(read("a = [" + "1, " * 9998 + "]").value["a"].value) == 9998
 
 
-KEYS = st.sampled_from(["a", "b", "1", '"q u"', "'l.it'", '"\\u00e9"', '""']) | st.text("cd-_", min_size=1, max_size=2)
+KEYS = st.sampled_from(["a", "b", "1", '"q u"', "'l.it'", '"\\u00e9"', '""']) | st.text(
+    "cd-_", min_size=1, max_size=2
+)
 SPACES = st.sampled_from(["", " ", "\t "])
 GAPS = st.sampled_from(["", " ", "\n", "\r\n  ", " # c ] }\n"])
 TEXTS = st.text(st.characters(exclude_categories=["C", "Z"]), max_size=4)
 QUOTED = TEXTS.map(lambda text: json.dumps(text, ensure_ascii=False)) | st.sampled_from(
-    ["'x # ]'", "''", '""', '"""a\n"b""c"""""', "'''\nd'''''", '"""\\"""""', "''''''", '""""x"""', "'''it's '' so'''"]
+    [
+        "'x # ]'",
+        "''",
+        '""',
+        '"""a\n"b""c"""""',
+        "'''\nd'''''",
+        '"""\\"""""',
+        "''''''",
+        '""""x"""',
+        "'''it's '' so'''",
+    ]
 )
 NUMBERS = st.sampled_from(
-    ["0", "-1", "1_000", "0x1F", "0b1", "0o7", "3e-4", "-inf", "nan", "1.5", "1979-05-27T07:32:00Z", "1979-05-27 07:32:00.5", "07:32:00"]
+    [
+        "0",
+        "-1",
+        "1_000",
+        "0x1F",
+        "0b1",
+        "0o7",
+        "3e-4",
+        "-inf",
+        "nan",
+        "1.5",
+        "1979-05-27T07:32:00Z",
+        "1979-05-27 07:32:00.5",
+        "07:32:00",
+    ]
 )
-DOTTED = st.lists(st.tuples(SPACES, KEYS, SPACES).map("".join), min_size=1, max_size=3).map(".".join)
+DOTTED = st.lists(st.tuples(SPACES, KEYS, SPACES).map("".join), min_size=1, max_size=3).map(
+    ".".join
+)
 
 
 def arrays(values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     items = st.lists(st.tuples(GAPS, values, GAPS).map("".join), max_size=3).map(",".join)
-    return st.tuples(items, st.sampled_from(["", ","]), GAPS).map(lambda parts: f"[{parts[0]}{parts[1] if parts[0] else ''}{parts[2]}]")
+    return st.tuples(items, st.sampled_from(["", ","]), GAPS).map(
+        lambda parts: f"[{parts[0]}{parts[1] if parts[0] else ''}{parts[2]}]"
+    )
 
 
 def inline_tables(values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    pairs = st.tuples(DOTTED, SPACES, values, SPACES).map(lambda parts: f"{parts[0]}={parts[1]}{parts[2]}{parts[3]}")
+    pairs = st.tuples(DOTTED, SPACES, values, SPACES).map(
+        lambda parts: f"{parts[0]}={parts[1]}{parts[2]}{parts[3]}"
+    )
     return st.lists(pairs, max_size=2).map(lambda parts: "{" + ",".join(parts) + "}")
 
 
 VALUES = st.recursive(
-    QUOTED | NUMBERS | st.sampled_from(["true", "false"]), lambda inner: arrays(inner) | inline_tables(inner), max_leaves=5
+    QUOTED | NUMBERS | st.sampled_from(["true", "false"]),
+    lambda inner: arrays(inner) | inline_tables(inner),
+    max_leaves=5,
 )
-PAIRS = st.tuples(SPACES, DOTTED, SPACES, VALUES, SPACES).map(lambda parts: f"{parts[0]}{parts[1]}={parts[2]}{parts[3]}{parts[4]}")
-STATEMENTS = PAIRS | DOTTED.map("[{}]".format) | DOTTED.map("[[{}]]".format) | st.sampled_from(["", "# comment", "  "])
+PAIRS = st.tuples(SPACES, DOTTED, SPACES, VALUES, SPACES).map(
+    lambda parts: f"{parts[0]}{parts[1]}={parts[2]}{parts[3]}{parts[4]}"
+)
+STATEMENTS = (
+    PAIRS
+    | DOTTED.map("[{}]".format)
+    | DOTTED.map("[[{}]]".format)
+    | st.sampled_from(["", "# comment", "  "])
+)
 
 
 def valid_part(statements: list[str], line_break: str) -> str:
@@ -235,8 +294,16 @@ def valid_part(statements: list[str], line_break: str) -> str:
 
 def paths(value: object, path: tuple[str | int, ...] = ()) -> set[tuple[str | int, ...]]:
     """The path of every value below the top."""
-    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return {path} - {()} | {inner for key, child in children for inner in paths(child, (*path, key))}
+    children = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
+    return {path} - {()} | {
+        inner for key, child in children for inner in paths(child, (*path, key))
+    }
 
 
 def check_positions(text: str) -> None:
@@ -263,7 +330,9 @@ def test_exactly_what_tomli_reads_has_a_position(statements: list[str], line_bre
 @pytest.mark.slow
 @settings(max_examples=5000, deadline=None)
 @given(st.lists(STATEMENTS, max_size=12), st.sampled_from(["\n", "\r\n"]))
-def test_exactly_what_tomli_reads_has_a_position_in_many_texts(statements: list[str], line_break: str) -> None:
+def test_exactly_what_tomli_reads_has_a_position_in_many_texts(
+    statements: list[str], line_break: str
+) -> None:
     check_positions(valid_part(statements, line_break))
 
 

@@ -56,13 +56,20 @@ def problem(text: str, format: str = "yaml") -> Problem:
         ("every", "600s", "10m"),
     ],
 )
-def test_a_value_is_kept_in_one_form_and_reads_back_equal(field: str, written: Any, kept: Any) -> None:
+def test_a_value_is_kept_in_one_form_and_reads_back_equal(
+    field: str, written: Any, kept: Any
+) -> None:
     budget = Budget.model_validate({field: written})
     assert getattr(budget, field) == kept
     assert Budget.model_validate(dump(budget)) == budget
     for text, format in ((emit(dump(budget)), "yaml"), (emit_toml(dump(budget)), "toml")):
         read = plain(read_text(SourceText(f"r.{format}", text), format))
-        assert Budget.model_validate({key: None if value == "null" else value for key, value in read.items()}) == budget
+        assert (
+            Budget.model_validate(
+                {key: None if value == "null" else value for key, value in read.items()}
+            )
+            == budget
+        )
 
 
 @given(st.integers(1, 10**12), st.sampled_from(["d", "h", "m", "s", "ms"]))
@@ -76,14 +83,42 @@ def test_the_form_of_a_duration_is_stable_and_loses_nothing(number: int, unit: s
 @pytest.mark.parametrize(
     ("text", "message", "help"),
     [
-        ("tokens: 10b", "expected a number of tokens, such as 500M or 10B, got text '10b'", "did you mean '10B'?"),
-        ("tokens: 10 B", "expected a number of tokens, such as 500M or 10B, got text '10 B'", "did you mean '10B'?"),
-        ("tokens: 10GB", "expected a number of tokens, such as 500M or 10B, got text '10GB'", "units are K, M, B and T, in steps of 1000"),
-        ("tokens: '5000'", "expected a number of tokens, such as 500M or 10B, got text '5000'", "write 5000 without quotes"),
-        ("tokens: true", "expected a number of tokens, such as 500M or 10B, got true", "units are K, M, B and T, in steps of 1000"),
+        (
+            "tokens: 10b",
+            "expected a number of tokens, such as 500M or 10B, got text '10b'",
+            "did you mean '10B'?",
+        ),
+        (
+            "tokens: 10 B",
+            "expected a number of tokens, such as 500M or 10B, got text '10 B'",
+            "did you mean '10B'?",
+        ),
+        (
+            "tokens: 10GB",
+            "expected a number of tokens, such as 500M or 10B, got text '10GB'",
+            "units are K, M, B and T, in steps of 1000",
+        ),
+        (
+            "tokens: '5000'",
+            "expected a number of tokens, such as 500M or 10B, got text '5000'",
+            "write 5000 without quotes",
+        ),
+        (
+            "tokens: true",
+            "expected a number of tokens, such as 500M or 10B, got true",
+            "units are K, M, B and T, in steps of 1000",
+        ),
         ("tokens: 0B", "0 is not above 0", None),
-        ("tokens: 99999999T", "expected a whole number of at most 64 bits, got the number 99999999000000000000", None),
-        ("size: 4g", "expected a size, such as 512MiB or 4GiB, got text '4g'", "did you mean '4GiB'?"),
+        (
+            "tokens: 99999999T",
+            "expected a whole number of at most 64 bits, got the number 99999999000000000000",
+            None,
+        ),
+        (
+            "size: 4g",
+            "expected a size, such as 512MiB or 4GiB, got text '4g'",
+            "did you mean '4GiB'?",
+        ),
         ("size: 0.3B", "expected a size, such as 512MiB or 4GiB, got text '0.3B'", None),
         (
             "wait: 10",
@@ -93,14 +128,32 @@ def test_the_form_of_a_duration_is_stable_and_loses_nothing(number: int, unit: s
         ("wait: 30m2h", "expected a duration, such as 45s, 10m or 2h30m, got text '30m2h'", None),
         ("wait: 0s", "expected a duration, such as 45s, 10m or 2h30m, got text '0s'", None),
         ("wait:", "expected a duration, such as 45s, 10m or 2h30m, got nothing", None),
-        ("every: 10 min", "expected a number of steps, or a duration such as 10m or 2h30m, got text '10 min'", "did you mean '10m'?"),
-        ("wait: 2 Hours", "expected a duration, such as 45s, 10m or 2h30m, got text '2 Hours'", "did you mean '2h'?"),
-        ("every: 10M", "expected a number of steps, or a duration such as 10m or 2h30m, got text '10M'", "did you mean '10m'?"),
+        (
+            "every: 10 min",
+            "expected a number of steps, or a duration such as 10m or 2h30m, got text '10 min'",
+            "did you mean '10m'?",
+        ),
+        (
+            "wait: 2 Hours",
+            "expected a duration, such as 45s, 10m or 2h30m, got text '2 Hours'",
+            "did you mean '2h'?",
+        ),
+        (
+            "every: 10M",
+            "expected a number of steps, or a duration such as 10m or 2h30m, got text '10M'",
+            "did you mean '10m'?",
+        ),
         ("every: 0", "0 is not above 0", None),
-        ("every: null", "expected a number of steps, or a duration such as 10m or 2h30m, got null", None),
+        (
+            "every: null",
+            "expected a number of steps, or a duration such as 10m or 2h30m, got null",
+            None,
+        ),
     ],
 )
-def test_what_cannot_be_read_says_what_is_allowed_at_its_place(text: str, message: str, help: str | None) -> None:
+def test_what_cannot_be_read_says_what_is_allowed_at_its_place(
+    text: str, message: str, help: str | None
+) -> None:
     found = problem(text)
     assert found.message == message
     assert help is None or found.help == help
@@ -115,10 +168,25 @@ def test_yaml_and_toml_say_the_same(text: str, format: str) -> None:
 
 def test_the_json_schema_takes_what_the_config_takes() -> None:
     schema = Budget.model_json_schema()
-    for accepted in ({"tokens": "1.5K"}, {"tokens": None}, {"size": "4GiB"}, {"wait": "2h30m"}, {"every": "10m"}, {"every": 5}):
+    for accepted in (
+        {"tokens": "1.5K"},
+        {"tokens": None},
+        {"size": "4GiB"},
+        {"wait": "2h30m"},
+        {"every": "10m"},
+        {"every": 5},
+    ):
         jsonschema.validate(accepted, schema)
         Budget.model_validate(accepted)
-    for refused in ({"tokens": "10b"}, {"size": "4g"}, {"wait": ""}, {"wait": 5}, {"every": "m"}, {"every": 0}, {"tokens": -1}):
+    for refused in (
+        {"tokens": "10b"},
+        {"size": "4g"},
+        {"wait": ""},
+        {"wait": 5},
+        {"every": "m"},
+        {"every": 0},
+        {"tokens": -1},
+    ):
         assert not jsonschema.Draft202012Validator(schema).is_valid(refused), refused
         with pytest.raises(ValidationError):
             Budget.model_validate(refused)

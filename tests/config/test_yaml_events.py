@@ -12,14 +12,58 @@ from ruamel.yaml.scanner import Scanner
 
 from titanrun.config.yaml_events import Version, events
 
-WORDS = ["a", "b1", "key: ", "k:", ":", "- ", "-", " ", "  ", " # c", "#", "---", "...", "1.5", "<<: ", "${x}", "é", "@", "?", "? "]
-MARKS = ["[", "]", "{", "}", ",", '"', "'", "&x ", "*x", "!t ", "|", ">", "\\", "\\x41", "\t", "\n", "\n  ", "\n    ", "\n- ", "\r\n"]
+WORDS = [
+    "a",
+    "b1",
+    "key: ",
+    "k:",
+    ":",
+    "- ",
+    "-",
+    " ",
+    "  ",
+    " # c",
+    "#",
+    "---",
+    "...",
+    "1.5",
+    "<<: ",
+    "${x}",
+    "é",
+    "@",
+    "?",
+    "? ",
+]
+MARKS = [
+    "[",
+    "]",
+    "{",
+    "}",
+    ",",
+    '"',
+    "'",
+    "&x ",
+    "*x",
+    "!t ",
+    "|",
+    ">",
+    "\\",
+    "\\x41",
+    "\t",
+    "\n",
+    "\n  ",
+    "\n    ",
+    "\n- ",
+    "\r\n",
+]
 TEXTS = st.lists(st.sampled_from(WORDS + MARKS), min_size=1, max_size=25).map("".join)
 
 
 def of_ruamel(text: str) -> Iterable[object]:
     """The events of ruamel's own classes."""
-    owner = SimpleNamespace(typ="events", comment_handling=None, resolver=Version(), doc_infos=[Version()])
+    owner = SimpleNamespace(
+        typ="events", comment_handling=None, resolver=Version(), doc_infos=[Version()]
+    )
     owner.reader = Reader(text, loader=owner)
     owner.scanner = Scanner(loader=owner)
     parser = Parser(loader=owner)
@@ -32,8 +76,12 @@ def described(found: Iterable[object]) -> list[object]:
     seen: list[object] = []
     try:
         for event in found:
-            marks = [(mark.line, mark.column, mark.index) for mark in (event.start_mark, event.end_mark)]
-            seen.append((type(event), getattr(event, "value", None), getattr(event, "anchor", None), marks))
+            marks = [
+                (mark.line, mark.column, mark.index) for mark in (event.start_mark, event.end_mark)
+            ]
+            seen.append(
+                (type(event), getattr(event, "value", None), getattr(event, "anchor", None), marks)
+            )
     except MarkedYAMLError as error:
         mark = error.problem_mark
         seen.append((error.context, error.problem, mark and (mark.line, mark.column, mark.index)))

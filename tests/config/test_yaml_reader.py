@@ -37,7 +37,9 @@ def value_of(word: str) -> object:
 
 
 def test_keys_and_values_know_line_and_columns() -> None:
-    root = read("# top\ntraining:  # section\n  steps: 100\n  lr: 3e-4  # rate\nlist:\n- é: [a, 'b c']\n")
+    root = read(
+        "# top\ntraining:  # section\n  steps: 100\n  lr: 3e-4  # rate\nlist:\n- é: [a, 'b c']\n"
+    )
     steps, item = find(root, ("training", "steps")), find(root, ("list", 0, "é"))
     assert span(root.origin) == (2, 1, 10)
     assert span(root.value["training"].key) == (2, 1, 9)
@@ -78,7 +80,16 @@ def test_byte_order_mark_and_crlf_do_not_shift_positions() -> None:
     assert span(find(root, ("b", 0)).origin) == (3, 5, 6)
 
 
-FLOATS = {"3e-4": 3e-4, "1e6": 1e6, ".5": 0.5, "5.": 5.0, "00.5": 0.5, "-1.5E+3": -1500.0, ".inf": math.inf, "-.INF": -math.inf}
+FLOATS = {
+    "3e-4": 3e-4,
+    "1e6": 1e6,
+    ".5": 0.5,
+    "5.": 5.0,
+    "00.5": 0.5,
+    "-1.5E+3": -1500.0,
+    ".inf": math.inf,
+    "-.INF": -math.inf,
+}
 INTEGERS = {"0x1F": 31, "0o17": 15, "+7": 7, "-0": 0, "0": 0, str(10**30): 10**30}
 WORDS = {"true": True, "False": False, "TRUE": True, "null": None, "~": None, "Null": None}
 
@@ -89,7 +100,24 @@ def test_words_of_the_core_schema_have_its_values(word: str, value: object) -> N
 
 
 @pytest.mark.parametrize(
-    "word", ["on", "yes", "1_000", "1:30:00", "'12'", '"true"', "1e", "0x", "0b1", "tRue", "2020-01-01", "4k", "e5", "+", "\uff11"]
+    "word",
+    [
+        "on",
+        "yes",
+        "1_000",
+        "1:30:00",
+        "'12'",
+        '"true"',
+        "1e",
+        "0x",
+        "0b1",
+        "tRue",
+        "2020-01-01",
+        "4k",
+        "e5",
+        "+",
+        "\uff11",
+    ],
 )
 def test_all_other_words_are_text(word: str) -> None:
     assert value_of(word) == word.strip("'\"")
@@ -101,15 +129,27 @@ def test_nan_is_read() -> None:
 
 @pytest.mark.parametrize(
     ("word", "help"),
-    [("010", "write 10, or 0o10 if octal is meant"), ("-010", "write -10, or -8 if octal is meant"), ("00", "write 0"), ("08", "write 8")],
+    [
+        ("010", "write 10, or 0o10 if octal is meant"),
+        ("-010", "write -10, or -8 if octal is meant"),
+        ("00", "write 0"),
+        ("08", "write 8"),
+    ],
 )
 def test_a_leading_zero_is_ambiguous(word: str, help: str) -> None:
     problem = problem_of(f"a:\n  b: {word}")
-    assert (problem.code, problem.path, problem.help, problem.got) == ("ambiguous-number", ("a", "b"), help, word)
+    assert (problem.code, problem.path, problem.help, problem.got) == (
+        "ambiguous-number",
+        ("a", "b"),
+        help,
+        word,
+    )
     assert span(problem.origin) == (2, 6, 6 + len(word))
 
 
-@pytest.mark.parametrize("word", ["9" * 4301, "-" + "9" * 4301, "0x" + "f" * 4000, "0o" + "7" * 9000, "0" * 5000])
+@pytest.mark.parametrize(
+    "word", ["9" * 4301, "-" + "9" * 4301, "0x" + "f" * 4000, "0o" + "7" * 9000, "0" * 5000]
+)
 def test_integers_too_long_to_print_are_refused(word: str) -> None:
     assert problem_of(f"a: {word}").code == "limit"
     assert value_of("9" * 4300) == int("9" * 4300)
@@ -140,7 +180,9 @@ def test_a_later_anchor_replaces_an_earlier_one() -> None:
 
 
 def test_own_keys_win_over_merged_ones_and_earlier_merges_over_later() -> None:
-    root = read("x-a: &a {p: 1, q: 1}\nx-b: &b {q: 2, r: 2}\nc:\n  <<: [*a, *b]\n  p: 3\nd: {<<: *b}\n")
+    root = read(
+        "x-a: &a {p: 1, q: 1}\nx-b: &b {q: 2, r: 2}\nc:\n  <<: [*a, *b]\n  p: 3\nd: {<<: *b}\n"
+    )
     assert plain(root)["c"] == {"p": 3, "q": 1, "r": 2}
     assert plain(root)["d"] == {"q": 2, "r": 2}
     merged = find(root, ("c", "r"))
@@ -159,16 +201,31 @@ def test_a_merge_of_anything_else_is_a_problem(value: str) -> None:
 
 def test_two_merge_keys_are_a_duplicate() -> None:
     problem = problem_of("x: &x {a: 1}\nb:\n  <<: *x\n  <<: *x\n")
-    assert (problem.code, problem.origin.line, problem.related[0].origin.line) == ("duplicate-key", 4, 3)
+    assert (problem.code, problem.origin.line, problem.related[0].origin.line) == (
+        "duplicate-key",
+        4,
+        3,
+    )
 
 
 def test_a_duplicate_key_names_the_first_place() -> None:
     first, second = problems_of("a: 1\nb: {c: 1, c: 2}\na: 3\n")
-    assert (first.path, span(first.origin), span(first.related[0].origin)) == (("b", "c"), (2, 11, 12), (2, 5, 6))
-    assert (second.path, span(second.origin), span(second.related[0].origin)) == (("a",), (3, 1, 2), (1, 1, 2))
+    assert (first.path, span(first.origin), span(first.related[0].origin)) == (
+        ("b", "c"),
+        (2, 11, 12),
+        (2, 5, 6),
+    )
+    assert (second.path, span(second.origin), span(second.related[0].origin)) == (
+        ("a",),
+        (3, 1, 2),
+        (1, 1, 2),
+    )
 
 
-@pytest.mark.parametrize("tag", ["!foo", "!!python/object:os.system", "!!str", "!", "!<tag:x>", "!e!f", "&a !foo", "!foo &a"])
+@pytest.mark.parametrize(
+    "tag",
+    ["!foo", "!!python/object:os.system", "!!str", "!", "!<tag:x>", "!e!f", "&a !foo", "!foo &a"],
+)
 def test_every_tag_is_refused(tag: str) -> None:
     problem = problem_of(f"a: {tag} x")
     assert problem.code == "tag"
@@ -197,9 +254,16 @@ def test_a_text_that_is_no_mapping_is_of_the_wrong_type(text: str) -> None:
 
 
 def test_a_bomb_of_aliases_is_refused_without_expanding_it() -> None:
-    bomb = "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9) if i else 1}]\n" for i in range(29))
+    bomb = "".join(
+        f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9) if i else 1}]\n" for i in range(29)
+    )
     assert problem_of(bomb).code == "limit"
-    merges = "b: &b {" + ", ".join(f"k{i}: 1" for i in range(200)) + "}\n" + "".join(f"m{i}: {{<<: *b}}\n" for i in range(60))
+    merges = (
+        "b: &b {"
+        + ", ".join(f"k{i}: 1" for i in range(200))
+        + "}\n"
+        + "".join(f"m{i}: {{<<: *b}}\n" for i in range(60))
+    )
     assert problem_of(merges).code == "limit"
 
 
@@ -261,7 +325,9 @@ def test_aliases_cannot_nest_deeper_than_brackets() -> None:
         ("a: 1\n...\nb: 2\n", 3, 1, "second document"),
     ],
 )
-def test_syntax_errors_are_put_in_plain_words(text: str, line: int, column: int, words: str) -> None:
+def test_syntax_errors_are_put_in_plain_words(
+    text: str, line: int, column: int, words: str
+) -> None:
     problem = problem_of(text)
     assert words in problem.message
     assert (problem.code, problem.origin.line, problem.origin.column) == ("syntax", line, column)
@@ -290,21 +356,37 @@ def test_pairs_of_surrogate_escapes_are_joined_and_lone_ones_refused() -> None:
     assert problem_of('a: "\\ud83d"').code == "encoding"
 
 
-LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5)
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5)
+)
 DATA = st.recursive(
-    LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4), max_leaves=12
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4)
+    ),
+    max_leaves=12,
 )
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.dictionaries(st.text(max_size=4), DATA, max_size=4), st.sampled_from([None, 1, 2]))
-def test_json_means_the_same_and_every_leaf_stands_where_it_says(data: dict[str, object], indent: int | None) -> None:
+def test_json_means_the_same_and_every_leaf_stands_where_it_says(
+    data: dict[str, object], indent: int | None
+) -> None:
     text = json.dumps(data, indent=indent, separators=(", ", ": "))
     root = read(text)
     assert json.dumps(plain(root)) == json.dumps(data)
     lines = text.split("\n")
     for path, node in walk(root):
         if not isinstance(node.value, dict | list):
-            assert lines[node.origin.line - 1][node.origin.column - 1 : node.origin.end_column - 1] == json.dumps(node.value)
+            assert lines[node.origin.line - 1][
+                node.origin.column - 1 : node.origin.end_column - 1
+            ] == json.dumps(node.value)
         if node.key is not None:
-            assert lines[node.key.line - 1][node.key.column - 1 : node.key.end_column - 1] == json.dumps(path[-1])
+            assert lines[node.key.line - 1][
+                node.key.column - 1 : node.key.end_column - 1
+            ] == json.dumps(path[-1])

@@ -43,7 +43,12 @@ validation: {{enable: true, freq: 5, steps: 3}}
 SIZES = "dim: 64, n_heads: 4, n_kv_heads: 2, n_layers: 2, moe: {num_experts: 4, top_k: 2, hidden_dim: 96}"
 EXPERTS = (f"model={{name: qwen3, flavor: debugmodel_moe, {SIZES}}}",)
 # what a rank imports before it is forked: seconds, once for all of them
-PRELOADED = ["torch._dynamo", "titanrun.distributed.fsdp", "titanrun.worker.main", "tests.distributed.ranks"]
+PRELOADED = [
+    "torch._dynamo",
+    "titanrun.distributed.fsdp",
+    "titanrun.worker.main",
+    "tests.distributed.ranks",
+]
 NUMBERS = ("loss", "grad_norm", "validation/loss", "moe/imbalance", "moe/most_tokens_per_expert")
 PATIENCE_SECONDS = 300
 
@@ -70,9 +75,20 @@ class Trained:
     seen: list[Any]
 
 
-def case(name: str, *, nproc: int, overrides: Sequence[str] = (), base: Sequence[str] = (), slow: bool = False) -> object:
+def case(
+    name: str,
+    *,
+    nproc: int,
+    overrides: Sequence[str] = (),
+    base: Sequence[str] = (),
+    slow: bool = False,
+) -> object:
     """One layout for `pytest.mark.parametrize`."""
-    return pytest.param(Case(name, nproc, tuple(overrides), tuple(base)), id=name, marks=[pytest.mark.slow] if slow else [])
+    return pytest.param(
+        Case(name, nproc, tuple(overrides), tuple(base)),
+        id=name,
+        marks=[pytest.mark.slow] if slow else [],
+    )
 
 
 def nothing(trainer: Trainer) -> None:
@@ -85,7 +101,9 @@ def alone(base: tuple[str, ...]) -> Trained:
     return train(1, base)
 
 
-def train(nproc: int, overrides: Sequence[str], *, folder: Path | None = None, look: Look = nothing) -> Trained:
+def train(
+    nproc: int, overrides: Sequence[str], *, folder: Path | None = None, look: Look = nothing
+) -> Trained:
     """Trains on `nproc` ranks. Fails the test where a rank fails.
 
     Args:
@@ -95,7 +113,9 @@ def train(nproc: int, overrides: Sequence[str], *, folder: Path | None = None, l
         look: a function of a module, which each rank calls with its trainer after the last step.
     """
     folder = folder or Path(mkdtemp(dir=scratch()))
-    for old in (path for what in ("gradients", "seen", "error") for path in folder.glob(f"{what}-*")):
+    for old in (
+        path for what in ("gradients", "seen", "error") for path in folder.glob(f"{what}-*")
+    ):
         old.unlink()
     recipe, resolved = folder / "recipe.yaml", folder / "resolved.yaml"
     recipe.write_text(TEXT)
@@ -104,8 +124,16 @@ def train(nproc: int, overrides: Sequence[str], *, folder: Path | None = None, l
     context.set_forkserver_preload(PRELOADED)
     with socket.create_server(("127.0.0.1", 0)) as meeting:
         port = meeting.getsockname()[1]
-        places = [Place(rank=rank, local_rank=rank, world_size=nproc, store_port=port) for rank in range(nproc)]
-        ranks = [context.Process(target=run_rank, args=(resolved, place, meeting if place.is_first else None, look)) for place in places]
+        places = [
+            Place(rank=rank, local_rank=rank, world_size=nproc, store_port=port)
+            for rank in range(nproc)
+        ]
+        ranks = [
+            context.Process(
+                target=run_rank, args=(resolved, place, meeting if place.is_first else None, look)
+            )
+            for place in places
+        ]
         for process in ranks:
             process.start()
     for process in ranks:
@@ -116,7 +144,10 @@ def train(nproc: int, overrides: Sequence[str], *, folder: Path | None = None, l
     errors = [path.read_text() for path in sorted(folder.glob("error-*.txt"))]
     assert not silent and not errors, f"ranks {silent} hang; errors: {''.join(errors)}"
     assert [process.exitcode for process in ranks] == [0] * nproc
-    lines = [{name: line[name] for name in NUMBERS if name in line} for line in read_metrics(folder / "metrics.jsonl")]
+    lines = [
+        {name: line[name] for name in NUMBERS if name in line}
+        for line in read_metrics(folder / "metrics.jsonl")
+    ]
     gradients, seen = (taken(sorted(folder.glob(f"{what}-*.pt"))) for what in ("gradients", "seen"))
     return Trained(folder, lines, gradients, seen)
 
@@ -144,12 +175,19 @@ def run_rank(resolved: Path, place: Place, meeting: socket.socket | None, look: 
         place = replace(place, store_socket=meeting.fileno())
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(place.store_port))
     try:
-        with SignalRequests() as signals, assembled(read_resolved(resolved), meet_others(resolved, place), signals=signals) as trainer:
+        with (
+            SignalRequests() as signals,
+            assembled(
+                read_resolved(resolved), meet_others(resolved, place), signals=signals
+            ) as trainer,
+        ):
             keep_gradients(trainer, resolved.parent / f"gradients-{place.rank}.pt")
             trainer.fit()
             torch.save(look(trainer), resolved.parent / f"seen-{place.rank}.pt")
     except Exception:
-        (resolved.parent / f"error-{place.rank}.txt").write_text(f"rank {place.rank}: {format_exc()}")
+        (resolved.parent / f"error-{place.rank}.txt").write_text(
+            f"rank {place.rank}: {format_exc()}"
+        )
         os._exit(1)
 
 
@@ -160,7 +198,14 @@ def keep_gradients(trainer: Trainer, path: Path) -> None:
     def noting(parameters: Sequence[Tensor]) -> Tensor:
         found = norm(parameters)
         if not path.exists():
-            torch.save({name: gathered(weight.grad) for name, weight in engine.model.named_parameters() if weight.grad is not None}, path)
+            torch.save(
+                {
+                    name: gathered(weight.grad)
+                    for name, weight in engine.model.named_parameters()
+                    if weight.grad is not None
+                },
+                path,
+            )
         return found
 
     engine._norm = noting  # type: ignore[method-assign]

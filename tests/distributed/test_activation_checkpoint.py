@@ -64,7 +64,9 @@ def trained(model: Layers, steps: int = 3) -> tuple[list[float], list[Tensor]]:
         loss = model(torch.randn(8, WIDTH)).square().mean()
         loss.backward()
         losses.append(loss.item())
-    return losses, [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    return losses, [
+        parameter.grad for parameter in model.parameters() if parameter.grad is not None
+    ]
 
 
 def test_recomputing_changes_no_bit_of_losses_and_gradients() -> None:
@@ -72,7 +74,9 @@ def test_recomputing_changes_no_bit_of_losses_and_gradients() -> None:
     losses, gradients = trained(built(recompute=True))
     assert losses == kept_losses
     assert len(gradients) == 16
-    assert all(torch.equal(one, other) for one, other in zip(gradients, kept_gradients, strict=True))
+    assert all(
+        torch.equal(one, other) for one, other in zip(gradients, kept_gradients, strict=True)
+    )
 
 
 def test_a_recomputed_layer_keeps_its_input_only() -> None:
@@ -95,7 +99,9 @@ def test_names_stay_as_they_are() -> None:
 def test_without_the_random_state_the_second_pass_draws_other_numbers() -> None:
     _, kept_gradients = trained(built(recompute=False), steps=1)
     _, gradients = trained(built(recompute=True, preserve_rng_state=False), steps=1)
-    assert not all(torch.equal(one, other) for one, other in zip(gradients, kept_gradients, strict=True))
+    assert not all(
+        torch.equal(one, other) for one, other in zip(gradients, kept_gradients, strict=True)
+    )
 
 
 @pytest.mark.parametrize(("early_stop", "calls"), [(True, 4), (False, 8)])

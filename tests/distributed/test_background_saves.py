@@ -14,8 +14,12 @@ def manifests(folder: Path) -> dict[int, Manifest]:
     return {step: read_manifest(path) for step, path in step_folders(folder / "checkpoint").items()}
 
 
-@pytest.mark.parametrize("mode", ["async", pytest.param("async_with_pinned_mem", marks=pytest.mark.slow)])
-def test_two_ranks_save_the_same_beside_training_and_while_it_waits(mode: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "mode", ["async", pytest.param("async_with_pinned_mem", marks=pytest.mark.slow)]
+)
+def test_two_ranks_save_the_same_beside_training_and_while_it_waits(
+    mode: str, tmp_path: Path
+) -> None:
     for name in ("waits", "beside"):
         (tmp_path / name).mkdir()
     train(2, SAVING, folder=tmp_path / "waits")
@@ -24,5 +28,10 @@ def test_two_ranks_save_the_same_beside_training_and_while_it_waits(mode: str, t
     assert list(found) == list(expected) == [2, 4, 5]
     for step, manifest in found.items():
         assert manifest.layout["ranks"] == 2
-        for name in ("__0_0.distcp", "__1_0.distcp", "rng-rank-0.safetensors", "rng-rank-1.safetensors"):
+        for name in (
+            "__0_0.distcp",
+            "__1_0.distcp",
+            "rng-rank-0.safetensors",
+            "rng-rank-1.safetensors",
+        ):
             assert manifest.files[name] == expected[step].files[name], (step, name)

@@ -12,7 +12,12 @@ from titanrun.components.checkpoints.dcp import read_layouts, read_tensors
 from titanrun.distributed.shards import gathered
 from titanrun.training.trainer import Trainer
 
-SAVING = ("checkpoint={enable: true, interval: 3}", "model.n_layers=2", "lr_scheduler.total_steps=5", "validation.enable=false")
+SAVING = (
+    "checkpoint={enable: true, interval: 3}",
+    "model.n_layers=2",
+    "lr_scheduler.total_steps=5",
+    "validation.enable=false",
+)
 PIPELINE = ("parallelism.pipeline_parallel_degree=2",)
 V_SHAPED = (*PIPELINE, "parallelism.pipeline_parallel_schedule=ZBVZeroBubble")
 EP2 = (*EXPERTS, "parallelism.expert_parallel_degree=2")
@@ -27,7 +32,10 @@ CONTEXT = ("parallelism.context_parallel_degree=2",)
 def saved(folder: Path, step: int) -> dict[str, Tensor]:
     """All tensors of a checkpoint, whole."""
     checkpoint = folder / "checkpoint" / f"step-{step}"
-    tensors = {name: torch.empty(layout.shape, dtype=layout.dtype) for name, layout in read_layouts(checkpoint).items()}
+    tensors = {
+        name: torch.empty(layout.shape, dtype=layout.dtype)
+        for name, layout in read_layouts(checkpoint).items()
+    }
     read_tensors(checkpoint, tensors)
     return tensors
 
@@ -82,14 +90,18 @@ def tensors(trainer: Trainer) -> dict[str, Tensor]:
         "tied_pp2-fsdp2_pp2",
     ],
 )
-def test_a_run_goes_on_in_another_layout(tmp_path: Path, first: tuple[int, Sequence[str]], then: tuple[int, Sequence[str]]) -> None:
+def test_a_run_goes_on_in_another_layout(
+    tmp_path: Path, first: tuple[int, Sequence[str]], then: tuple[int, Sequence[str]]
+) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     for folder in (whole, cut):
         folder.mkdir()
     expected = train(first[0], [*first[1], *SAVING], folder=whole).numbers
     train(first[0], [*first[1], *SAVING, "training.steps=3"], folder=cut)
     before = saved(cut, 3)
-    found_by_rank = train(then[0], [*then[1], *SAVING, "training.steps=3"], folder=cut, look=tensors).seen
+    found_by_rank = train(
+        then[0], [*then[1], *SAVING, "training.steps=3"], folder=cut, look=tensors
+    ).seen
     assert {name for loaded in found_by_rank for name in loaded} == before.keys()
     for loaded in found_by_rank:
         assert [name for name in loaded if not torch.equal(loaded[name], before[name])] == []

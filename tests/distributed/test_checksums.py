@@ -5,9 +5,20 @@ from titanrun.distributed.checksums import checksums, differing, fewest, odd_cop
 
 
 def test_each_bit_of_each_type_shows() -> None:
-    kinds = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64, "bool": torch.bool, "ids": torch.int64}
+    kinds = {
+        "bf16": torch.bfloat16,
+        "fp32": torch.float32,
+        "fp64": torch.float64,
+        "bool": torch.bool,
+        "ids": torch.int64,
+    }
     before = {name: torch.ones(5, dtype=kind) for name, kind in kinds.items()}
-    assert differing(checksums(before), checksums({name: tensor.clone() for name, tensor in before.items()})) == []
+    assert (
+        differing(
+            checksums(before), checksums({name: tensor.clone() for name, tensor in before.items()})
+        )
+        == []
+    )
     for name, tensor in before.items():
         for bit in range(8 * tensor.element_size()):
             flipped = tensor.clone()

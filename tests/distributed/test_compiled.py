@@ -34,7 +34,11 @@ EXPERTS = "model={name: qwen3, flavor: debugmodel_moe, n_layers: 1, moe: {num_ex
 def resolved(folder: Path, *overrides: str, ranks: int | None = None) -> Recipe:
     """The debug recipe with overrides."""
     path = folder / "resolved.yaml"
-    path.write_text(resolve(str(ROOT / "recipes/llama3_debug.yaml"), overrides, environment={}, ranks=ranks).text)
+    path.write_text(
+        resolve(
+            str(ROOT / "recipes/llama3_debug.yaml"), overrides, environment={}, ranks=ranks
+        ).text
+    )
     return read_resolved(path)
 
 
@@ -57,7 +61,9 @@ def is_compiled(function: object) -> bool:
         ("{enable: true, components: [loss]}", (False, True)),
     ],
 )
-def test_what_is_compiled_is_what_the_recipe_says(settings: str, compiled: tuple[bool, bool], tmp_path: Path) -> None:
+def test_what_is_compiled_is_what_the_recipe_says(
+    settings: str, compiled: tuple[bool, bool], tmp_path: Path
+) -> None:
     recipe = resolved(tmp_path, *SMALL, f"compile={settings}")
     model = built(recipe)
     compile_model(recipe, model)
@@ -92,7 +98,13 @@ def test_of_a_layer_with_experts_all_but_the_experts_is_compiled(tmp_path: Path)
     (layer,) = model.get_submodule("layers").children()
     names = {module: name for name, module in layer.named_modules()}
     compiled = sorted(names[part] for part in compiled_whole(layer, moe_layers(model)))
-    assert compiled == ["attention", "attention_norm", "ffn_norm", "moe.router", "moe.shared_experts"]
+    assert compiled == [
+        "attention",
+        "attention_norm",
+        "ffn_norm",
+        "moe.router",
+        "moe.shared_experts",
+    ]
 
 
 def test_every_back_end_of_torch_that_a_name_is_enough_for_can_be_chosen() -> None:
@@ -102,14 +114,23 @@ def test_every_back_end_of_torch_that_a_name_is_enough_for_can_be_chosen() -> No
         "dynamo_minifier_backend",
         "dynamo_accuracy_minifier_backend",
     }
-    named = {name for name in torch._dynamo.list_backends(exclude_tags=()) if not name.endswith("_TESTING_ONLY")}
+    named = {
+        name
+        for name in torch._dynamo.list_backends(exclude_tags=())
+        if not name.endswith("_TESTING_ONLY")
+    }
     assert set(BACKENDS) == named - needs_arguments
 
 
 def test_inductor_without_a_compiler_is_a_problem(tmp_path: Path) -> None:
     recipe = resolved(tmp_path, *SMALL, "compile.enable=true", "device=cpu")
     missing = import_module("torch._inductor.config").patch({"cpp.cxx": (None, "no-such-compiler")})
-    with missing, pytest.raises(ProblemsFound, match="back end inductor needs a C\\+\\+ compiler for a CPU") as found:
+    with (
+        missing,
+        pytest.raises(
+            ProblemsFound, match="back end inductor needs a C\\+\\+ compiler for a CPU"
+        ) as found,
+    ):
         compile_model(recipe, built(recipe))
     assert found.value.problems[0].path == ("compile", "backend")
 
@@ -123,19 +144,28 @@ ASYNC = (
 
 def test_asynchronous_tensor_parallelism_on_a_cpu_is_a_problem(tmp_path: Path) -> None:
     recipe = resolved(tmp_path, *SMALL, *ASYNC, "device=auto", ranks=2)
-    with pytest.raises(ProblemsFound, match="asynchronous tensor parallelism needs memory that other ranks can write to"):
+    with pytest.raises(
+        ProblemsFound,
+        match="asynchronous tensor parallelism needs memory that other ranks can write to",
+    ):
         build(recipe, world_size=2)
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex operators:UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore:Torchinductor does not support code generation for complex operators:UserWarning"
+)
 def test_asynchronous_tensor_parallelism_is_what_inductor_makes_of_collectives_beside_products(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inductor, seen = import_module("torch._inductor.config"), []
 
     def look(graph: torch.fx.Graph) -> None:
-        seen.extend(node.target.name() for node in graph.nodes if str(node.target).startswith(("symm_mem", "_c10d")))
+        seen.extend(
+            node.target.name()
+            for node in graph.nodes
+            if str(node.target).startswith(("symm_mem", "_c10d"))
+        )
         # what it would become can run on accelerators only
         raise NotImplementedError
 
@@ -151,4 +181,6 @@ def test_asynchronous_tensor_parallelism_is_what_inductor_makes_of_collectives_b
         materialise(model, device=torch.device("cpu"), seed=1)
         with pytest.raises(Exception, match="NotImplementedError"):
             model(torch.arange(64).view(2, 32))
-    assert seen == ["symm_mem::fused_all_gather_matmul", "symm_mem::fused_matmul_reduce_scatter"] * 2
+    assert (
+        seen == ["symm_mem::fused_all_gather_matmul", "symm_mem::fused_matmul_reduce_scatter"] * 2
+    )

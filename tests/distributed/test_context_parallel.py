@@ -35,7 +35,10 @@ def test_the_shares_of_all_ranks_make_the_row(ranks: int, pieces: int) -> None:
 
 
 def test_two_pieces_give_every_rank_the_same_work() -> None:
-    seen = [RowSharing(ProcessGroup(rank, 4), 2).own_share(torch.arange(24).view(1, 24)).sum().item() for rank in range(4)]
+    seen = [
+        RowSharing(ProcessGroup(rank, 4), 2).own_share(torch.arange(24).view(1, 24)).sum().item()
+        for rank in range(4)
+    ]
     assert seen == [6 * 11.5] * 4
 
 
@@ -49,7 +52,9 @@ class Alone(nn.Module):
 
 def test_attention_that_would_see_its_rank_alone_is_refused() -> None:
     with pytest.raises(ProblemsFound) as caught:
-        share_rows(Alone(), RowSharing(ProcessGroup(0, 2), 2), "allgather", attention=(nn.Bilinear,))
+        share_rows(
+            Alone(), RowSharing(ProcessGroup(0, 2), 2), "allgather", attention=(nn.Bilinear,)
+        )
     (problem,) = caught.value.problems
     assert problem.path == ("parallelism", "context_parallel_degree")
 
@@ -57,10 +62,14 @@ def test_attention_that_would_see_its_rank_alone_is_refused() -> None:
 def look(trainer: Trainer) -> dict[str, Any]:
     """Which pieces of a row a rank has, how its attention sees the others, what the engine says of whole rows, and its speed."""
     engine = trainer.engine
-    found: dict[str, Any] = {"attention": type(engine.model.get_submodule("layers.0.attention.backend")).__name__}
+    found: dict[str, Any] = {
+        "attention": type(engine.model.get_submodule("layers.0.attention.backend")).__name__
+    }
     found["pieces"] = None if engine.rows is None else engine.rows.own_pieces
     ids = torch.randint(2000, (2, 17), generator=torch.Generator().manual_seed(0))
-    found["outputs"] = engine.forward(TokenBatch.from_rows(ids), outputs=("logprobs", "entropy", "logits"))
+    found["outputs"] = engine.forward(
+        TokenBatch.from_rows(ids), outputs=("logprobs", "entropy", "logits")
+    )
     found["ranks_per_row"] = trainer.throughput.ranks_per_row
     return found
 
@@ -70,11 +79,17 @@ def look(trainer: Trainer) -> dict[str, Any]:
     [
         ([], "GatheredKeys", ([0, 3], [1, 2])),
         (["parallelism.context_parallel_load_balancer=null"], "GatheredKeys", ([0], [1])),
-        (["parallelism.context_parallel_rotate_method=alltoall"], "ExchangedHeads", ([0, 3], [1, 2])),
+        (
+            ["parallelism.context_parallel_rotate_method=alltoall"],
+            "ExchangedHeads",
+            ([0, 3], [1, 2]),
+        ),
     ],
     ids=["degree", "balancer", "method"],
 )
-def test_a_setting_does_what_it_says(overrides: list[str], attention: str, pieces: tuple[list[int], list[int]]) -> None:
+def test_a_setting_does_what_it_says(
+    overrides: list[str], attention: str, pieces: tuple[list[int], list[int]]
+) -> None:
     seen = train(2, [*SHORT, CP2, *overrides], look=look).seen
     assert tuple(rank["pieces"] for rank in seen) == pieces
     assert {rank["attention"] for rank in seen} == {attention}
@@ -91,4 +106,10 @@ def test_the_engine_gives_every_rank_the_outputs_of_whole_rows() -> None:
     }
     for rank in train(2, [*SHORT, CP2], look=look).seen:
         for name, output in outputs.items():
-            torch.testing.assert_close(rank["outputs"][name], output, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+            torch.testing.assert_close(
+                rank["outputs"][name],
+                output,
+                rtol=1e-4,
+                atol=1e-5,
+                msg=lambda text, name=name: f"{name}: {text}",
+            )

@@ -19,8 +19,14 @@ GRADIENT_TOLERANCE = 0.02
 OTHER_SCALES = {"fsdp2_tp2": 0.1, "fsdp2_pp2": 0.1, "fsdp2_cp2": 0.1}
 SHORT = ("training.steps=2", "lr_scheduler.warmup_steps=1", "validation.enable=false")
 SIZES = "dim: 64, n_heads: 4, n_kv_heads: 2, n_layers: 2"
-SMALL = (f"model={{name: llama3, flavor: debugmodel, {SIZES}, feed_forward: {{hidden_dim: 128}}}}", *SHORT)
-MIXTURE = (f"model={{name: qwen3, flavor: debugmodel_moe, {SIZES}, moe: {{num_experts: 4, top_k: 2, hidden_dim: 128}}}}", *SHORT)
+SMALL = (
+    f"model={{name: llama3, flavor: debugmodel, {SIZES}, feed_forward: {{hidden_dim: 128}}}}",
+    *SHORT,
+)
+MIXTURE = (
+    f"model={{name: qwen3, flavor: debugmodel_moe, {SIZES}, moe: {{num_experts: 4, top_k: 2, hidden_dim: 128}}}}",
+    *SHORT,
+)
 FLOAT8 = (*SMALL, "converters=[{name: float8_linear, emulate: true, filter_fqns: [output]}]")
 ROWWISE = (*SMALL, "converters=[{name: float8_linear, emulate: true, recipe_name: rowwise}]")
 MXFP8 = (*SMALL, "converters=[{name: mxfp8_linear, emulate: true}]")
@@ -32,12 +38,21 @@ AUTOCAST = "training.mixed_precision_param=bfloat16"
 TP2, EP2 = "parallelism.tensor_parallel_degree=2", "parallelism.expert_parallel_degree=2"
 CP2, DDP2 = "parallelism.context_parallel_degree=2", "parallelism.data_parallel_replicate_degree=2"
 PP2 = ("parallelism.pipeline_parallel_degree=2", "parallelism.pipeline_parallel_schedule=1F1B")
-FULL, OPERATIONS = "activation_checkpoint=full", "activation_checkpoint={name: selective, selective_ac_option: op}"
+FULL, OPERATIONS = (
+    "activation_checkpoint=full",
+    "activation_checkpoint={name: selective, selective_ac_option: op}",
+)
 COMPILED = "compile={enable: true, backend: aot_eager}"
 
 CASES = [
     case("fsdp2_recomputed", nproc=2, base=FLOAT8, overrides=[*BEFOREHAND, FULL], slow=True),
-    case("fsdp2_compiled_operations", nproc=2, base=FLOAT8, overrides=[*BEFOREHAND, COMPILED, OPERATIONS], slow=True),
+    case(
+        "fsdp2_compiled_operations",
+        nproc=2,
+        base=FLOAT8,
+        overrides=[*BEFOREHAND, COMPILED, OPERATIONS],
+        slow=True,
+    ),
     case("hsdp2x2", nproc=4, base=FLOAT8, overrides=[*BEFOREHAND, DDP2], slow=True),
     case("ddp2", nproc=2, base=FLOAT8, overrides=[DDP2], slow=True),
     case("tp2_rowwise", nproc=2, base=ROWWISE, overrides=[TP2], slow=True),
@@ -63,7 +78,9 @@ def test_converted_modules_train_as_in_one_process(layout: Case) -> None:
     assert seen.keys() == reference.keys()
     for name, gradient in seen.items():
         difference = (gradient - reference[name]).norm() / reference[name].norm()
-        assert difference <= OTHER_SCALES.get(layout.name, GRADIENT_TOLERANCE), f"{name}: {difference}"
+        assert difference <= OTHER_SCALES.get(layout.name, GRADIENT_TOLERANCE), (
+            f"{name}: {difference}"
+        )
 
 
 def losses(run: Trained) -> list[float]:
@@ -73,7 +90,9 @@ def losses(run: Trained) -> list[float]:
 
 @pytest.mark.slow
 def test_how_weights_are_gathered_changes_no_bit() -> None:
-    plain, gathered, beforehand = (train(2, [*FLOAT8, *options]) for options in ((), GATHER, BEFOREHAND))
+    plain, gathered, beforehand = (
+        train(2, [*FLOAT8, *options]) for options in ((), GATHER, BEFOREHAND)
+    )
     assert plain.numbers == gathered.numbers == beforehand.numbers
 
 
@@ -81,12 +100,20 @@ def look(trainer: Trainer) -> dict[str, Any]:
     """What FSDP gathers a layer's and the head's weight as, and whether the scale is known beforehand."""
     model, seen = trainer.engine.model, {}
     name = "layers.0.feed_forward.w1"
-    model.get_submodule(name).register_forward_pre_hook(lambda module, _: seen.update(layer=type(module.weight.data).__name__))
-    model.output.register_forward_pre_hook(lambda module, _: seen.update(head=str(module.weight.dtype)))
+    model.get_submodule(name).register_forward_pre_hook(
+        lambda module, _: seen.update(layer=type(module.weight.data).__name__)
+    )
+    model.output.register_forward_pre_hook(
+        lambda module, _: seen.update(head=str(module.weight.dtype))
+    )
     part = model.get_parameter(f"{name}.weight")._local_tensor
     model(torch.zeros(1, 64, dtype=torch.int64))
     saved = trainer.engine.tensors()[f"model.{name}.weight"]
-    return {**seen, "is_scaled": getattr(part, "_precomputed_scale", None) is not None, "is_plain": type(own_part(saved)) is torch.Tensor}
+    return {
+        **seen,
+        "is_scaled": getattr(part, "_precomputed_scale", None) is not None,
+        "is_plain": type(own_part(saved)) is torch.Tensor,
+    }
 
 
 @pytest.mark.slow
@@ -101,7 +128,9 @@ def look(trainer: Trainer) -> dict[str, Any]:
     ],
     ids=["whole", "float8", "beforehand", "bf16_head", "fp32_head"],
 )
-def test_weights_are_gathered_as_the_recipe_says(overrides: tuple[str, ...], layer: str, head: str, is_scaled: bool) -> None:
+def test_weights_are_gathered_as_the_recipe_says(
+    overrides: tuple[str, ...], layer: str, head: str, is_scaled: bool
+) -> None:
     for found in train(2, overrides, look=look).seen:
         assert found == {"layer": layer, "head": head, "is_scaled": is_scaled, "is_plain": True}
 
@@ -125,5 +154,10 @@ def test_a_float8_run_goes_on_in_another_layout(tmp_path: Path) -> None:
         for loaded in train(nproc, [*saving, *layout], folder=tmp_path, look=tensors).seen:
             assert [name for name in first if not torch.equal(loaded[name], first[name])] == []
     shorter = "training.steps=2"
-    longer = train(1, [*(text for text in saving if text != shorter), "training.steps=3"], folder=tmp_path)
-    assert [len(longer.numbers), longer.numbers[-1]["loss"] < longer.numbers[0]["loss"]] == [3, True]
+    longer = train(
+        1, [*(text for text in saving if text != shorter), "training.steps=3"], folder=tmp_path
+    )
+    assert [len(longer.numbers), longer.numbers[-1]["loss"] < longer.numbers[0]["loss"]] == [
+        3,
+        True,
+    ]

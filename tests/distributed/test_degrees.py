@@ -8,11 +8,26 @@ from torch.distributed.pipelining import schedules
 
 from titanrun.distributed.config import ParallelismConfig
 from titanrun.distributed.degrees import Degrees, degrees_of
-from titanrun.distributed.stages import SCHEDULES, Weights, rounds_fit, split_fault, split_layers, stages_for, stages_of_rank
+from titanrun.distributed.stages import (
+    SCHEDULES,
+    Weights,
+    rounds_fit,
+    split_fault,
+    split_layers,
+    stages_for,
+    stages_of_rank,
+)
 
 
 def degrees(
-    world: int, replicate: int, shard: int | str, context: int, tensor: int, pipeline: int, expert: int, expert_tensor: int
+    world: int,
+    replicate: int,
+    shard: int | str,
+    context: int,
+    tensor: int,
+    pipeline: int,
+    expert: int,
+    expert_tensor: int,
 ) -> Degrees:
     section = ParallelismConfig.model_validate(
         {
@@ -44,11 +59,22 @@ def degrees(
     ids=str,
 )
 def test_meshes_have_the_sizes_of_the_worked_cases(
-    written: tuple[int, int, int | str, int, int, int, int, int], shard: int, batch: int, loss: int, fsdp: int, efsdp: int
+    written: tuple[int, int, int | str, int, int, int, int, int],
+    shard: int,
+    batch: int,
+    loss: int,
+    fsdp: int,
+    efsdp: int,
 ) -> None:
     found = degrees(*written)
     assert found.ranks == written[0]
-    assert (found.shard, found.batch, found.loss, found.fsdp, found.efsdp) == (shard, batch, loss, fsdp, efsdp)
+    assert (found.shard, found.batch, found.loss, found.fsdp, found.efsdp) == (
+        shard,
+        batch,
+        loss,
+        fsdp,
+        efsdp,
+    )
 
 
 def test_expert_ranks_that_do_not_fit_leave_no_mesh() -> None:
@@ -79,7 +105,9 @@ def test_shards_left_to_the_machine_are_unknown_without_its_ranks() -> None:
     ],
     ids=str,
 )
-def test_layers_are_split_as_in_the_worked_cases(stages: int, layers: int, weights: Weights, first_layers: list[int], empty: int) -> None:
+def test_layers_are_split_as_in_the_worked_cases(
+    stages: int, layers: int, weights: Weights, first_layers: list[int], empty: int
+) -> None:
     found = split_layers(stages, layers, weights)
     assert [part.start for part in found] == first_layers
     assert sum(len(part) == 0 for part in found) == empty
@@ -89,18 +117,37 @@ def test_every_layer_has_one_stage_or_the_split_is_refused() -> None:
     for stages, layers, first, last in product(range(1, 9), range(1, 9), range(3), range(3)):
         weights = Weights(first, last)
         if split_fault(stages, layers, weights) is None:
-            assert [layer for part in split_layers(stages, layers, weights) for layer in part] == list(range(layers))
+            assert [
+                layer for part in split_layers(stages, layers, weights) for layer in part
+            ] == list(range(layers))
 
 
 @pytest.mark.parametrize(
     ("stages", "layers", "weights", "fault"),
     [
-        (9, 6, Weights(), "9 pipeline stages need 9 layers, and there are 6 (embedding and head count as 2)"),
-        (4, 6, Weights(first=3), "the first of 4 stages takes 2 layers, and its own part counts as 3"),
-        (4, 6, Weights(last=4), "the last of 4 stages takes 2 layers, and its own part counts as 4"),
+        (
+            9,
+            6,
+            Weights(),
+            "9 pipeline stages need 9 layers, and there are 6 (embedding and head count as 2)",
+        ),
+        (
+            4,
+            6,
+            Weights(first=3),
+            "the first of 4 stages takes 2 layers, and its own part counts as 3",
+        ),
+        (
+            4,
+            6,
+            Weights(last=4),
+            "the last of 4 stages takes 2 layers, and its own part counts as 4",
+        ),
     ],
 )
-def test_a_split_that_leaves_a_stage_empty_handed_is_put_into_words(stages: int, layers: int, weights: Weights, fault: str) -> None:
+def test_a_split_that_leaves_a_stage_empty_handed_is_put_into_words(
+    stages: int, layers: int, weights: Weights, fault: str
+) -> None:
     assert split_fault(stages, layers, weights) == fault
 
 
@@ -122,8 +169,14 @@ def test_schedules_take_the_stages_and_microbatches_that_torch_takes(name: str) 
     shape = SCHEDULES[name]
     for ranks, each, microbatches in product(*SMALL.values()):
         stages_fit = each == 1 if shape.single else each == 2 if shape.v_shaped else True
-        microbatches_fit = (not shape.full or microbatches >= ranks * each) and (not shape.in_rounds or rounds_fit(microbatches, ranks))
-        assert torch_takes(name, ranks, each, microbatches) == (stages_fit and microbatches_fit), (ranks, each, microbatches)
+        microbatches_fit = (not shape.full or microbatches >= ranks * each) and (
+            not shape.in_rounds or rounds_fit(microbatches, ranks)
+        )
+        assert torch_takes(name, ranks, each, microbatches) == (stages_fit and microbatches_fit), (
+            ranks,
+            each,
+            microbatches,
+        )
 
 
 class Stage:
@@ -132,7 +185,11 @@ class Stage:
     def __init__(self, ranks: int, each: int, index: int) -> None:
         self.group_size, self.group_rank = ranks, 0
         self.num_stages, self.stage_index = ranks * each, index
-        self.has_backward, self.device, self.submod = False, torch.device("cpu"), torch.nn.Identity()
+        self.has_backward, self.device, self.submod = (
+            False,
+            torch.device("cpu"),
+            torch.nn.Identity(),
+        )
         self.is_first, self.is_last = index == 0, index == ranks * each - 1
 
 

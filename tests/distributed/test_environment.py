@@ -10,7 +10,9 @@ def test_a_process_that_nobody_placed_is_alone() -> None:
 
 
 def test_the_launcher_says_which_process_this_is() -> None:
-    assert read_place({"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}) == Place(rank=5, local_rank=1, world_size=8)
+    assert read_place({"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}) == Place(
+        rank=5, local_rank=1, world_size=8
+    )
 
 
 @pytest.mark.parametrize("text", ["-1", "one", "1.0", " 1", "²"])

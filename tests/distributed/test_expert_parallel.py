@@ -31,9 +31,18 @@ from titanrun.worker.build_model import build_model, lay_out
 from titanrun.worker.company import degrees_for
 from titanrun.worker.weights import export_huggingface, load_huggingface
 
-SHORT = ("training.steps=1", "lr_scheduler.warmup_steps=0", "validation={enable: false}", "parallelism.expert_parallel_degree=2")
+SHORT = (
+    "training.steps=1",
+    "lr_scheduler.warmup_steps=0",
+    "validation={enable: false}",
+    "parallelism.expert_parallel_degree=2",
+)
 # slots of each of the four experts, by rank; the second rank holds the last two experts
-CROWDED = {"all_on_one": ([9, 0, 0, 0], [5, 0, 0, 0]), "uneven": ([0, 7, 1, 0], [2, 0, 0, 3]), "one_rank_idle": ([0] * 4, [0, 0, 4, 0])}
+CROWDED = {
+    "all_on_one": ([9, 0, 0, 0], [5, 0, 0, 0]),
+    "uneven": ([0, 7, 1, 0], [2, 0, 0, 3]),
+    "one_rank_idle": ([0] * 4, [0, 0, 4, 0]),
+}
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +70,13 @@ def laid_out(folder: Path, ranks: int, overrides: list[str]) -> Iterator[nn.Modu
 def look(trainer: Trainer) -> dict[str, Any]:
     """What a rank holds of the experts, what comes back from them, and whether weights come back from a Hugging Face folder."""
     layer = moe_layers(trainer.engine.model)[0]
-    found: dict[str, Any] = {"share": tuple(own_part(layer.experts.w1).shape), "balance": layer.expert_bias.clone()}
-    found["warns"] = logging.getLogger("torch.distributed.tensor._redistribute").isEnabledFor(logging.WARNING)
+    found: dict[str, Any] = {
+        "share": tuple(own_part(layer.experts.w1).shape),
+        "balance": layer.expert_bias.clone(),
+    }
+    found["warns"] = logging.getLogger("torch.distributed.tensor._redistribute").isEnabledFor(
+        logging.WARNING
+    )
     for name, counts in CROWDED.items():
         found[name] = exchanged(layer, torch.tensor(counts[dist.get_rank()]))
     return found | {"changed_by_export": changed_by_export(trainer)}
@@ -95,14 +109,20 @@ def changed_by_export(trainer: Trainer) -> list[str]:
     folder = Path(current_ranks().from_first(mkdtemp)) / "exported"
     before = {name: gathered(weight.detach()).clone() for name, weight in model.named_parameters()}
     options = {"engine": trainer.engine, "model_config": model.config}
-    export_huggingface(folder, tokenizer=None, dtype_name="float32", is_writer=dist.get_rank() == 0, **options)
+    export_huggingface(
+        folder, tokenizer=None, dtype_name="float32", is_writer=dist.get_rank() == 0, **options
+    )
     dist.barrier()
     for weight in model.parameters():
         own_part(weight).detach().zero_()
     load_huggingface(folder, **options)
     dist.barrier()
     rmtree(folder.parent, ignore_errors=True)
-    return [name for name, weight in model.named_parameters() if not torch.equal(gathered(weight.detach()), before[name])]
+    return [
+        name
+        for name, weight in model.named_parameters()
+        if not torch.equal(gathered(weight.detach()), before[name])
+    ]
 
 
 @pytest.mark.parametrize(
@@ -111,48 +131,91 @@ def changed_by_export(trainer: Trainer) -> list[str]:
         (2, {"expert_parallel": 2}, (2, 96, 64), ("efsdp", "ep")),
         (4, {"expert_parallel": 2}, (1, 96, 64), ("efsdp", "ep")),
         (8, {"expert_parallel": 2}, (2, 24, 64), ("efsdp", "ep")),
-        (8, {"expert_parallel": 2, "data_parallel_replicate": 2}, (1, 96, 64), ("dp_replicate", "efsdp", "ep")),
+        (
+            8,
+            {"expert_parallel": 2, "data_parallel_replicate": 2},
+            (1, 96, 64),
+            ("dp_replicate", "efsdp", "ep"),
+        ),
         (2, {"expert_parallel": 2, "tensor_parallel": 2}, (2, 96, 64), ("efsdp", "ep")),
-        (4, {"expert_parallel": 2, "tensor_parallel": 2, "expert_tensor_parallel": 2}, (2, 48, 64), ("efsdp", "ep", "etp")),
+        (
+            4,
+            {"expert_parallel": 2, "tensor_parallel": 2, "expert_tensor_parallel": 2},
+            (2, 48, 64),
+            ("efsdp", "ep", "etp"),
+        ),
     ],
     ids=str,
 )
 def test_an_expert_is_split_as_the_degrees_say(
-    ranks: int, layout: dict[str, int], share: tuple[int, ...], mesh: tuple[str, ...], tmp_path: Path
+    ranks: int,
+    layout: dict[str, int],
+    share: tuple[int, ...],
+    mesh: tuple[str, ...],
+    tmp_path: Path,
 ) -> None:
-    with laid_out(tmp_path, ranks, [f"parallelism.{name}_degree={degree}" for name, degree in layout.items()]) as model:
+    with laid_out(
+        tmp_path, ranks, [f"parallelism.{name}_degree={degree}" for name, degree in layout.items()]
+    ) as model:
         weight: Any = moe_layers(model)[0].experts.w1
         assert (tuple(own_part(weight).shape), weight.device_mesh.mesh_dim_names) == (share, mesh)
 
 
 def test_few_experts_of_an_odd_width_leave_ranks_without_one(tmp_path: Path) -> None:
-    with laid_out(tmp_path, 8, ["parallelism.expert_parallel_degree=2", "model.moe.hidden_dim=98"]) as model:
+    with laid_out(
+        tmp_path, 8, ["parallelism.expert_parallel_degree=2", "model.moe.hidden_dim=98"]
+    ) as model:
         experts = moe_layers(model)[0].experts
-        assert [tuple(own_part(weight).shape) for weight in (experts.w1, experts.w2)] == [(1, 98, 64), (2, 16, 98)]
+        assert [tuple(own_part(weight).shape) for weight in (experts.w1, experts.w2)] == [
+            (1, 98, 64),
+            (2, 16, 98),
+        ]
 
 
 def test_ranks_that_experts_do_not_fit_are_a_problem(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(TEXT)
     overrides = [*EXPERTS, "parallelism.expert_parallel_degree=2", "training.global_batch_size=12"]
     recipe = resolve(str(tmp_path / "recipe.yaml"), overrides, environment={}, ranks=2).run
-    with pytest.raises(ProblemsFound, match="2 expert ranks do not fit the 3 processes that were started"):
+    with pytest.raises(
+        ProblemsFound, match="2 expert ranks do not fit the 3 processes that were started"
+    ):
         degrees_for(recipe, 3)
 
 
 def test_each_layer_asks_for_the_weights_of_the_next_before_tokens_travel(tmp_path: Path) -> None:
     with laid_out(tmp_path, 4, ["parallelism.expert_parallel_degree=2"]) as model:
-        first, second = (layer._get_fsdp_state() for layer in model.get_submodule("layers").children())
-        states = {name: moe_layer.experts._get_fsdp_state() for name, moe_layer in zip("ab", moe_layers(model), strict=True)}
+        first, second = (
+            layer._get_fsdp_state() for layer in model.get_submodule("layers").children()
+        )
+        states = {
+            name: moe_layer.experts._get_fsdp_state()
+            for name, moe_layer in zip("ab", moe_layers(model), strict=True)
+        }
         assert first._states_to_forward_prefetch == [second, states["b"]]
         assert second._states_to_backward_prefetch == [first, states["a"]]
 
 
 @pytest.mark.parametrize(("layout", "is_on_host"), [("tensor", False), ("data", True)])
-def test_weights_wait_on_the_host_where_several_ranks_share_the_data(layout: str, is_on_host: bool, tmp_path: Path) -> None:
+def test_weights_wait_on_the_host_where_several_ranks_share_the_data(
+    layout: str, is_on_host: bool, tmp_path: Path
+) -> None:
     split = ["parallelism.tensor_parallel_degree=2"] if layout == "tensor" else []
-    with laid_out(tmp_path, 2, ["training.enable_cpu_offload=true", "parallelism.expert_parallel_degree=2", *split]) as model:
-        held = [module._get_fsdp_state()._fsdp_param_group for module in model.modules() if isinstance(module, FSDPModule)]
-        assert {weight.offload_to_cpu for group in held if group is not None for weight in group.fsdp_params} == {is_on_host}
+    with laid_out(
+        tmp_path,
+        2,
+        ["training.enable_cpu_offload=true", "parallelism.expert_parallel_degree=2", *split],
+    ) as model:
+        held = [
+            module._get_fsdp_state()._fsdp_param_group
+            for module in model.modules()
+            if isinstance(module, FSDPModule)
+        ]
+        assert {
+            weight.offload_to_cpu
+            for group in held
+            if group is not None
+            for weight in group.fsdp_params
+        } == {is_on_host}
 
 
 def test_each_rank_holds_its_experts_whole(seen: list[dict[str, Any]]) -> None:
@@ -169,7 +232,9 @@ def test_torch_says_nothing_of_how_experts_are_gathered(seen: list[dict[str, Any
 
 
 @pytest.mark.parametrize("case", CROWDED)
-def test_no_token_is_dropped_however_many_an_expert_gets(case: str, seen: list[dict[str, Any]]) -> None:
+def test_no_token_is_dropped_however_many_an_expert_gets(
+    case: str, seen: list[dict[str, Any]]
+) -> None:
     for rank in seen:
         for ours, theirs in rank[case].values():
             torch.testing.assert_close(ours, theirs)
@@ -182,7 +247,15 @@ def test_weights_go_to_hugging_face_and_back_from_every_rank(seen: list[dict[str
 def test_slots_that_arrive_by_rank_are_sorted_by_expert() -> None:
     received_RL = torch.tensor([[1, 2], [0, 0], [3, 1]])
     arrived = ["a0", "b0", "b0", "a2", "a2", "a2", "b2"]
-    assert [arrived[slot] for slot in by_expert(received_RL, 7)] == ["a0", "a2", "a2", "a2", "b0", "b0", "b2"]
+    assert [arrived[slot] for slot in by_expert(received_RL, 7)] == [
+        "a0",
+        "a2",
+        "a2",
+        "a2",
+        "b0",
+        "b0",
+        "b2",
+    ]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])

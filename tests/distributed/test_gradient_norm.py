@@ -31,7 +31,14 @@ def test_clipping_scales_down_and_never_up(dtype: torch.dtype, max_norm: float) 
         parameter.grad = gradient.clone()
     norm = gradient_norm(gradients(dtype))
     clip_gradients(parameters, norm=norm, max_norm=max_norm)
-    clipped = gradient_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
-    assert clipped.item() == pytest.approx(min(max_norm, norm.item()), rel=1e-2 if dtype == torch.bfloat16 else 1e-5)
+    clipped = gradient_norm(
+        [parameter.grad for parameter in parameters if parameter.grad is not None]
+    )
+    assert clipped.item() == pytest.approx(
+        min(max_norm, norm.item()), rel=1e-2 if dtype == torch.bfloat16 else 1e-5
+    )
     if max_norm == 1e6:
-        assert all(torch.equal(parameter.grad, gradient) for parameter, gradient in zip(parameters, gradients(dtype), strict=True))
+        assert all(
+            torch.equal(parameter.grad, gradient)
+            for parameter, gradient in zip(parameters, gradients(dtype), strict=True)
+        )

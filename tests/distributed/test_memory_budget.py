@@ -31,10 +31,17 @@ def unchanged_compiler() -> Iterator[None]:
 
 def kept_and_gradients(folder: Path, budget: float) -> tuple[int, list[Tensor]]:
     """The bytes kept between the passes of a compiled model, and its gradients."""
-    overrides = ["model.n_layers=1", "model.dim=64", "model.vocab_size=512", "compile={enable: true, backend: aot_eager}"]
+    overrides = [
+        "model.n_layers=1",
+        "model.dim=64",
+        "model.vocab_size=512",
+        "compile={enable: true, backend: aot_eager}",
+    ]
     overrides.append(f"activation_checkpoint={{name: memory_budget, memory_budget: {budget}}}")
     path = folder / "resolved.yaml"
-    path.write_text(resolve(str(ROOT / "recipes/llama3_debug.yaml"), overrides, environment={}).text)
+    path.write_text(
+        resolve(str(ROOT / "recipes/llama3_debug.yaml"), overrides, environment={}).text
+    )
     run = read_resolved(path)
     model: nn.Module = run.model.builder()(run.model, seq_len=64)
     model.init_weights(generator=torch.Generator().manual_seed(1))  # type: ignore[operator]
@@ -53,7 +60,9 @@ def kept_and_gradients(folder: Path, budget: float) -> tuple[int, list[Tensor]]:
 
 @pytest.mark.slow
 def test_the_smaller_the_budget_the_less_is_kept_and_no_bit_differs(tmp_path: Path) -> None:
-    (whole, expected), (half, gradients), (least, others) = (kept_and_gradients(tmp_path, budget) for budget in (1.0, 0.5, 0.0))
+    (whole, expected), (half, gradients), (least, others) = (
+        kept_and_gradients(tmp_path, budget) for budget in (1.0, 0.5, 0.0)
+    )
     assert least < half < 0.8 * whole
     assert len(expected) == len(gradients) == len(others) > 10
     for one, other, third in zip(expected, gradients, others, strict=True):

@@ -6,7 +6,9 @@ from titanrun.distributed.meta_device import WithoutDraws, on_meta_device
 
 def test_models_are_built_without_memory() -> None:
     with on_meta_device():
-        model = nn.Sequential(nn.Embedding(1 << 40, 1 << 10), nn.Linear(1 << 10, 1 << 40), nn.RMSNorm(8))
+        model = nn.Sequential(
+            nn.Embedding(1 << 40, 1 << 10), nn.Linear(1 << 10, 1 << 40), nn.RMSNorm(8)
+        )
     assert all(parameter.is_meta for parameter in model.parameters())
 
 

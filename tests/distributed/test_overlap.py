@@ -40,7 +40,9 @@ def passes_at_once(forward_layers: int, backward_layers: int) -> list[tuple[str,
         thread.start()
     for thread in threads:
         thread.join(WAIT_SECONDS)
-    assert not any(thread.is_alive() for thread in threads), "the passes wait for each other for ever"
+    assert not any(thread.is_alive() for thread in threads), (
+        "the passes wait for each other for ever"
+    )
     return done
 
 
@@ -59,14 +61,24 @@ def note(name: str, done: list[tuple[str, str]]) -> None:
     done.append((name, "end"))
 
 
-@pytest.mark.parametrize(("forward_layers", "backward_layers"), [(2, 2), (1, 3), (3, 1), (0, 2), (2, 0)])
-def test_passes_communicate_one_after_the_other_in_one_order(forward_layers: int, backward_layers: int) -> None:
+@pytest.mark.parametrize(
+    ("forward_layers", "backward_layers"), [(2, 2), (1, 3), (3, 1), (0, 2), (2, 0)]
+)
+def test_passes_communicate_one_after_the_other_in_one_order(
+    forward_layers: int, backward_layers: int
+) -> None:
     for _ in range(20):
         done = passes_at_once(forward_layers, backward_layers)
         pairs = [done[place : place + 2] for place in range(0, len(done), 2)]
-        assert all(first[0] == second[0] and (first[1], second[1]) == ("begin", "end") for first, second in pairs)
+        assert all(
+            first[0] == second[0] and (first[1], second[1]) == ("begin", "end")
+            for first, second in pairs
+        )
         order = [first[0] for first, _ in pairs]
-        assert (order.count("forward"), order.count("backward")) == (2 * forward_layers, 2 * backward_layers)
+        assert (order.count("forward"), order.count("backward")) == (
+            2 * forward_layers,
+            2 * backward_layers,
+        )
         together = 2 * min(forward_layers, backward_layers)
         assert order[: 2 * together] == ["backward", "forward"] * together
 
@@ -81,11 +93,17 @@ def meetings(trainer: Trainer) -> list[int]:
 def test_pairs_of_passes_meet_where_the_recipe_says_so() -> None:
     pipeline = "pipeline_parallel_degree: 2, pipeline_parallel_schedule: DualPipeV"
     # a layer in each stage
-    even = "pipeline_parallel_first_stage_less_layers: 0, pipeline_parallel_last_stage_less_layers: 0"
+    even = (
+        "pipeline_parallel_first_stage_less_layers: 0, pipeline_parallel_last_stage_less_layers: 0"
+    )
     layout = [f"parallelism={{{pipeline}, {even}, expert_parallel_degree: 2}}"]
     small = [*EXPERTS, "model.n_layers=4", "training.local_batch_size=4", "training.steps=2"]
     together = train(4, [*small, *layout], look=meetings)
-    apart = train(4, [*small, *layout, "parallelism.pipeline_parallel_expert_parallel_overlap=false"], look=meetings)
+    apart = train(
+        4,
+        [*small, *layout, "parallelism.pipeline_parallel_expert_parallel_overlap=false"],
+        look=meetings,
+    )
     assert all(count > 0 for counts in together.seen for count in counts)
     assert all(count == 0 for counts in apart.seen for count in counts)
     assert together.numbers == apart.numbers

@@ -17,8 +17,16 @@ from titanrun.models.llama3.config import Llama3Config
 from titanrun.models.shared.flavors import spell_out
 from titanrun.training.trainer import Trainer
 
-SHORT = ("training.steps=1", "lr_scheduler.warmup_steps=0", "training.global_batch_size=4", "validation={enable: false}")
-V_SHAPED = ("parallelism.pipeline_parallel_degree=2", "parallelism.pipeline_parallel_schedule=ZBVZeroBubble")
+SHORT = (
+    "training.steps=1",
+    "lr_scheduler.warmup_steps=0",
+    "training.global_batch_size=4",
+    "validation={enable: false}",
+)
+V_SHAPED = (
+    "parallelism.pipeline_parallel_degree=2",
+    "parallelism.pipeline_parallel_schedule=ZBVZeroBubble",
+)
 MODULES = ("tok_embeddings", "layers.0", "layers.1", "layers.2", "norm", "output")
 
 
@@ -27,39 +35,56 @@ def look(trainer: Trainer) -> dict[str, Any]:
     rows_BS = torch.arange(3 * 33).reshape(3, 33) % 251
     batch = TokenBatch.from_rows(rows_BS)
     batch.labels[0, 5:] = IGNORE
-    found = trainer.engine.forward(batch, outputs=("logprobs", "entropy", "logits"), temperature=0.7)
+    found = trainer.engine.forward(
+        batch, outputs=("logprobs", "entropy", "logits"), temperature=0.7
+    )
     evaluated = trainer.engine.eval_forward(batch)
     weights = {name: tensor.clone() for name, tensor in trainer.engine.state_dict_stream()}
     numbers = {"loss": evaluated.loss_sum, "tokens": evaluated.valid_tokens}
-    return {"outputs": found | numbers, "weights": weights, "training": trainer.engine.model.training}
+    return {
+        "outputs": found | numbers,
+        "weights": weights,
+        "training": trainer.engine.model.training,
+    }
 
 
 def test_every_rank_of_a_pipeline_knows_the_outputs_and_the_weights() -> None:
     (expected,) = train(1, SHORT, look=look).seen
-    ranks = train(2, [*SHORT, *V_SHAPED, "parallelism.pipeline_parallel_microbatch_size=2"], look=look).seen
+    ranks = train(
+        2, [*SHORT, *V_SHAPED, "parallelism.pipeline_parallel_microbatch_size=2"], look=look
+    ).seen
     assert len(ranks) == 2
     for found in ranks:
         assert found["training"]
         assert found["weights"].keys() == expected["weights"].keys()
         for name, tensor in expected["outputs"].items():
             torch.testing.assert_close(found["outputs"][name], tensor, rtol=1e-4, atol=1e-4)
-    assert all(torch.equal(tensor, ranks[1]["weights"][name]) for name, tensor in ranks[0]["weights"].items())
+    assert all(
+        torch.equal(tensor, ranks[1]["weights"][name])
+        for name, tensor in ranks[0]["weights"].items()
+    )
 
 
 @pytest.mark.slow
 def test_tokens_of_experts_are_counted_once_and_over_all_stages() -> None:
     base = ("model={name: qwen3, flavor: debugmodel_moe, n_layers: 2, tie_word_embeddings: false}",)
     runs = [alone(base).folder, train(2, [*base, "parallelism.pipeline_parallel_degree=2"]).folder]
-    ours, theirs = (next(line for line in read_metrics(folder / "metrics.jsonl") if "loss" in line) for folder in reversed(runs))
+    ours, theirs = (
+        next(line for line in read_metrics(folder / "metrics.jsonl") if "loss" in line)
+        for folder in reversed(runs)
+    )
     names = ("moe/imbalance", "moe/most_tokens_per_expert", "moe/least_tokens_per_expert")
-    assert {name: ours[name] for name in names} == pytest.approx({name: theirs[name] for name in names})
+    assert {name: ours[name] for name in names} == pytest.approx(
+        {name: theirs[name] for name in names}
+    )
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_each_name_makes_its_own_schedule(name: str) -> None:
     shape = SCHEDULES[name]
     stages: list[Any] = [
-        Stage(2, shape.stages_per_rank, index) for index in stages_of_rank(0, 2, 2 * shape.stages_per_rank, v_shaped=shape.v_shaped)
+        Stage(2, shape.stages_per_rank, index)
+        for index in stages_of_rank(0, 2, 2 * shape.stages_per_rank, v_shaped=shape.v_shaped)
     ]
     plan = PipelinePlan(stages=((),) * 2 * shape.stages_per_rank, schedule=name, file=None, rows=1)
     schedule = make_schedule(plan, stages, 4, lambda output, number: output)
@@ -75,7 +100,9 @@ def test_weights_stay_gathered_in_a_pipeline_unless_the_recipe_insists() -> None
 
 
 def small_model() -> nn.Module:
-    written = Llama3Config(flavor="debugmodel", vocab_size=64, dim=32, n_layers=3, n_heads=2, n_kv_heads=2)
+    written = Llama3Config(
+        flavor="debugmodel", vocab_size=64, dim=32, n_layers=3, n_heads=2, n_kv_heads=2
+    )
     config = Llama3Config.model_validate(spell_out(written))
     model: nn.Module = config.builder()(config, seq_len=8)
     return model
@@ -83,7 +110,12 @@ def small_model() -> nn.Module:
 
 def test_stages_are_views_of_what_a_rank_keeps() -> None:
     model = small_model()
-    plan = PipelinePlan(stages=(MODULES[:2], MODULES[2:3], MODULES[3:4], MODULES[4:]), schedule="ZBVZeroBubble", file=None, rows=1)
+    plan = PipelinePlan(
+        stages=(MODULES[:2], MODULES[2:3], MODULES[3:4], MODULES[4:]),
+        schedule="ZBVZeroBubble",
+        file=None,
+        rows=1,
+    )
     stages = cut(model, plan, rank=0, ranks=2)
     assert list(stages) == [0, 3]
     kept = dict(model.named_parameters())

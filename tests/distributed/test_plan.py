@@ -50,7 +50,9 @@ LAYOUTS: list[Any] = [
 ]
 
 DOCUMENTED = re.findall(
-    r"^\$ titanrun (plan (?:.*\\\n)*.*)\n((?:.*\n)*?)```$", (ROOT / "docs" / "parallelism.md").read_text(), re.MULTILINE
+    r"^\$ titanrun (plan (?:.*\\\n)*.*)\n((?:.*\n)*?)```$",
+    (ROOT / "docs" / "parallelism.md").read_text(),
+    re.MULTILINE,
 )
 FAMILIES = pytest.mark.parametrize(
     ("family", "model"),
@@ -58,7 +60,10 @@ FAMILIES = pytest.mark.parametrize(
         (Llama3, "{name: llama3, flavor: debugmodel}"),
         (Qwen3, "{name: qwen3, flavor: debugmodel}"),
         (Qwen3, "{name: qwen3, flavor: debugmodel_moe, moe: {num_experts: 8, top_k: 2}}"),
-        (DeepseekV3, "{name: deepseek_v3, flavor: debugmodel, n_dense_layers: 0, q_lora_rank: 128}"),
+        (
+            DeepseekV3,
+            "{name: deepseek_v3, flavor: debugmodel, n_dense_layers: 0, q_lora_rank: 128}",
+        ),
         (DeepseekV3, "{name: deepseek_v3, flavor: debugmodel, n_dense_layers: 6}"),
     ],
     ids=["llama3", "qwen3", "experts", "deepseek_v3", "latent attention"],
@@ -69,7 +74,12 @@ def kept(trainer: Trainer) -> dict[str, int]:
     """Bytes that this rank keeps."""
     optimizer = trainer.engine.optimizer
     weights = [own_part(weight) for weight in trainer.engine.model.parameters()]
-    states = [own_part(state) for held in optimizer.state.values() for state in held.values() if state.dim()]
+    states = [
+        own_part(state)
+        for held in optimizer.state.values()
+        for state in held.values()
+        if state.dim()
+    ]
     return {"weights": sum(map(nbytes, weights)), "optimizer states": sum(map(nbytes, states))}
 
 
@@ -81,7 +91,17 @@ def planned(folder: Path, nproc: int, overrides: list[str]) -> dict[str, Any]:
     """What the command prints for the recipe of the layouts."""
     recipe = folder / "planned.yaml"
     recipe.write_text(TEXT)
-    command = [sys.executable, "-m", "titanrun", "plan", str(recipe), "--world-size", str(nproc), "--json", *overrides]
+    command = [
+        sys.executable,
+        "-m",
+        "titanrun",
+        "plan",
+        str(recipe),
+        "--world-size",
+        str(nproc),
+        "--json",
+        *overrides,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
@@ -90,7 +110,9 @@ def planned(folder: Path, nproc: int, overrides: list[str]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("nproc", "overrides"), LAYOUTS)
 def test_a_rank_keeps_what_the_plan_says(nproc: int, overrides: list[str], tmp_path: Path) -> None:
-    fullest = max(train(nproc, [*SHORT, *overrides], look=kept).seen, key=lambda seen: sum(seen.values()))
+    fullest = max(
+        train(nproc, [*SHORT, *overrides], look=kept).seen, key=lambda seen: sum(seen.values())
+    )
     said = {item["name"]: item["bytes"] for item in planned(tmp_path, nproc, overrides)["memory"]}
     for name, measured in fullest.items():
         assert said[name] == pytest.approx(measured, rel=TOLERANCE), name
@@ -100,7 +122,9 @@ def test_a_rank_keeps_what_the_plan_says(nproc: int, overrides: list[str], tmp_p
 def built_of(family: Any, model: str, folder: Path, *overrides: str) -> tuple[Any, Any]:
     """The run of a recipe in fp32, and its model with weights."""
     recipe = folder / "recipe.yaml"
-    recipe.write_text(f"version: 1\nmodel: {model}\ntraining: {{dataset: tiny, mixed_precision_param: float32}}\n")
+    recipe.write_text(
+        f"version: 1\nmodel: {model}\ntraining: {{dataset: tiny, mixed_precision_param: float32}}\n"
+    )
     run = resolve(str(recipe), overrides, environment={}).run
     built = family(run.model, seq_len=64)
     built.init_weights()
@@ -118,7 +142,9 @@ def through_a_layer(run: Any, built: Any) -> torch.Tensor:
 def test_layers_keep_what_the_formula_says(family: Any, model: str, tmp_path: Path) -> None:
     run, built = built_of(family, model, tmp_path)
     held: dict[int, int] = {}
-    weights = {weight.untyped_storage().data_ptr() for weight in (*built.parameters(), *built.buffers())}
+    weights = {
+        weight.untyped_storage().data_ptr() for weight in (*built.parameters(), *built.buffers())
+    }
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
@@ -129,7 +155,9 @@ def test_layers_keep_what_the_formula_says(family: Any, model: str, tmp_path: Pa
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         out = through_a_layer(run, built)
     assert out.requires_grad
-    assert sum(held.values()) == pytest.approx(2 * 64 * 4 * sum(run.model.kept_widths()), rel=ERROR_BAND)
+    assert sum(held.values()) == pytest.approx(
+        2 * 64 * 4 * sum(run.model.kept_widths()), rel=ERROR_BAND
+    )
 
 
 def test_the_documentation_plans_what_it_promises() -> None:
@@ -141,7 +169,11 @@ def test_the_documentation_plans_what_it_promises() -> None:
 @pytest.mark.parametrize(("command", "text"), DOCUMENTED, ids=["8B", "70B", "405B"])
 def test_the_documentation_shows_what_plan_prints(command: str, text: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "titanrun", *shlex.split(command.replace("\\\n", " "))], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "titanrun", *shlex.split(command.replace("\\\n", " "))],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout + done.stderr == text
 
@@ -155,22 +187,45 @@ class Keeping(TorchDispatchMode):
         self.bytes = 0
         self.has_kernel = False
 
-    def __torch_dispatch__(self, operation: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, arguments: Any = (), options: Any = None
+    ) -> Any:
         found = operation(*arguments, **(options or {}))
         self.has_kernel |= "attention" in operation.name()
-        if self.choice(SimpleNamespace(is_recompute=False), operation, *arguments, **(options or {})) == CheckpointPolicy.MUST_SAVE:
+        if (
+            self.choice(
+                SimpleNamespace(is_recompute=False), operation, *arguments, **(options or {})
+            )
+            == CheckpointPolicy.MUST_SAVE
+        ):
             self.bytes += sum(map(nbytes, tree_leaves(found)))
         return found
 
 
 @FAMILIES
-@pytest.mark.parametrize("saves", ["", "[attention, products]", "[every_second_product, activations, grouped_products, biased_products]"])
-def test_operations_keep_what_the_formula_says(family: Any, model: str, saves: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "saves",
+    [
+        "",
+        "[attention, products]",
+        "[every_second_product, activations, grouped_products, biased_products]",
+    ],
+)
+def test_operations_keep_what_the_formula_says(
+    family: Any, model: str, saves: str, tmp_path: Path
+) -> None:
     chosen = f", per_op_sac_saves: {saves}" if saves else ""
-    run, built = built_of(family, model, tmp_path, f"activation_checkpoint={{name: selective, selective_ac_option: op{chosen}}}")
+    run, built = built_of(
+        family,
+        model,
+        tmp_path,
+        f"activation_checkpoint={{name: selective, selective_ac_option: op{chosen}}}",
+    )
     layer = list(built.layers.values())[-1]
     wanted = run.activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns
-    with Keeping(product_shapes(layer, "layers.0", wanted), run.activation_checkpoint.per_op_sac_saves) as keeping:
+    with Keeping(
+        product_shapes(layer, "layers.0", wanted), run.activation_checkpoint.per_op_sac_saves
+    ) as keeping:
         through_a_layer(run, built)
     layout = Layout(run, Degrees(), NOTHING, [NOTHING], NOTHING)
     # where keys are wider than values, a CPU has no kernel for attention, and the products instead are not kept

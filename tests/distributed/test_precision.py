@@ -16,7 +16,9 @@ CPU = torch.device("cpu")
         ("bfloat16", "float32", torch.bfloat16),
     ],
 )
-def test_the_two_names_decide_what_a_matrix_product_runs_in(storage: str, compute: str, product: torch.dtype) -> None:
+def test_the_two_names_decide_what_a_matrix_product_runs_in(
+    storage: str, compute: str, product: torch.dtype
+) -> None:
     precision = precision_named(storage, compute)
     matrix = torch.ones(2, 2, dtype=precision.storage)
     with precision.autocast(CPU):
@@ -32,4 +34,8 @@ def test_default_dtype_is_given_back_after_an_error() -> None:
 
 
 def test_dtypes_have_names() -> None:
-    assert [dtype_named(name) for name in ("float32", "bfloat16", "float16")] == [torch.float32, torch.bfloat16, torch.float16]
+    assert [dtype_named(name) for name in ("float32", "bfloat16", "float16")] == [
+        torch.float32,
+        torch.bfloat16,
+        torch.float16,
+    ]

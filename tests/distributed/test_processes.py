@@ -5,7 +5,14 @@ import torch.distributed as dist
 from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.config import CommConfig
 from titanrun.distributed.environment import Place
-from titanrun.distributed.processes import first_decides, is_of_another_rank, is_open, meet, process_group, set_timeout
+from titanrun.distributed.processes import (
+    first_decides,
+    is_of_another_rank,
+    is_open,
+    meet,
+    process_group,
+    set_timeout,
+)
 
 CPU = torch.device("cpu")
 
@@ -15,7 +22,9 @@ def timeout_seconds() -> float:
 
 
 def test_collectives_wait_as_long_as_the_recipe_says() -> None:
-    with process_group(dist.HashStore(), Place(), device=CPU, comm=CommConfig(init_timeout_seconds=7)):
+    with process_group(
+        dist.HashStore(), Place(), device=CPU, comm=CommConfig(init_timeout_seconds=7)
+    ):
         assert is_open()
         assert timeout_seconds() == 7
         set_timeout(3)
@@ -32,6 +41,8 @@ def test_a_place_without_an_address_is_a_problem(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_loss_of_a_peer_is_told_from_faults_of_ones_own() -> None:
-    assert is_of_another_rank(RuntimeError("[../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1"))
+    assert is_of_another_rank(
+        RuntimeError("[../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1")
+    )
     assert is_of_another_rank(dist.DistStoreError("wait timeout"))
     assert not is_of_another_rank(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))

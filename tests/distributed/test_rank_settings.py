@@ -31,15 +31,24 @@ def look(trainer: Trainer) -> dict[str, Any]:
     model = trainer.engine.model
     layer = model.get_submodule("layers.0")
     weight = layer.get_parameter("attention.wq.weight")
-    found: dict[str, Any] = {"placements": str(weight.placements), "share": tuple(weight.to_local().shape)}
+    found: dict[str, Any] = {
+        "placements": str(weight.placements),
+        "share": tuple(weight.to_local().shape),
+    }
     trainer.engine.eval_forward(TokenBatch.from_rows(torch.zeros(1, 9, dtype=torch.int64)))
     found["is_dropped"] = is_split(layer.get_parameter("attention.wq.weight"))
     found["is_offloaded"] = layer._get_fsdp_state()._fsdp_param_group.fsdp_params[0].offload_to_cpu
     recorded = write_collectives(Place(rank=dist.get_rank()))
     found["recorded"] = None if recorded is None else (recorded.parent.name, recorded.name)
-    found["names"] = set() if recorded is None else {entry["profiling_name"] for entry in pickle.loads(recorded.read_bytes())["entries"]}
+    found["names"] = (
+        set()
+        if recorded is None
+        else {entry["profiling_name"] for entry in pickle.loads(recorded.read_bytes())["entries"]}
+    )
     found["timeout"] = timeout_of(dist.group.WORLD)
-    found["timeout_of_saves"] = timeout_of(trainer.checkpoints.ranks.group) if trainer.checkpoints is not None else None
+    found["timeout_of_saves"] = (
+        timeout_of(trainer.checkpoints.ranks.group) if trainer.checkpoints is not None else None
+    )
     return found
 
 
@@ -57,11 +66,28 @@ def keep_others_waiting(trainer: Trainer) -> None:
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        ([], {"placements": "(Shard(dim=0),)", "share": (128, 256), "is_dropped": True, "is_offloaded": False}),
-        (["parallelism.fsdp_reshard_after_forward=never", "comm.train_timeout_seconds=77"], {"is_dropped": False, "timeout": 77}),
+        (
+            [],
+            {
+                "placements": "(Shard(dim=0),)",
+                "share": (128, 256),
+                "is_dropped": True,
+                "is_offloaded": False,
+            },
+        ),
+        (
+            ["parallelism.fsdp_reshard_after_forward=never", "comm.train_timeout_seconds=77"],
+            {"is_dropped": False, "timeout": 77},
+        ),
         (["training.enable_cpu_offload=true"], {"is_offloaded": True}),
-        (["checkpoint.enable=true", "comm.train_timeout_seconds=88"], {"timeout": 88, "timeout_of_saves": 24 * 3600}),
-        (["parallelism.data_parallel_replicate_degree=2"], {"placements": "(Replicate(),)", "share": (256, 256)}),
+        (
+            ["checkpoint.enable=true", "comm.train_timeout_seconds=88"],
+            {"timeout": 88, "timeout_of_saves": 24 * 3600},
+        ),
+        (
+            ["parallelism.data_parallel_replicate_degree=2"],
+            {"placements": "(Replicate(),)", "share": (256, 256)},
+        ),
     ],
     ids=["default", "never", "offload", "patient_saves", "replicate"],
 )
@@ -73,7 +99,10 @@ def test_a_setting_does_what_it_says(overrides: list[str], expected: dict[str, A
 
 
 def test_the_last_collectives_of_each_rank_are_in_its_file() -> None:
-    named = ["comm={save_traces_folder: lost, save_traces_file_prefix: r, trace_buf_size: 500}", "metrics.save_for_all_ranks=true"]
+    named = [
+        "comm={save_traces_folder: lost, save_traces_file_prefix: r, trace_buf_size: 500}",
+        "metrics.save_for_all_ranks=true",
+    ]
     trained = train(2, [*SHORT, *named], look=look)
     assert [rank["recorded"] for rank in trained.seen] == [("lost", "r0"), ("lost", "r1")]
     assert all("gloo:all_reduce" in rank["names"] for rank in trained.seen)

@@ -7,7 +7,13 @@ import pytest
 from torch.distributed.pipelining import schedules
 
 from tests.distributed.test_degrees import Stage
-from titanrun.distributed.schedule_file import ScheduleFileError, fault_in, read_schedule, splits_backward, stages_held
+from titanrun.distributed.schedule_file import (
+    ScheduleFileError,
+    fault_in,
+    read_schedule,
+    splits_backward,
+    stages_held,
+)
 
 RANKS, STAGES, MICROBATCHES = 2, 4, 4
 LOOPED = ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble")
@@ -15,14 +21,18 @@ V_SHAPED = ("ZBVZeroBubble",)
 
 
 def written_by_torch(name: str, path: Path) -> Path:
-    stages = [Stage(RANKS, STAGES // RANKS, index) for index in ((0, 3) if name in V_SHAPED else (0, 2))]
+    stages = [
+        Stage(RANKS, STAGES // RANKS, index) for index in ((0, 3) if name in V_SHAPED else (0, 2))
+    ]
     schedules.get_schedule_class(name)(stages, MICROBATCHES)._dump_csv(path, "compute_only")
     return path
 
 
 def torch_takes(path: Path) -> bool:
     """Whether torch can put sends and receives between the actions."""
-    runtime = schedules._PipelineScheduleRuntime([Stage(RANKS, 2, 0), Stage(RANKS, 2, 2)], MICROBATCHES)
+    runtime = schedules._PipelineScheduleRuntime(
+        [Stage(RANKS, 2, 0), Stage(RANKS, 2, 2)], MICROBATCHES
+    )
     try:
         runtime._load_csv(str(path))
     except (AssertionError, ValueError):
@@ -39,7 +49,9 @@ def test_what_torch_writes_is_a_schedule(name: str, tmp_path: Path) -> None:
     path = written_by_torch(name, tmp_path / "order.csv")
     assert fault(path) is None
     order = read_schedule(path)
-    assert [stages_held(order, rank) for rank in range(RANKS)] == ([(0, 3), (1, 2)] if name in V_SHAPED else [(0, 2), (1, 3)])
+    assert [stages_held(order, rank) for rank in range(RANKS)] == (
+        [(0, 3), (1, 2)] if name in V_SHAPED else [(0, 2), (1, 3)]
+    )
     assert splits_backward(order) == (name not in ("Interleaved1F1B", "LoopedBFS"))
 
 
@@ -65,14 +77,19 @@ def test_an_order_that_torch_refuses_is_refused(tmp_path: Path) -> None:
         ("0F0,0B0\n0F1,0B1", "its lines hold the stages 0, 0, and the pipeline has 0 to 1"),
         ("0F0,0B0,0F1,0B1\n1F0,1B0,1F1,1B1", "it has 2 microbatches, and a forward pass has 1"),
         ("0F0\n1F0,1B0", "stage 0 needs F and B, or F, I and W, of microbatch 0, and has F"),
-        ("0F0,0B0\n1B0,1F0", "it comes to a halt: 0B0 on line 1, 1B0 on line 2 would wait for ever"),
+        (
+            "0F0,0B0\n1B0,1F0",
+            "it comes to a halt: 0B0 on line 1, 1B0 on line 2 would wait for ever",
+        ),
         ("", "it has 0 lines, and there are 2 pipeline ranks"),
         (",\n,", "it has no actions"),
     ],
 )
 def test_what_is_wrong_is_put_into_words(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "order.csv").write_text(text)
-    assert fault_in(read_schedule(tmp_path / "order.csv"), ranks=2, stages=2, microbatches=1) == said
+    assert (
+        fault_in(read_schedule(tmp_path / "order.csv"), ranks=2, stages=2, microbatches=1) == said
+    )
 
 
 def test_a_cell_that_is_no_action_is_named(tmp_path: Path) -> None:

@@ -17,7 +17,14 @@ CPU = torch.device("cpu")
 
 def draws() -> list[float]:
     """One number of every global generator; a normal one too, since python and numpy keep the second of a pair."""
-    return [random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn(), torch.rand(()).item(), torch.randn(()).item()]
+    return [
+        random.random(),
+        random.gauss(0, 1),
+        np.random.rand(),
+        np.random.randn(),
+        torch.rand(()).item(),
+        torch.randn(()).item(),
+    ]
 
 
 def test_a_seed_decides_every_generator() -> None:
@@ -62,10 +69,17 @@ def test_first_weights_depend_on_the_seed_and_the_parameters_name_alone() -> Non
         generator.restart_for(model.get_parameter(name))
         return torch.rand(3, generator=generator).tolist()
 
-    whole, part = torch.nn.ModuleDict({"0": torch.nn.Linear(2, 2), "1": torch.nn.Linear(2, 2)}), torch.nn.ModuleDict()
+    whole, part = (
+        torch.nn.ModuleDict({"0": torch.nn.Linear(2, 2), "1": torch.nn.Linear(2, 2)}),
+        torch.nn.ModuleDict(),
+    )
     part["1"] = whole["1"]
     assert draw(7, part, "1.weight") == draw(7, whole, "1.weight")
-    assert draw(7, whole, "1.weight") not in (draw(7, whole, "0.weight"), draw(7, whole, "1.bias"), draw(8, whole, "1.weight"))
+    assert draw(7, whole, "1.weight") not in (
+        draw(7, whole, "0.weight"),
+        draw(7, whole, "1.bias"),
+        draw(8, whole, "1.weight"),
+    )
 
 
 def test_deterministic_mode_refuses_or_warns() -> None:

@@ -20,7 +20,9 @@ from titanrun.recipe.resolve import read_resolved, resolve
 ROOT = Path(__file__).parents[2]
 OP = "{name: selective, selective_ac_option: op}"
 DENSE = ("model.n_layers=4", "model.dim=64", "model.vocab_size=512")
-EXPERTS = ("model={name: qwen3, flavor: debugmodel_moe, n_layers: 2, moe: {num_experts: 4, top_k: 2, hidden_dim: 64}}",)
+EXPERTS = (
+    "model={name: qwen3, flavor: debugmodel_moe, n_layers: 2, moe: {num_experts: 4, top_k: 2, hidden_dim: 64}}",
+)
 PRODUCT, ATTENTION = "aten::mm", "aten::_scaled_dot_product_flash_attention_for_cpu"
 
 
@@ -29,7 +31,9 @@ def recipe(*overrides: str) -> Recipe:
     """The debug recipe with overrides, resolved."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "resolved.yaml"
-        path.write_text(resolve(str(ROOT / "recipes/llama3_debug.yaml"), overrides, environment={}).text)
+        path.write_text(
+            resolve(str(ROOT / "recipes/llama3_debug.yaml"), overrides, environment={}).text
+        )
         return read_resolved(path)
 
 
@@ -50,12 +54,16 @@ class Watch(TorchDispatchMode):
         self.operations: Counter[str] = Counter()
         self.made: dict[StorageWeakRef, int] = {}
 
-    def __torch_dispatch__(self, operation: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, arguments: Any = (), options: Any = None
+    ) -> Any:
         output = operation(*arguments, **(options or {}))
         self.operations[operation.name()] += 1
         for tensor in output if isinstance(output, tuple | list) else (output,):
             if isinstance(tensor, Tensor):
-                self.made[StorageWeakRef(tensor.untyped_storage())] = tensor.untyped_storage().nbytes()
+                self.made[StorageWeakRef(tensor.untyped_storage())] = (
+                    tensor.untyped_storage().nbytes()
+                )
         return output
 
     def alive(self) -> int:
@@ -88,7 +96,9 @@ def test_recomputing_a_part_changes_no_bit(choice: str, model: tuple[str, ...]) 
 
 
 def test_the_more_is_recomputed_the_less_is_kept() -> None:
-    none, second, operations, full = (passed(built(choice))[0] for choice in ("none", "selective", OP, "full"))
+    none, second, operations, full = (
+        passed(built(choice))[0] for choice in ("none", "selective", OP, "full")
+    )
     assert full < 0.4 * none
     assert full < operations < 0.75 * none
     assert second == pytest.approx((none + full) / 2, rel=0.05)
@@ -110,7 +120,12 @@ def recomputed_layers(model: nn.Module) -> list[str]:
 def test_every_nth_layer_is_recomputed() -> None:
     assert recomputed_layers(built("selective")) == ["1", "3"]
     assert recomputed_layers(built('{name: selective, selective_ac_option: "3"}')) == ["2"]
-    assert recomputed_layers(built('{name: selective, selective_ac_option: "1"}')) == ["0", "1", "2", "3"]
+    assert recomputed_layers(built('{name: selective, selective_ac_option: "1"}')) == [
+        "0",
+        "1",
+        "2",
+        "3",
+    ]
 
 
 def test_layers_are_counted_in_the_whole_model() -> None:
@@ -158,7 +173,9 @@ def test_what_is_saved_is_not_computed_again(name: str) -> None:
 
 def test_products_are_saved_in_one_way() -> None:
     with pytest.raises(ProblemsFound, match="every product, and every second one too"):
-        recipe("activation_checkpoint={name: selective, per_op_sac_saves: [products, every_second_product]}")
+        recipe(
+            "activation_checkpoint={name: selective, per_op_sac_saves: [products, every_second_product]}"
+        )
 
 
 def test_products_of_forced_shapes_are_recomputed_and_not_counted() -> None:
@@ -181,5 +198,7 @@ def test_a_choice_that_is_neither_op_nor_a_number_is_refused(option: str) -> Non
 
 
 def test_operations_can_be_listed_only_of_whole_layers() -> None:
-    with pytest.raises(ProblemsFound, match="debug lists the operations of layers that are recomputed whole"):
+    with pytest.raises(
+        ProblemsFound, match="debug lists the operations of layers that are recomputed whole"
+    ):
         recipe("activation_checkpoint={name: selective, selective_ac_option: op, debug: true}")

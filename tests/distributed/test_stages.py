@@ -11,7 +11,9 @@ MODULES = ["tok_embeddings", *(f"layers.{index}" for index in range(6)), "norm",
 
 
 def plan(**settings: Any) -> PipelinePlan:
-    return plan_pipeline(ParallelismConfig.model_validate({"pipeline_parallel_degree": 2, **settings}), MODULES)
+    return plan_pipeline(
+        ParallelismConfig.model_validate({"pipeline_parallel_degree": 2, **settings}), MODULES
+    )
 
 
 def layers(found: PipelinePlan) -> list[int]:
@@ -40,7 +42,9 @@ def test_the_ends_of_the_model_are_at_the_ends_of_the_pipeline() -> None:
     ],
     ids=str,
 )
-def test_settings_decide_how_many_layers_each_stage_has(settings: dict[str, Any], expected: list[int]) -> None:
+def test_settings_decide_how_many_layers_each_stage_has(
+    settings: dict[str, Any], expected: list[int]
+) -> None:
     found = plan(**settings)
     assert layers(found) == expected
     assert [name for stage in found.stages for name in stage] == MODULES

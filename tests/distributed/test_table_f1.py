@@ -29,13 +29,20 @@ TOLERANCE = 1e-5
 ROUNDED = 1e-4
 # all of the debug model's layers
 BASE = ("model.n_layers=6",)
-FLEX, VARLEN = (*BASE, "model.flavor=debugmodel_flex_attn"), (*BASE, "model.flavor=debugmodel_varlen_attn")
+FLEX, VARLEN = (
+    (*BASE, "model.flavor=debugmodel_flex_attn"),
+    (*BASE, "model.flavor=debugmodel_varlen_attn"),
+)
 COMPILED = "compile={enable: true, backend: aot_eager}"
 OPERATIONS = "activation_checkpoint={name: selective, selective_ac_option: op}"
 FOUR_ROWS = ("training.local_batch_size=4", "validation.local_batch_size=2")
 # parameters that are updated in the backward pass have no gradients left to clip, to measure or to add up
 UNCLIPPED = (*BASE, "training.max_norm=null", "training.global_batch_size=8")
-OFFLOADED = (*FOUR_ROWS, "training.enable_cpu_offload=true", "optimizer.early_step_in_backward=true")
+OFFLOADED = (
+    *FOUR_ROWS,
+    "training.enable_cpu_offload=true",
+    "optimizer.early_step_in_backward=true",
+)
 ORDER = Path(__file__).with_name("v_shaped_order.csv")
 ASYNC = "parallelism.enable_async_tensor_parallel=true"
 SHARD1 = "parallelism.data_parallel_shard_degree=1"
@@ -53,7 +60,12 @@ SAVING = ("checkpoint={enable: true, interval: 5}", "lr_scheduler.total_steps=8"
 
 def degrees(**of: int) -> list[str]:
     """Overrides of the degrees of parallelism: tp, pp, cp, replicate."""
-    names = {"tp": "tensor_parallel", "pp": "pipeline_parallel", "cp": "context_parallel", "replicate": "data_parallel_replicate"}
+    names = {
+        "tp": "tensor_parallel",
+        "pp": "pipeline_parallel",
+        "cp": "context_parallel",
+        "replicate": "data_parallel_replicate",
+    }
     return [f"parallelism.{names[short]}_degree={degree}" for short, degree in of.items()]
 
 
@@ -73,7 +85,13 @@ class Row:
     base: tuple[str, ...] = BASE
 
 
-def row(name: str, nproc: int, *overrides: str, then: Sequence[str] | None = None, base: tuple[str, ...] = BASE) -> Any:
+def row(
+    name: str,
+    nproc: int,
+    *overrides: str,
+    then: Sequence[str] | None = None,
+    base: tuple[str, ...] = BASE,
+) -> Any:
     """One row for `pytest.mark.parametrize`; `then` is its second run, `base` applies to the one process it is compared with as well."""
     runs = (overrides,) if then is None else (overrides, tuple(then))
     return pytest.param(Row(name, nproc, runs, base), id=name)
@@ -92,9 +110,19 @@ TRAINS = [
         "pp_dp_1f1b",
         4,
         *(*degrees(pp=2), *schedule("1F1B"), "parallelism.data_parallel_shard_degree=2"),
-        then=[*degrees(pp=2), *schedule("1F1B", layers_per_stage=4), "parallelism.data_parallel_shard_degree=2"],
+        then=[
+            *degrees(pp=2),
+            *schedule("1F1B", layers_per_stage=4),
+            "parallelism.data_parallel_shard_degree=2",
+        ],
     ),
-    row("pp_dp_gpipe", 4, *degrees(pp=2), *schedule("GPipe"), "parallelism.data_parallel_shard_degree=2"),
+    row(
+        "pp_dp_gpipe",
+        4,
+        *degrees(pp=2),
+        *schedule("GPipe"),
+        "parallelism.data_parallel_shard_degree=2",
+    ),
     row("pp_tp", 4, *degrees(pp=2, tp=2), *schedule("1F1B")),
     row("3d_compile", 8, *degrees(pp=2, tp=2), *schedule("1F1B"), COMPILED),
     row(
@@ -103,7 +131,13 @@ TRAINS = [
         *(*degrees(pp=4), *schedule("Interleaved1F1B"), *FOUR_ROWS),
         then=[*degrees(pp=4), *schedule("Interleaved1F1B", layers_per_stage=1), *FOUR_ROWS],
     ),
-    row("pp_custom_csv", 2, *degrees(pp=2), f"parallelism.pipeline_parallel_schedule_csv={ORDER}", *FOUR_ROWS),
+    row(
+        "pp_custom_csv",
+        2,
+        *degrees(pp=2),
+        f"parallelism.pipeline_parallel_schedule_csv={ORDER}",
+        *FOUR_ROWS,
+    ),
     row("optimizer_foreach", 2, "optimizer.implementation=foreach"),
     row("ddp", 4, *degrees(replicate=4)),
     row("hsdp", 4, *degrees(replicate=2)),
@@ -127,9 +161,19 @@ TRAINS = [
     ),
     row("fsdp_reshard_always", 2, "parallelism.fsdp_reshard_after_forward=always"),
     # page-locked memory, which this row also asks for, is an accelerator's
-    row("dataloader_kwargs", 2, "training.dataloader={num_workers: 2, persistent_workers: true, prefetch_factor: 4}"),
+    row(
+        "dataloader_kwargs",
+        2,
+        "training.dataloader={num_workers: 2, persistent_workers: true, prefetch_factor: 4}",
+    ),
     row("gradient_accumulation", 2, "training.global_batch_size=8"),
-    row("validation_tp_cp_pp", 8, *degrees(tp=2, cp=2, pp=2), *schedule("Interleaved1F1B"), *FOUR_ROWS),
+    row(
+        "validation_tp_cp_pp",
+        8,
+        *degrees(tp=2, cp=2, pp=2),
+        *schedule("Interleaved1F1B"),
+        *FOUR_ROWS,
+    ),
 ]
 
 
@@ -152,7 +196,9 @@ def test_default() -> None:
     seen = ["profiling={enable_profiling: true, profile_freq: 5}", "metrics.trackers=[tensorboard]"]
     trained = train(4, [*BASE, *seen])
     agrees(trained.numbers, alone(BASE).numbers)
-    traces = sorted(path.name for path in (trained.folder / "profile_traces" / "iteration_5").iterdir())
+    traces = sorted(
+        path.name for path in (trained.folder / "profile_traces" / "iteration_5").iterdir()
+    )
     assert traces == [f"rank{rank}.pt.trace.json" for rank in range(4)]
     assert len(list((trained.folder / "tensorboard").iterdir())) == 1
 
@@ -170,7 +216,11 @@ SAVES = [row("full_checkpoint", 4), row("pp_dp_tp", 8, *degrees(pp=2, tp=2), *sc
 @pytest.mark.parametrize("entry", SAVES)
 def test_a_row_that_saves_goes_on_as_if_it_had_never_stopped(entry: Row, tmp_path: Path) -> None:
     for steps in (5, 8):
-        found = train(entry.nproc, [*BASE, *entry.runs[0], *SAVING, f"training.steps={steps}"], folder=tmp_path).numbers
+        found = train(
+            entry.nproc,
+            [*BASE, *entry.runs[0], *SAVING, f"training.steps={steps}"],
+            folder=tmp_path,
+        ).numbers
     agrees(found, unbroken())
 
 
@@ -178,9 +228,14 @@ def test_a_row_that_saves_goes_on_as_if_it_had_never_stopped(entry: Row, tmp_pat
 def test_optional_checkpoint(tmp_path: Path) -> None:
     apart = "checkpoint.exclude_from_loading=[lr_scheduler, dataloader, optimizer]"
     runs: list[list[dict[str, float]]] = []
-    for name, layouts in {"ranks": [(4, []), (4, degrees(tp=2))], "alone": [(1, []), (1, [])]}.items():
+    for name, layouts in {
+        "ranks": [(4, []), (4, degrees(tp=2))],
+        "alone": [(1, []), (1, [])],
+    }.items():
         (folder := tmp_path / name).mkdir()
-        for (nproc, own), more in zip(layouts, (["training.steps=5"], ["training.steps=8", apart]), strict=True):
+        for (nproc, own), more in zip(
+            layouts, (["training.steps=5"], ["training.steps=8", apart]), strict=True
+        ):
             found = train(nproc, [*BASE, *own, *SAVING, *more], folder=folder).numbers
         runs.append(found)
     agrees(*runs)
@@ -189,9 +244,14 @@ def test_optional_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"], ids=["last_save_model_only_fp32", "last_save_model_only_bf16"])
+@pytest.mark.parametrize(
+    "dtype", ["float32", "bfloat16"], ids=["last_save_model_only_fp32", "last_save_model_only_bf16"]
+)
 def test_a_last_save_holds_the_weights_alone(dtype: str, tmp_path: Path) -> None:
-    asked = ["checkpoint={enable: true, last_save_model_only: true}", f"checkpoint.export_dtype={dtype}"]
+    asked = [
+        "checkpoint={enable: true, last_save_model_only: true}",
+        f"checkpoint.export_dtype={dtype}",
+    ]
     saved = []
     for nproc in (4, 1):
         (folder := tmp_path / str(nproc)).mkdir()
@@ -208,7 +268,10 @@ def test_a_last_save_holds_the_weights_alone(dtype: str, tmp_path: Path) -> None
 
 def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
     """All tensors of a checkpoint, whole."""
-    tensors = {name: torch.empty(layout.shape, dtype=layout.dtype) for name, layout in read_layouts(checkpoint).items()}
+    tensors = {
+        name: torch.empty(layout.shape, dtype=layout.dtype)
+        for name, layout in read_layouts(checkpoint).items()
+    }
     read_tensors(checkpoint, tensors)
     return tensors
 
@@ -217,7 +280,12 @@ def exported(trainer: Trainer) -> None:
     """What the worker does after the last step of a run that ends as a Hugging Face folder."""
     checkpoints: Any = trainer.checkpoints
     place = Place(rank=checkpoints.ranks.rank, world_size=checkpoints.ranks.count)
-    export(read_resolved_text(checkpoints.resolved), trainer, checkpoints.store.folder.parent / "huggingface", place)
+    export(
+        read_resolved_text(checkpoints.resolved),
+        trainer,
+        checkpoints.store.folder.parent / "huggingface",
+        place,
+    )
 
 
 @pytest.mark.slow
@@ -236,10 +304,17 @@ def test_model_only_hf_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_float8_emulation() -> None:
     base = (*BASE, "converters=[{name: float8_linear, emulate: true, filter_fqns: [output]}]")
-    gathers = [f"converters[0].{name}=true" for name in ("enable_fsdp_float8_all_gather", "precompute_float8_dynamic_scale_for_fsdp")]
+    gathers = [
+        f"converters[0].{name}=true"
+        for name in ("enable_fsdp_float8_all_gather", "precompute_float8_dynamic_scale_for_fsdp")
+    ]
     found, expected = (run.numbers for run in (train(4, [*base, *gathers]), alone(base)))
-    assert [line["loss"] for line in found] == pytest.approx([line["loss"] for line in expected], rel=ROUNDED)
-    assert [line["loss"] for line in found] != pytest.approx([line["loss"] for line in alone(BASE).numbers], rel=TOLERANCE)
+    assert [line["loss"] for line in found] == pytest.approx(
+        [line["loss"] for line in expected], rel=ROUNDED
+    )
+    assert [line["loss"] for line in found] != pytest.approx(
+        [line["loss"] for line in alone(BASE).numbers], rel=TOLERANCE
+    )
 
 
 @pytest.mark.slow
@@ -250,7 +325,9 @@ def test_test_generate(tmp_path: Path) -> None:
         train(nproc, [*BASE, *SAVING], folder=folder)
         asked = ["--prompt", "The ", "--temperature", "0", "--max-new-tokens", "12", "--json"]
         command = [sys.executable, "-m", "titanrun", "generate", str(folder), *asked]
-        texts.append(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+        texts.append(
+            json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        )
     assert texts[0] == texts[1] and len(texts[0]["token_ids"]) == 12
 
 
@@ -260,11 +337,22 @@ def waits(name: str, nproc: int, *overrides: str, named: str) -> Any:
 
 
 # these wait for a GPU
-REFUSED = [waits("2d_asynctp_compile", 4, *degrees(tp=2), "compile.enable=true", ASYNC, named="symmetric memory of accelerators")]
+REFUSED = [
+    waits(
+        "2d_asynctp_compile",
+        4,
+        *degrees(tp=2),
+        "compile.enable=true",
+        ASYNC,
+        named="symmetric memory of accelerators",
+    )
+]
 
 
 @pytest.mark.parametrize(("nproc", "overrides", "named"), REFUSED)
-def test_a_row_that_waits_is_refused_by_name(nproc: int, overrides: tuple[str, ...], named: str, tmp_path: Path) -> None:
+def test_a_row_that_waits_is_refused_by_name(
+    nproc: int, overrides: tuple[str, ...], named: str, tmp_path: Path
+) -> None:
     (tmp_path / "recipe.yaml").write_text(TEXT)
     with pytest.raises(ProblemsFound) as found:
         resolve(str(tmp_path / "recipe.yaml"), overrides, environment={}, ranks=nproc)

@@ -18,7 +18,10 @@ ROUNDED = 1e-4
 SHORT = ("training.steps=3", "lr_scheduler.warmup_steps=1")
 # Adam divides gradients that are little more than rounding by themselves
 EPS = "optimizer.eps=1.0e-5"
-TP2, PP2, EP4 = (f"parallelism.{name}_parallel_degree={degree}" for name, degree in (("tensor", 2), ("pipeline", 2), ("expert", 4)))
+TP2, PP2, EP4 = (
+    f"parallelism.{name}_parallel_degree={degree}"
+    for name, degree in (("tensor", 2), ("pipeline", 2), ("expert", 4))
+)
 ONE_BEHIND = "parallelism.pipeline_parallel_schedule=1F1B"
 FLOAT8 = "{name: float8_linear, emulate: true, filter_fqns: [output]}"
 SIZES = "dim: 64, n_heads: 4, n_layers: 2, moe: {num_experts: 8, top_k: 2, hidden_dim: 64, num_shared_experts: 1}"
@@ -59,7 +62,9 @@ ROWS = [
         "override_fused_swiglu",
         4,
         TP2,
-        base=('replace=[{match: "layers.*.feed_forward", with: {name: gated_feed_forward, activation: silu}}]',),
+        base=(
+            'replace=[{match: "layers.*.feed_forward", with: {name: gated_feed_forward, activation: silu}}]',
+        ),
     ),
     # experts are run by one grouped product as they are
     row(
@@ -76,7 +81,11 @@ ROWS = [
         "float8_emulate_lora",
         8,
         *(TP2, PP2, ONE_BEHIND),
-        base=(f"converters=[{FLOAT8}, {{name: lora, rank: 8, alpha: 16.0}}]", EPS, "optimizer.lr=1.0e-2"),
+        base=(
+            f"converters=[{FLOAT8}, {{name: lora, rank: 8, alpha: 16.0}}]",
+            EPS,
+            "optimizer.lr=1.0e-2",
+        ),
         tolerance=ROUNDED,
         # gradients in float8 have two bits behind the point, and a pipeline's scales come from other tokens
         numbers=("loss",),
@@ -84,7 +93,11 @@ ROWS = [
     row(
         "sft",
         2,
-        base=("training.dataset={name: tiny_chat, packing: best_fit}", "model.attention.mask=block_causal", "validation.enable=false"),
+        base=(
+            "training.dataset={name: tiny_chat, packing: best_fit}",
+            "model.attention.mask=block_causal",
+            "validation.enable=false",
+        ),
     ),
     row(
         "qwen3_moe_fsdp+tp+ep_param_groups",
@@ -102,7 +115,10 @@ ROWS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", ROWS)
 def test_a_row_trains_as_one_process_does(entry: Row) -> None:
-    found, expected = train(entry.nproc, [*entry.base, *entry.overrides]).numbers, alone(entry.base).numbers
+    found, expected = (
+        train(entry.nproc, [*entry.base, *entry.overrides]).numbers,
+        alone(entry.base).numbers,
+    )
     assert len(found) == len(expected) == 3
     for ours, theirs in zip(found, expected, strict=True):
         assert {name: ours[name] for name in entry.numbers} == pytest.approx(

@@ -28,16 +28,25 @@ SHORT = (
     f"model.vocab_size={VOCABULARY}",
 )
 TP2 = "parallelism.tensor_parallel_degree=2"
-IN_BF16 = (*SHORT, "training.mixed_precision_param=bfloat16", "training.seq_len=32", "training.local_batch_size=1")
+IN_BF16 = (
+    *SHORT,
+    "training.mixed_precision_param=bfloat16",
+    "training.seq_len=32",
+    "training.local_batch_size=1",
+)
 
 
 def look(trainer: Trainer) -> dict[str, Any]:
     """What a rank holds of a weight, of the stream between the layers and of the logits, and what it says about tokens."""
     engine = trainer.engine
-    rows = torch.randint(0, VOCABULARY, (ROWS, TOKENS + 1), generator=torch.Generator().manual_seed(0))
+    rows = torch.randint(
+        0, VOCABULARY, (ROWS, TOKENS + 1), generator=torch.Generator().manual_seed(0)
+    )
     batch = TokenBatch.from_rows(rows)
     batch.loss_mask[:, :3] = False
-    found: dict[str, Any] = {"weight": tuple(own_part(engine.model.get_parameter("layers.0.attention.wq.weight")).shape)}
+    found: dict[str, Any] = {
+        "weight": tuple(own_part(engine.model.get_parameter("layers.0.attention.wq.weight")).shape)
+    }
 
     def note(_: object, __: object, logits_BTV: Tensor) -> None:
         found["kept"] = tuple(own_part(logits_BTV).shape)
@@ -45,7 +54,10 @@ def look(trainer: Trainer) -> dict[str, Any]:
     def note_stream(_: object, arguments: tuple[Tensor, ...]) -> None:
         found["stream"] = tuple(arguments[0].shape)
 
-    hooks = [engine.model.register_forward_hook(note), engine.model.get_submodule("layers.0").register_forward_pre_hook(note_stream)]
+    hooks = [
+        engine.model.register_forward_hook(note),
+        engine.model.get_submodule("layers.0").register_forward_pre_hook(note_stream),
+    ]
     found |= engine.forward(batch, outputs=["logprobs", "entropy", "logits"])
     for hook in hooks:
         hook.remove()
@@ -68,13 +80,24 @@ def expected() -> dict[str, Any]:
     ("overrides", "stream", "kept"),
     [
         ([], (ROWS, TOKENS // 2, 256), [(ROWS, TOKENS, 1025), (ROWS, TOKENS, 1024)]),
-        (["parallelism.enable_sequence_parallel=false"], (ROWS, TOKENS, 256), [(ROWS, TOKENS, 1025), (ROWS, TOKENS, 1024)]),
-        (["parallelism.disable_loss_parallel=true"], (ROWS, TOKENS // 2, 256), [(ROWS, TOKENS, VOCABULARY)] * 2),
+        (
+            ["parallelism.enable_sequence_parallel=false"],
+            (ROWS, TOKENS, 256),
+            [(ROWS, TOKENS, 1025), (ROWS, TOKENS, 1024)],
+        ),
+        (
+            ["parallelism.disable_loss_parallel=true"],
+            (ROWS, TOKENS // 2, 256),
+            [(ROWS, TOKENS, VOCABULARY)] * 2,
+        ),
     ],
     ids=["default", "whole-stream", "whole-logits"],
 )
 def test_ranks_hold_parts_and_say_what_one_process_says(
-    expected: dict[str, Any], overrides: list[str], stream: tuple[int, ...], kept: list[tuple[int, ...]]
+    expected: dict[str, Any],
+    overrides: list[str],
+    stream: tuple[int, ...],
+    kept: list[tuple[int, ...]],
 ) -> None:
     seen = run(2, [TP2, *overrides])
     assert [rank["weight"] for rank in seen] == [(128, 256)] * 2
@@ -86,8 +109,12 @@ def test_ranks_hold_parts_and_say_what_one_process_says(
 
 
 @pytest.mark.slow
-def test_logprobs_from_parts_of_the_vocabulary_are_those_of_one_process(expected: dict[str, Any]) -> None:
-    labels = torch.randint(0, VOCABULARY, (ROWS, TOKENS + 1), generator=torch.Generator().manual_seed(0))[:, 1:, None]
+def test_logprobs_from_parts_of_the_vocabulary_are_those_of_one_process(
+    expected: dict[str, Any],
+) -> None:
+    labels = torch.randint(
+        0, VOCABULARY, (ROWS, TOKENS + 1), generator=torch.Generator().manual_seed(0)
+    )[:, 1:, None]
     for rank in run(2, [TP2]):
         assert rank["kept"] < (ROWS, TOKENS, VOCABULARY)
         exact = rank["logits"].double().log_softmax(-1).gather(-1, labels).squeeze(-1)
@@ -121,7 +148,10 @@ def test_matrices_multiply_in_bf16_with_and_without_shards(ranks: int) -> None:
 DENSE = "name: llama3, flavor: debugmodel"
 SIZES = {
     "llama3": [DENSE],
-    "qwen3": ["name: qwen3, flavor: debugmodel", "name: qwen3, flavor: debugmodel_moe, moe: {num_shared_experts: 1}"],
+    "qwen3": [
+        "name: qwen3, flavor: debugmodel",
+        "name: qwen3, flavor: debugmodel_moe, moe: {num_shared_experts: 1}",
+    ],
 }
 
 
@@ -129,7 +159,9 @@ SIZES = {
 def test_every_line_of_a_plan_is_for_some_module(family: str, tmp_path: Path) -> None:
     used = set()
     for sizes in SIZES[family]:
-        (tmp_path / "recipe.yaml").write_text(f"version: 1\nmodel: {{{sizes}, n_layers: 1}}\ntraining: {{dataset: tiny, seq_len: 16}}\n")
+        (tmp_path / "recipe.yaml").write_text(
+            f"version: 1\nmodel: {{{sizes}, n_layers: 1}}\ntraining: {{dataset: tiny, seq_len: 16}}\n"
+        )
         recipe = resolve(str(tmp_path / "recipe.yaml"), [], environment={}).run
         plan = family_module(type(recipe.model), "parallelize").TENSOR_PLAN
         model = build_model(recipe, precision_named("float32", "float32"))

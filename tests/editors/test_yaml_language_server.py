@@ -21,7 +21,14 @@ class Server:
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self.process = process
         self.number = 0
-        self.ask("initialize", {"processId": None, "rootUri": None, "capabilities": {"workspace": {"configuration": True}}})
+        self.ask(
+            "initialize",
+            {
+                "processId": None,
+                "rootUri": None,
+                "capabilities": {"workspace": {"configuration": True}},
+            },
+        )
         self.send({"method": "initialized", "params": {}})
 
     def send(self, message: dict[str, Any]) -> None:
@@ -42,7 +49,12 @@ class Server:
         message: dict[str, Any] = json.loads(self.process.stdout.read(length))
         if message.get("method") == "workspace/configuration":
             sections = [item.get("section") for item in message["params"]["items"]]
-            self.send({"id": message["id"], "result": [SETTINGS if section == "yaml" else None for section in sections]})
+            self.send(
+                {
+                    "id": message["id"],
+                    "result": [SETTINGS if section == "yaml" else None for section in sections],
+                }
+            )
             return self.receive()
         return message
 
@@ -57,22 +69,34 @@ class Server:
 
     def open(self, file: Path) -> list[dict[str, Any]]:
         """What the server says about a file, after it was opened."""
-        document = {"uri": file.as_uri(), "languageId": "yaml", "version": 1, "text": file.read_text(encoding="utf-8")}
+        document = {
+            "uri": file.as_uri(),
+            "languageId": "yaml",
+            "version": 1,
+            "text": file.read_text(encoding="utf-8"),
+        }
         self.send({"method": "textDocument/didOpen", "params": {"textDocument": document}})
-        while (message := self.receive()).get("method") != "textDocument/publishDiagnostics" or message["params"]["uri"] != file.as_uri():
+        while (message := self.receive()).get(
+            "method"
+        ) != "textDocument/publishDiagnostics" or message["params"]["uri"] != file.as_uri():
             pass
         diagnostics: list[dict[str, Any]] = message["params"]["diagnostics"]
         return diagnostics
 
     def offers(self, file: Path, line: int, character: int) -> list[str]:
         """What is completed at a place, counted from 0."""
-        place = {"textDocument": {"uri": file.as_uri()}, "position": {"line": line, "character": character}}
+        place = {
+            "textDocument": {"uri": file.as_uri()},
+            "position": {"line": line, "character": character},
+        }
         return [item["label"] for item in self.ask("textDocument/completion", place)["items"]]
 
 
 @pytest.fixture
 def server(tools: Path) -> Iterator[Server]:
-    with subprocess.Popen([tools / "yaml-language-server", "--stdio"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [tools / "yaml-language-server", "--stdio"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         yield Server(process)
         process.kill()
 
@@ -89,7 +113,11 @@ def recipe(folder: Path, *changes: tuple[str, str]) -> Path:
 
 
 def lines_of(file: Path, word: str) -> list[int]:
-    return [number for number, line in enumerate(file.read_text(encoding="utf-8").splitlines()) if word in line]
+    return [
+        number
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines())
+        if word in line
+    ]
 
 
 def test_valid_recipes_are_clean(server: Server) -> None:
@@ -97,15 +125,22 @@ def test_valid_recipes_are_clean(server: Server) -> None:
         assert server.open(path) == [], path.name
 
 
-def test_an_unknown_key_and_a_wrong_name_are_shown_on_their_lines(server: Server, tmp_path: Path) -> None:
+def test_an_unknown_key_and_a_wrong_name_are_shown_on_their_lines(
+    server: Server, tmp_path: Path
+) -> None:
     file = recipe(tmp_path, ("name: adamw", "name: adamx"), ("decay_ratio", "decay_ration"))
-    found = {diagnostic["range"]["start"]["line"]: diagnostic["message"] for diagnostic in server.open(file)}
+    found = {
+        diagnostic["range"]["start"]["line"]: diagnostic["message"]
+        for diagnostic in server.open(file)
+    }
     assert sorted(found) == sorted(lines_of(file, "adamx") + lines_of(file, "decay_ration"))
     assert "adamw" in found[lines_of(file, "adamx")[0]]
     assert "decay_ration" in found[lines_of(file, "decay_ration")[0]]
 
 
-def test_a_value_of_a_wrong_type_and_an_unknown_section_are_shown(server: Server, tmp_path: Path) -> None:
+def test_a_value_of_a_wrong_type_and_an_unknown_section_are_shown(
+    server: Server, tmp_path: Path
+) -> None:
     file = recipe(tmp_path, ("steps: 80", "steps: many"), ("checkpoint:", "checkpoints:"))
     shown = {diagnostic["range"]["start"]["line"] for diagnostic in server.open(file)}
     assert shown == {lines_of(file, "steps: many")[0], lines_of(file, "checkpoints:")[0]}
@@ -114,6 +149,8 @@ def test_a_value_of_a_wrong_type_and_an_unknown_section_are_shown(server: Server
 def test_names_of_components_and_keys_are_completed(server: Server, tmp_path: Path) -> None:
     file = recipe(tmp_path, ("name: adamw", "name: "), ("warmup_steps: 8", "w"))
     server.open(file)
-    (line,) = [number for number in lines_of(file, "  name: ") if number > lines_of(file, "optimizer:")[0]]
+    (line,) = [
+        number for number in lines_of(file, "  name: ") if number > lines_of(file, "optimizer:")[0]
+    ]
     assert "adamw" in server.offers(file, line, len("  name: "))
     assert "warmup_steps" in server.offers(file, lines_of(file, "lr_scheduler:")[0] + 1, len("  w"))

@@ -28,7 +28,10 @@ def on_ranks(count: int, work: Callable[..., Any], folder: Path, *given: Any) ->
     folder.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    processes = [context.Process(target=run_rank, args=(rank, count, work, folder, given)) for rank in range(count)]
+    processes = [
+        context.Process(target=run_rank, args=(rank, count, work, folder, given))
+        for rank in range(count)
+    ]
     for process in processes:
         process.start()
     for process in processes:
@@ -42,10 +45,14 @@ def on_ranks(count: int, work: Callable[..., Any], folder: Path, *given: Any) ->
     return [torch.load(folder / f"found-{rank}.pt", weights_only=False) for rank in range(count)]
 
 
-def run_rank(rank: int, count: int, work: Callable[..., Any], folder: Path, given: tuple[Any, ...]) -> None:
+def run_rank(
+    rank: int, count: int, work: Callable[..., Any], folder: Path, given: tuple[Any, ...]
+) -> None:
     torch.set_num_threads(1)
     try:
-        dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), count), rank=rank, world_size=count)
+        dist.init_process_group(
+            "gloo", store=dist.FileStore(str(folder / "store"), count), rank=rank, world_size=count
+        )
         torch.save(work(*given), folder / f"found-{rank}.pt")
         dist.destroy_process_group()
     except Exception:

@@ -97,14 +97,20 @@ ROWS: dict[str, Row] = {
         "rl/test_algorithms.py::test_answers_that_are_worse_than_the_rest_get_gradients",
         "rl/test_algorithms.py::test_a_token_whose_logprob_is_no_number_counts_nowhere",
     ),
-    "B6": row("log-probabilities are verified each step", f"{RL}test_log_probabilities_are_verified_at_each_step"),
+    "B6": row(
+        "log-probabilities are verified each step",
+        f"{RL}test_log_probabilities_are_verified_at_each_step",
+    ),
     "B7": row(
         "batch invariance",
         "rl/test_generators.py::test_an_answer_does_not_depend_on_those_beside_it",
         "rl/test_generators.py::test_a_batch_invariant_generator_computes_whole_rows",
         f"{RL}test_nothing_differs_by_a_bit_where_that_is_asked_for",
     ),
-    "B8": row("adapters, recomputing and parallel layouts in RL", "rl/test_ranks.py::test_ranks_learn_what_one_process_learns"),
+    "B8": row(
+        "adapters, recomputing and parallel layouts in RL",
+        "rl/test_ranks.py::test_ranks_learn_what_one_process_learns",
+    ),
     "B9": row(
         "environments of several turns, tools, rewards with weights",
         "rl/test_rollouts.py::test_guessing_takes_several_turns",

@@ -41,12 +41,20 @@ def microbatches(count: int = 4, *, rows: int = 1) -> list[TokenBatch]:
     for number in range(count):
         tokens = torch.randint(56, (rows, 12), generator=torch.Generator().manual_seed(number))
         lengths = torch.tensor([12 - (number + row) % 5 for row in range(rows)])
-        made.append(TokenBatch.from_padded(tokens, lengths, loss_mask_NT=torch.arange(12).expand(rows, 12) > number))
+        made.append(
+            TokenBatch.from_padded(
+                tokens, lengths, loss_mask_NT=torch.arange(12).expand(rows, 12) > number
+            )
+        )
     return made
 
 
 def gradients(opened: OpenEngine) -> dict[str, Tensor]:
-    return {name: gathered(weight.grad).clone() for name, weight in opened.engine.model.named_parameters() if weight.grad is not None}
+    return {
+        name: gathered(weight.grad).clone()
+        for name, weight in opened.engine.model.named_parameters()
+        if weight.grad is not None
+    }
 
 
 def weights(opened: OpenEngine) -> dict[str, Tensor]:
@@ -70,7 +78,9 @@ def test_several_batches_are_evaluated_as_one(opened: OpenEngine) -> None:
         torch.cat([part.loss_mask for part in parts]),
     )
     for together in (False, True):
-        assert float(engine.eval_forward(parts, microbatches=together).loss) == pytest.approx(float(engine.eval_forward(whole).loss))
+        assert float(engine.eval_forward(parts, microbatches=together).loss) == pytest.approx(
+            float(engine.eval_forward(whole).loss)
+        )
         found = engine.forward(parts, microbatches=together)["logprobs"]
         torch.testing.assert_close(found, engine.forward(whole)["logprobs"])
 
@@ -83,20 +93,29 @@ def pipeline_work(recipe: str, schedule: str, count: int) -> dict[str, Any]:
     output = opened.engine.forward_backward(parts, microbatches=True)
     with pytest.raises(ValueError, match="have one shape, and these have"):
         opened.engine.eval_forward([*parts, *microbatches(1)], microbatches=True)
-    seen = {"evaluated": float(found.loss), "loss": float(output.loss), "logprobs": logprobs, "gradients": gradients(opened)}
+    seen = {
+        "evaluated": float(found.loss),
+        "loss": float(output.loss),
+        "logprobs": logprobs,
+        "gradients": gradients(opened),
+    }
     whole = weights(opened)
     with torch.no_grad():
         for weight in opened.engine.model.parameters():
             weight.zero_()
     opened.load_stream(whole.items())
-    seen["taken_up"] = all(torch.equal(tensor, whole[name]) for name, tensor in opened.state_dict_stream())
+    seen["taken_up"] = all(
+        torch.equal(tensor, whole[name]) for name, tensor in opened.state_dict_stream()
+    )
     opened.close()
     return seen
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["GPipe", "1F1B"])
-def test_microbatches_that_were_cut_before_go_through_a_pipeline_as_they_are(tmp_path: Path, schedule: str) -> None:
+def test_microbatches_that_were_cut_before_go_through_a_pipeline_as_they_are(
+    tmp_path: Path, schedule: str
+) -> None:
     (tmp_path / "pretrain.yaml").write_text(PRETRAIN)
     recipe = str(tmp_path / "pretrain.yaml")
     alone = open_engine(recipe, [LAYERS])
@@ -108,7 +127,9 @@ def test_microbatches_that_were_cut_before_go_through_a_pipeline_as_they_are(tmp
     held: dict[str, Tensor] = {}
     for seen in ranks:
         assert seen["taken_up"]
-        assert seen["loss"] == pytest.approx(loss, abs=1e-6) and seen["evaluated"] == pytest.approx(loss, abs=1e-6)
+        assert seen["loss"] == pytest.approx(loss, abs=1e-6) and seen["evaluated"] == pytest.approx(
+            loss, abs=1e-6
+        )
         torch.testing.assert_close(seen["logprobs"], logprobs, rtol=1e-5, atol=1e-6)
         held |= seen["gradients"]
     assert held.keys() == expected.keys()
@@ -123,18 +144,26 @@ def test_weights_under_the_names_of_transformers_give_its_logits(opened: OpenEng
     theirs.load_state_dict(state)
     batch = microbatches(1)[0]
     own = opened.engine.forward(batch, outputs=("logits",))["logits"][:, :8]
-    torch.testing.assert_close(own, theirs(batch.tokens).logits[:, :8].detach(), rtol=1e-4, atol=1e-5)
-    assert {tensor.dtype for _, tensor in opened.state_dict_stream(names="hf", dtype=torch.bfloat16)} == {torch.bfloat16}
+    torch.testing.assert_close(
+        own, theirs(batch.tokens).logits[:, :8].detach(), rtol=1e-4, atol=1e-5
+    )
+    assert {
+        tensor.dtype for _, tensor in opened.state_dict_stream(names="hf", dtype=torch.bfloat16)
+    } == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("names", ["native", "hf"])
-def test_a_stream_of_weights_is_taken_up(recipe: str, opened: OpenEngine, names: Literal["native", "hf"]) -> None:
+def test_a_stream_of_weights_is_taken_up(
+    recipe: str, opened: OpenEngine, names: Literal["native", "hf"]
+) -> None:
     trained(opened, 2)
     receiver = open_engine(recipe, ["debug.seed=7", "training.mixed_precision_param=bfloat16"])
     receiver.engine.forward_backward(microbatches())
     receiver.load_stream(opened.state_dict_stream(names=names), names=names)
     expected, found = weights(opened), weights(receiver)
-    assert found.keys() == expected.keys() and all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
+    assert found.keys() == expected.keys() and all(
+        torch.equal(tensor, expected[name]) for name, tensor in found.items()
+    )
     assert not gradients(receiver) and receiver.engine.policy_version == 0
     receiver.close()
 
@@ -150,7 +179,11 @@ def test_a_stream_that_does_not_fit_is_a_problem(opened: OpenEngine) -> None:
     ]:
         with pytest.raises(ProblemsFound, match=message):
             opened.load_stream(stream.items())
-    changed = {**missing, "odd": torch.ones(1), "norm.weight": torch.full_like(whole["norm.weight"], 3.0)}
+    changed = {
+        **missing,
+        "odd": torch.ones(1),
+        "norm.weight": torch.full_like(whole["norm.weight"], 3.0),
+    }
     opened.load_stream(changed.items(), strict=False)
     expected = {**whole, "norm.weight": changed["norm.weight"]}
     assert all(torch.equal(tensor, expected[key]) for key, tensor in weights(opened).items())
@@ -161,7 +194,14 @@ def test_a_stream_that_does_not_fit_is_a_problem(opened: OpenEngine) -> None:
 def sharded_work(recipe: str, folder: str) -> dict[str, Any]:
     opened = open_engine(recipe, SHARDED)
     group = opened.dp_group
-    seen = {"place": (opened.dp_rank, opened.dp_size, group is not None and group.size(), opened.is_output_rank)}
+    seen = {
+        "place": (
+            opened.dp_rank,
+            opened.dp_size,
+            group is not None and group.size(),
+            opened.is_output_rank,
+        )
+    }
     opened.engine.forward_backward(microbatches()[opened.dp_rank])
     opened.engine.optim_step()
     for names in ("native", "hf"):
@@ -171,31 +211,49 @@ def sharded_work(recipe: str, folder: str) -> dict[str, Any]:
     trained(opened, 1)
     moved = any(not torch.equal(tensor, before[name]) for name, tensor in weights(opened).items())
     assert opened.load(folder) == 1 and moved
-    seen["same"] = all(torch.equal(tensor, before[name]) for name, tensor in weights(opened).items())
+    seen["same"] = all(
+        torch.equal(tensor, before[name]) for name, tensor in weights(opened).items()
+    )
     for names in ("native", "hf"):
         given = dict(opened.state_dict_stream(names=names))  # type: ignore[arg-type]
         trained(opened, 1)
         opened.load_stream(given.items(), names=names)  # type: ignore[arg-type]
-        seen["same"] &= all(torch.equal(tensor, before[name]) for name, tensor in weights(opened).items())
+        seen["same"] &= all(
+            torch.equal(tensor, before[name]) for name, tensor in weights(opened).items()
+        )
     opened.close()
     return seen
 
 
 @pytest.mark.slow
-def test_ranks_give_the_same_names_in_the_same_order_and_save_together(recipe: str, tmp_path: Path) -> None:
+def test_ranks_give_the_same_names_in_the_same_order_and_save_together(
+    recipe: str, tmp_path: Path
+) -> None:
     one, other = on_ranks(2, sharded_work, tmp_path / "ranks", recipe, str(tmp_path / "saved"))
-    assert one["place"] == (0, 2, 2, True) and other["place"] == (1, 2, 2, True) and one["same"] and other["same"]
+    assert (
+        one["place"] == (0, 2, 2, True)
+        and other["place"] == (1, 2, 2, True)
+        and one["same"]
+        and other["same"]
+    )
     for names in ("native", "hf"):
         assert [name for name, _ in one[names]] == [name for name, _ in other[names]]
-        assert all(torch.equal(left, right) for (_, left), (_, right) in zip(one[names], other[names], strict=True))
+        assert all(
+            torch.equal(left, right)
+            for (_, left), (_, right) in zip(one[names], other[names], strict=True)
+        )
     alone = open_engine(recipe, [LAYERS])
     assert alone.load(tmp_path / "saved", what="model") == 1
-    for (name, tensor), (known, expected) in zip(alone.state_dict_stream(), one["native"], strict=True):
+    for (name, tensor), (known, expected) in zip(
+        alone.state_dict_stream(), one["native"], strict=True
+    ):
         assert name == known and torch.equal(tensor, expected)
     alone.close()
 
 
-def test_a_loop_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(recipe: str, tmp_path: Path) -> None:
+def test_a_loop_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(
+    recipe: str, tmp_path: Path
+) -> None:
     whole = open_engine(recipe)
     expected = trained(whole, 6)
     half = open_engine(recipe)
@@ -248,7 +306,9 @@ def test_state_that_was_moved_away_and_back_trains_on(recipe: str) -> None:
         (0, [0, 0.5, 1, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125]),
     ],
 )
-def test_learning_rates_of_both_indices_where_the_loop_moves_the_schedule(recipe: str, first_step: int, expected: Sequence[float]) -> None:
+def test_learning_rates_of_both_indices_where_the_loop_moves_the_schedule(
+    recipe: str, first_step: int, expected: Sequence[float]
+) -> None:
     schedule = f"lr_scheduler={{warmup_steps: 2, total_steps: 10, first_step: {first_step}}}"
     opened = open_engine(recipe, ["optimizer.lr=1.0", schedule])
     engine = opened.engine
@@ -271,7 +331,9 @@ def test_a_policy_trainer_saves_and_takes_up_what_it_saved(recipe: str, tmp_path
     trainer.close()
     other = open_policy_trainer(recipe, checkpoints=tmp_path / "saved")
     assert other.load_checkpoint() == 1 and other.get_policy_version() == 1
-    for (_, one), (_, two) in zip(trainer.engine.state_dict_stream(), other.engine.state_dict_stream(), strict=True):
+    for (_, one), (_, two) in zip(
+        trainer.engine.state_dict_stream(), other.engine.state_dict_stream(), strict=True
+    ):
         assert torch.equal(one, two)
     other.close()
     nowhere = open_policy_trainer(recipe)

@@ -27,34 +27,52 @@ WITHOUT_DATA = (
 )
 
 
-def test_a_misspelt_key_ends_validate_with_its_place_and_the_right_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelt_key_ends_validate_with_its_place_and_the_right_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     recipe = tmp_path / "bad.yaml"
-    recipe.write_text("version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntraining:\n  dataset: tiny\n  stpes: 3\n")
+    recipe.write_text(
+        "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntraining:\n  dataset: tiny\n  stpes: 3\n"
+    )
     assert validate.run([str(recipe)]) == 2
     said = capsys.readouterr().err
     assert f"{recipe}:5:3" in said and "did you mean 'steps'?" in said
 
 
-def test_a_derived_recipe_is_its_base_and_what_it_says_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_derived_recipe_is_its_base_and_what_it_says_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     derived = tmp_path / "derived.yaml"
     derived.write_text(f"version: 1\nname: derived\nextends: [{DEBUG}]\noptimizer: {{lr: 0.5}}\n")
     assert diff_config.run([str(DEBUG), str(derived), "--format", "json"]) == 1
-    found = {line["path"]: line["b"] for line in map(json.loads, capsys.readouterr().out.splitlines())}
+    found = {
+        line["path"]: line["b"] for line in map(json.loads, capsys.readouterr().out.splitlines())
+    }
     assert found == {"name": "derived", "optimizer.lr": 0.5}
 
 
 @pytest.mark.slow
-def test_every_leaf_of_every_recipe_takes_its_own_value_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_leaf_of_every_recipe_takes_its_own_value_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     base = tmp_path / "recipe.yaml"
     base.write_text("x-nothing: here\n")
     whole = [
-        path for path in sorted(Path("recipes").rglob("*.yaml")) if path.parent.name != "parts" and "\nstages:" not in path.read_text()
+        path
+        for path in sorted(Path("recipes").rglob("*.yaml"))
+        if path.parent.name != "parts" and "\nstages:" not in path.read_text()
     ]
     for recipe in whole:
         resolved = resolve(str(recipe), environment={})
-        overrides = [f"{path_text(path)}={flow(value)}" for path, value in leaves(escaped(dump(resolved.recipe)))]
-        assert len(overrides) > 100 and resolve(str(base), overrides, environment={}).text == resolved.text, recipe
+        overrides = [
+            f"{path_text(path)}={flow(value)}"
+            for path, value in leaves(escaped(dump(resolved.recipe)))
+        ]
+        assert (
+            len(overrides) > 100
+            and resolve(str(base), overrides, environment={}).text == resolved.text
+        ), recipe
     assert len(whole) > 30
 
 
@@ -78,7 +96,9 @@ def test_a_new_model_of_four_layers_learns_without_python(tmp_path: Path) -> Non
     assert len(losses) == 8 and losses[-1] < losses[0] - 0.2
 
 
-def test_an_engine_opens_no_data_and_who_trains_hears_which_key_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_engine_opens_no_data_and_who_trains_hears_which_key_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(WITHOUT_DATA)
     opened = open_engine(str(recipe))

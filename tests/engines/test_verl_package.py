@@ -13,13 +13,21 @@ from titanrun.engines.verl.engine import VerlEngine
 from titanrun.worker.open_verl import open_verl_engine
 
 # not built: exports of shards and of changed elements
-ABSENT = {"get_per_tensor_param_shard", "get_per_tensor_param_delta_shard", "prime_delta_snapshots", "delta_pin_snapshots"}
+ABSENT = {
+    "get_per_tensor_param_shard",
+    "get_per_tensor_param_delta_shard",
+    "prime_delta_snapshots",
+    "delta_pin_snapshots",
+}
 
 
 def tensor_dict() -> Any:
     tensordict = pytest.importorskip("tensordict")
     settings = {"max_token_len_per_gpu": 16, "temperature": 1.0}
-    made = tensordict.TensorDict({name: value for name, value in batch().items() if isinstance(value, Tensor)}, batch_size=[6])
+    made = tensordict.TensorDict(
+        {name: value for name, value in batch().items() if isinstance(value, Tensor)},
+        batch_size=[6],
+    )
     for name, value in settings.items():
         made.set_non_tensor(name, value)
     return made
@@ -28,9 +36,13 @@ def tensor_dict() -> Any:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_verls_base_class_trains_the_engine_with_verls_own_loss(tmp_path: Path) -> None:
-    base = pytest.importorskip("verl.workers.engine.base", reason="verl is not installed").BaseEngine
+    base = pytest.importorskip(
+        "verl.workers.engine.base", reason="verl is not installed"
+    ).BaseEngine
     losses = pytest.importorskip("verl.workers.utils.losses")
-    assert {name for name in dir(base) if not name.startswith("_") and not hasattr(VerlEngine, name)} == ABSENT
+    assert {
+        name for name in dir(base) if not name.startswith("_") and not hasattr(VerlEngine, name)
+    } == ABSENT
     (tmp_path / "recipe.yaml").write_text(TEXT)
     found: list[list[float]] = []
     for step in (
@@ -40,7 +52,13 @@ def test_verls_base_class_trains_the_engine_with_verls_own_loss(tmp_path: Path) 
         engine = open_verl_engine(str(tmp_path / "recipe.yaml"))
         engine.initialize()
         outputs = [step(engine) for _ in range(3)]
-        found.append([value for output in outputs for value in (*output["loss"], output["metrics"]["grad_norm"])])
+        found.append(
+            [
+                value
+                for output in outputs
+                for value in (*output["loss"], output["metrics"]["grad_norm"])
+            ]
+        )
         assert base.infer_batch(engine, tensor_dict())["model_output"]["log_probs"].size(0) == 6
         engine.close()
     assert found[0] == found[1]

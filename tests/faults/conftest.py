@@ -25,7 +25,9 @@ Note = Callable[..., None]
 @pytest.fixture
 def run(tmp_path: Path, shared_tokens: Path) -> Run:
     """Writes resolved.yaml of the tiny recipe with overrides into a new run directory, and gives its path."""
-    return lambda folder="run", *overrides: write_run(tmp_path, shared_tokens, folder, *EVERY_3, *overrides)
+    return lambda folder="run", *overrides: write_run(
+        tmp_path, shared_tokens, folder, *EVERY_3, *overrides
+    )
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +47,11 @@ def uncut(tmp_path_factory: pytest.TempPathFactory, shared_tokens: Path) -> Path
 def digests(resolved: Path, step: int = STEPS) -> dict[str, str]:
     """The digests of everything a checkpoint holds but the recipe: tensors, state, random numbers."""
     files = read_manifest(resolved.parent / "checkpoint" / f"step-{step}").files
-    return {name: entry.xxh3_128 for name, entry in files.items() if name not in ("resolved.yaml", ".metadata")}
+    return {
+        name: entry.xxh3_128
+        for name, entry in files.items()
+        if name not in ("resolved.yaml", ".metadata")
+    }
 
 
 def said(resolved: Path) -> str:
@@ -56,13 +62,18 @@ def said(resolved: Path) -> str:
 @pytest.fixture(scope="session")
 def tested_commit() -> str:
     """The commit that is tested, marked where files differ from it: all but the results, which the tests write themselves."""
-    commit, changed = git("rev-parse", "--short=10", "HEAD"), git("status", "--porcelain", "--", ":/", f":(exclude){RESULTS.name}")
+    commit, changed = (
+        git("rev-parse", "--short=10", "HEAD"),
+        git("status", "--porcelain", "--", ":/", f":(exclude){RESULTS.name}"),
+    )
     return f"{commit}-dirty" if changed else commit
 
 
 def git(*arguments: str) -> str:
     """What git says; nothing where this is no clone."""
-    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False, cwd=RESULTS.parent).stdout.strip()
+    return subprocess.run(
+        ["git", *arguments], capture_output=True, text=True, check=False, cwd=RESULTS.parent
+    ).stdout.strip()
 
 
 @pytest.fixture
@@ -72,7 +83,11 @@ def note(request: pytest.FixtureRequest, tested_commit: str) -> Iterator[Note]:
     yield lambda row, **cells: noted.__setitem__(str(row), cells)
     if noted and os.environ.get("TITANRUN_WRITE_FAULTS"):
         results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        stamp = {"commit": tested_commit, "date": datetime.now(UTC).date().isoformat(), "test": request.node.name.partition("[")[0]}
+        stamp = {
+            "commit": tested_commit,
+            "date": datetime.now(UTC).date().isoformat(),
+            "test": request.node.name.partition("[")[0],
+        }
         results |= {row: {**cells, **stamp} for row, cells in noted.items()}
         in_order = sorted(results.items(), key=lambda item: (int(item[0].rstrip("b")), item[0]))
         text = json.dumps(dict(in_order), indent=1, ensure_ascii=False)

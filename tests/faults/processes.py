@@ -43,7 +43,17 @@ def work_together(resolved: Path, faults: Mapping[int, Fault], count: int = 2) -
     with socket.create_server(("127.0.0.1", 0)) as meeting:
         port = meeting.getsockname()[1]
         ranks = [
-            context.Process(target=train, args=(resolved, faults.get(rank, (nothing,)), rank, count, port, None if rank else meeting))
+            context.Process(
+                target=train,
+                args=(
+                    resolved,
+                    faults.get(rank, (nothing,)),
+                    rank,
+                    count,
+                    port,
+                    None if rank else meeting,
+                ),
+            )
             for rank in range(count)
         ]
         for process in ranks:
@@ -61,15 +71,28 @@ def work_together(resolved: Path, faults: Mapping[int, Fault], count: int = 2) -
     return [process.exitcode or 0 for process in ranks]
 
 
-def train(resolved: Path, fault: Fault, rank: int, count: int, port: int, meeting: socket.socket | None) -> None:
+def train(
+    resolved: Path, fault: Fault, rank: int, count: int, port: int, meeting: socket.socket | None
+) -> None:
     """In a process of its own: what it says goes into a file beside the run."""
     torch.set_num_threads(1)
-    said = os.open(resolved.parent / ("said.txt" if rank == 0 else f"said-{rank}.txt"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    said = os.open(
+        resolved.parent / ("said.txt" if rank == 0 else f"said-{rank}.txt"),
+        os.O_WRONLY | os.O_CREAT | os.O_APPEND,
+    )
     os.dup2(said, 1)
     os.dup2(said, 2)
     if count > 1:
-        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_PORT": str(port)}
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "TITANRUN_STORE_SOCKET": str(meeting.fileno() if meeting else 0)}
+        os.environ |= {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(count),
+            "MASTER_PORT": str(port),
+        }
+        os.environ |= {
+            "MASTER_ADDR": "127.0.0.1",
+            "TITANRUN_STORE_SOCKET": str(meeting.fileno() if meeting else 0),
+        }
     seam, *arguments = fault
     seam(*arguments)
     code = main([str(resolved)])

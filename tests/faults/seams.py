@@ -143,7 +143,13 @@ def files_end_at(step: int, size: int, until: int | None = None) -> None:
 
     def beating(self: StatusFile, done: int) -> None:
         beat(self, done)
-        limit = resource.RLIM_INFINITY if until is not None and done >= until else size if done >= step else resource.RLIM_INFINITY
+        limit = (
+            resource.RLIM_INFINITY
+            if until is not None and done >= until
+            else size
+            if done >= step
+            else resource.RLIM_INFINITY
+        )
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 
     StatusFile.beat = beating  # type: ignore[method-assign]
@@ -183,7 +189,10 @@ def loss_times(factor: Callable[[Engine], float]) -> None:
         begin(self, *arguments, **options)
         passes: Any = self.passes
         loss = passes.loss
-        self.passes = replace(passes, loss=lambda *given: loss(*given) * (factor(self) if torch.is_grad_enabled() else 1.0))
+        self.passes = replace(
+            passes,
+            loss=lambda *given: loss(*given) * (factor(self) if torch.is_grad_enabled() else 1.0),
+        )
 
     Engine.__init__ = beginning  # type: ignore[method-assign]
 
@@ -366,7 +375,9 @@ def bit_flips(name: str, after_passes: int) -> None:
         output = forward_backward(self, *batches, **options)
         calls["done"] += 1
         if calls["done"] == after_passes:
-            own_part(self.model.get_parameter(name).detach()).view(torch.int32).view(-1)[0] ^= 1 << 20
+            own_part(self.model.get_parameter(name).detach()).view(torch.int32).view(-1)[0] ^= (
+                1 << 20
+            )
         return output
 
     Engine.forward_backward = computing  # type: ignore[method-assign]
@@ -402,7 +413,11 @@ def row_is_nan(step: int, name: str, row: int) -> None:
         begin(self, *arguments, **options)
 
         def spoiled(_module: Any, _inputs: Any, output_BTD: torch.Tensor) -> torch.Tensor:
-            return output_BTD.index_fill(0, torch.tensor([row]), math.nan) if self.steps_done + 1 >= step else output_BTD
+            return (
+                output_BTD.index_fill(0, torch.tensor([row]), math.nan)
+                if self.steps_done + 1 >= step
+                else output_BTD
+            )
 
         self.model.get_submodule(name).register_forward_hook(spoiled)
 

@@ -65,14 +65,25 @@ def test_row_10_a_flipped_bit_is_named_and_survived(killed: Path, uncut: Path) -
 
 
 @pytest.mark.endurance
-def test_row_10_each_of_100_flipped_bits_is_named_and_survived(killed_once: Path, tmp_path: Path, uncut: Path, note: Note) -> None:
+def test_row_10_each_of_100_flipped_bits_is_named_and_survived(
+    killed_once: Path, tmp_path: Path, uncut: Path, note: Note
+) -> None:
     for seed in range(100):
         folder = tmp_path / f"run-{seed}"
         shutil.copytree(killed_once.parent, folder)
-        assert_survived(folder / "resolved.yaml", uncut, flip(saved(folder / "resolved.yaml", 9), random.Random(seed)))
+        assert_survived(
+            folder / "resolved.yaml",
+            uncut,
+            flip(saved(folder / "resolved.yaml", 9), random.Random(seed)),
+        )
         shutil.rmtree(folder)
     outcome = "each named with its file; goes on after step 6; each end bitwise equal"
-    note(10, injected="one bit flipped in the newest checkpoint, 100 seeds", outcome=outcome, lost="two intervals at most")
+    note(
+        10,
+        injected="one bit flipped in the newest checkpoint, 100 seeds",
+        outcome=outcome,
+        lost="two intervals at most",
+    )
 
 
 @pytest.mark.endurance
@@ -95,7 +106,12 @@ def test_row_10_no_edit_of_10_000_bytes_is_loaded_in_silence(killed_once: Path, 
     assert store.damage(9, "always") == []
     assert silent == 0
     outcome = "each detected: none of 10,000 would be loaded"
-    note("10b", injected="one byte changed anywhere in a checkpoint, 10,000 times", outcome=outcome, lost="two intervals at most")
+    note(
+        "10b",
+        injected="one byte changed anywhere in a checkpoint, 10,000 times",
+        outcome=outcome,
+        lost="two intervals at most",
+    )
 
 
 HARM: dict[str, Callable[[Path], None]] = {
@@ -107,7 +123,9 @@ HARM: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("harm", HARM)
-def test_row_11_a_shard_that_is_cut_or_missing_is_survived(killed: Path, uncut: Path, note: Note, harm: str) -> None:
+def test_row_11_a_shard_that_is_cut_or_missing_is_survived(
+    killed: Path, uncut: Path, note: Note, harm: str
+) -> None:
     HARM[harm](saved(killed, 9) / SHARD)
     assert_survived(killed, uncut, SHARD)
     outcome = "the file is named; goes on after step 6; end bitwise equal"
@@ -118,26 +136,47 @@ def test_row_12_a_shard_of_another_step_is_survived(killed: Path, uncut: Path, n
     shutil.copy(saved(killed, 6) / SHARD, saved(killed, 9))
     assert_survived(killed, uncut, SHARD)
     outcome = "the file is named; goes on after step 6; end bitwise equal"
-    note(12, injected="the shard of step 6 copied over that of step 9", outcome=outcome, lost="two intervals")
+    note(
+        12,
+        injected="the shard of step 6 copied over that of step 9",
+        outcome=outcome,
+        lost="two intervals",
+    )
 
 
 @pytest.mark.parametrize("file", ["manifest.json", ".metadata"])
 @pytest.mark.parametrize("harm", ["half", "missing"])
-def test_row_13_a_manifest_or_index_that_is_cut_or_missing_is_survived(killed: Path, uncut: Path, note: Note, file: str, harm: str) -> None:
+def test_row_13_a_manifest_or_index_that_is_cut_or_missing_is_survived(
+    killed: Path, uncut: Path, note: Note, file: str, harm: str
+) -> None:
     HARM[harm](saved(killed, 9) / file)
     assert_survived(killed, uncut, file)
     outcome = "no checkpoint any more, the file is named; goes on after step 6; end bitwise equal"
-    note(13, injected="manifest.json and .metadata: half, missing", outcome=outcome, lost="two intervals")
+    note(
+        13,
+        injected="manifest.json and .metadata: half, missing",
+        outcome=outcome,
+        lost="two intervals",
+    )
 
 
 def test_row_14_bad_checkpoints_only_are_an_end_and_no_beginning(killed: Path, note: Note) -> None:
     for step in (3, 6, 9):
         flip(saved(killed, step), random.Random(step))
-    before = {path: path.read_bytes() for path in saved(killed, 3).parent.rglob("*") if path.is_file()}
+    before = {
+        path: path.read_bytes() for path in saved(killed, 3).parent.rglob("*") if path.is_file()
+    }
     assert work(killed) == 4
     assert all(f"step-{step} cannot be used" in said(killed) for step in (3, 6, 9))
-    assert {path: path.read_bytes() for path in saved(killed, 3).parent.rglob("*") if path.is_file()} == before
-    note(14, injected="a bit flipped in each checkpoint", outcome="exit 4 with the reason for each; no byte changed", lost="nothing")
+    assert {
+        path: path.read_bytes() for path in saved(killed, 3).parent.rglob("*") if path.is_file()
+    } == before
+    note(
+        14,
+        injected="a bit flipped in each checkpoint",
+        outcome="exit 4 with the reason for each; no byte changed",
+        lost="nothing",
+    )
 
 
 class Hostile:
@@ -150,11 +189,18 @@ class Hostile:
         return Path.touch, (self.victim,)
 
 
-def test_row_15_a_hostile_pickle_leaves_no_trace(killed: Path, uncut: Path, tmp_path: Path, note: Note) -> None:
+def test_row_15_a_hostile_pickle_leaves_no_trace(
+    killed: Path, uncut: Path, tmp_path: Path, note: Note
+) -> None:
     index = saved(killed, 9) / ".metadata"
     assert read_manifest(saved(killed, 9)).files[".metadata"].size == index.stat().st_size
     index.write_bytes(pickle.dumps(Hostile(tmp_path / "victim")).ljust(index.stat().st_size, b"\0"))
     assert_survived(killed, uncut, ".metadata")
     assert not (tmp_path / "victim").exists()
     injected = "a pickle that touches a file, in the place of .metadata and of its size"
-    note(15, injected=injected, outcome="refused by its digest, never unpickled; goes on after step 6", lost="two intervals")
+    note(
+        15,
+        injected=injected,
+        outcome="refused by its digest, never unpickled; goes on after step 6",
+        lost="two intervals",
+    )

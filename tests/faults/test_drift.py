@@ -24,7 +24,9 @@ def begun(recipe: Path, folder: Path, checkpoints: Path) -> None:
     """A run directory as `titanrun train` opens it, with the checkpoints of a run."""
     resolved = resolve(str(recipe), [f"dump_folder={folder}"], environment={})
     now = datetime(2026, 11, 21)
-    write_run(find_run_directory(resolved, now), resolved, ["titanrun", "train"], now, environment={})
+    write_run(
+        find_run_directory(resolved, now), resolved, ["titanrun", "train"], now, environment={}
+    )
     shutil.copytree(checkpoints, folder / "checkpoint")
 
 

@@ -37,27 +37,65 @@ def goes_on(resolved: Path, uncut: Path, after: int) -> None:
 @pytest.mark.parametrize(
     ("row", "seam", "arguments", "injected"),
     [
-        (1, seams.kill_before_opening, (SHARD, 6), "SIGKILL before the first byte of the shard of step 6"),
-        (2, seams.kill_amid_writing, (SHARD, 6), "SIGKILL when half of the shard of step 6 is written"),
-        (3, seams.kill_before_opening, ("manifest.json", 6), "SIGKILL after the shards of step 6, before its manifest"),
-        (4, seams.kill_around_rename, (6, False), "SIGKILL after the manifest of step 6, before the rename"),
+        (
+            1,
+            seams.kill_before_opening,
+            (SHARD, 6),
+            "SIGKILL before the first byte of the shard of step 6",
+        ),
+        (
+            2,
+            seams.kill_amid_writing,
+            (SHARD, 6),
+            "SIGKILL when half of the shard of step 6 is written",
+        ),
+        (
+            3,
+            seams.kill_before_opening,
+            ("manifest.json", 6),
+            "SIGKILL after the shards of step 6, before its manifest",
+        ),
+        (
+            4,
+            seams.kill_around_rename,
+            (6, False),
+            "SIGKILL after the manifest of step 6, before the rename",
+        ),
     ],
 )
 def test_row_1_to_4_a_kill_in_a_save_costs_one_interval(
-    run: Run, uncut: Path, note: Note, row: int, seam: seams.Seam, arguments: tuple[object, ...], injected: str
+    run: Run,
+    uncut: Path,
+    note: Note,
+    row: int,
+    seam: seams.Seam,
+    arguments: tuple[object, ...],
+    injected: str,
 ) -> None:
     resolved = run()
     assert work(resolved, seam, *arguments) == KILLED
     assert not is_checkpoint(resolved.parent / "checkpoint" / "step-6")
     goes_on(resolved, uncut, after=3)
-    note(row, injected=injected, outcome="goes on after step 3; leftovers swept; end bitwise equal", lost="3 steps, one interval")
+    note(
+        row,
+        injected=injected,
+        outcome="goes on after step 3; leftovers swept; end bitwise equal",
+        lost="3 steps, one interval",
+    )
 
 
-def test_row_5_a_kill_right_after_the_rename_costs_nothing(run: Run, uncut: Path, note: Note) -> None:
+def test_row_5_a_kill_right_after_the_rename_costs_nothing(
+    run: Run, uncut: Path, note: Note
+) -> None:
     resolved = run()
     assert work(resolved, seams.kill_around_rename, 6, True) == KILLED
     goes_on(resolved, uncut, after=6)
-    note(5, injected="SIGKILL right after the rename of step 6", outcome="step 6 is found by scanning; end bitwise equal", lost="nothing")
+    note(
+        5,
+        injected="SIGKILL right after the rename of step 6",
+        outcome="step 6 is found by scanning; end bitwise equal",
+        lost="nothing",
+    )
 
 
 @dataclass(slots=True)
@@ -124,10 +162,17 @@ def test_row_7_a_kill_while_a_step_is_saved_again_leaves_the_old_one(run: Run, n
     (old,) = (resolved.parent / "checkpoint").glob("step-6.superseded-*")
     assert damage(old, read_manifest(old), "always") == []
     outcome = "the old step 6 is kept under another name and verifies; nothing is ever written over"
-    note(7, injected="going back to step 3, SIGKILL amid the second save of step 6", outcome=outcome, lost="nothing")
+    note(
+        7,
+        injected="going back to step 3, SIGKILL amid the second save of step 6",
+        outcome=outcome,
+        lost="nothing",
+    )
 
 
-def test_row_8_a_kill_while_old_checkpoints_go_leaves_no_half_one(run: Run, uncut: Path, note: Note) -> None:
+def test_row_8_a_kill_while_old_checkpoints_go_leaves_no_half_one(
+    run: Run, uncut: Path, note: Note
+) -> None:
     resolved = run("run", "checkpoint.keep_latest_k=1")
     assert work(resolved, seams.kill_amid_purge) == KILLED
     assert [name for name in steps(resolved) if not name.startswith("step-3.tmp-")] == ["step-6"]
@@ -143,7 +188,9 @@ def test_row_8_a_kill_while_old_checkpoints_go_leaves_no_half_one(run: Run, uncu
     )
 
 
-def test_row_9_everything_is_on_disk_before_a_checkpoint_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, note: Note) -> None:
+def test_row_9_everything_is_on_disk_before_a_checkpoint_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, note: Note
+) -> None:
     synced: dict[tuple[int, int], int] = {}
     real_fsync, real_rename = os.fsync, Path.rename
     lost: list[str] = []
@@ -157,7 +204,11 @@ def test_row_9_everything_is_on_disk_before_a_checkpoint_has_its_name(tmp_path: 
         if target.name != "step-1":
             return real_rename(self, target)
         states = {path.name: path.stat() for path in (*self.rglob("*"), self)}
-        lost.extend(name for name, state in states.items() if synced.get((state.st_dev, state.st_ino)) != state.st_size)
+        lost.extend(
+            name
+            for name, state in states.items()
+            if synced.get((state.st_dev, state.st_ino)) != state.st_size
+        )
         synced.clear()
         return real_rename(self, target)
 
@@ -168,10 +219,17 @@ def test_row_9_everything_is_on_disk_before_a_checkpoint_has_its_name(tmp_path: 
     assert lost == []
     assert (parent.st_dev, parent.st_ino) in synced
     outcome = "at the rename each file and the folder are synced at their full size, afterwards the folder around it"
-    note(9, injected="the syncs of a save recorded, and compared with what lies there at the rename", outcome=outcome, lost="one interval")
+    note(
+        9,
+        injected="the syncs of a save recorded, and compared with what lies there at the rename",
+        outcome=outcome,
+        lost="one interval",
+    )
 
 
-def test_row_18_a_stop_after_each_of_the_steps_changes_no_bit(run: Run, uncut: Path, note: Note) -> None:
+def test_row_18_a_stop_after_each_of_the_steps_changes_no_bit(
+    run: Run, uncut: Path, note: Note
+) -> None:
     resolved = run()
     for step in range(1, 10):
         assert work(resolved, seams.signals_amid_step, step, signal.SIGTERM) == 75
@@ -179,4 +237,9 @@ def test_row_18_a_stop_after_each_of_the_steps_changes_no_bit(run: Run, uncut: P
     assert digests(resolved) == digests(uncut)
     shutil.rmtree(resolved.parent)
     injected = "SIGTERM in each of the steps of one run, which accumulates and shuffles"
-    note(18, injected=injected, outcome="weights, optimizer, random numbers and data position bitwise equal", lost="nothing")
+    note(
+        18,
+        injected=injected,
+        outcome="weights, optimizer, random numbers and data position bitwise equal",
+        lost="nothing",
+    )

@@ -33,23 +33,44 @@ sys.exit(main())
 pytestmark = pytest.mark.slow
 
 
-def launch(resolved: Path, rank: int, seam: seams.Seam, *arguments: object, restarts: int = 0, count: int = 2) -> tuple[int, str]:
+def launch(
+    resolved: Path,
+    rank: int,
+    seam: seams.Seam,
+    *arguments: object,
+    restarts: int = 0,
+    count: int = 2,
+) -> tuple[int, str]:
     """Trains with a fault on one rank. Returns the launcher's exit code, and what it said."""
     script = resolved.parent / "faulty.py"
-    script.write_text(WORKER.format(root=str(ROOT), rank=rank, seam=seam.__name__, arguments=arguments))
-    command = [sys.executable, "-c", LAUNCHER, str(resolved), str(script), str(restarts), str(count)]
+    script.write_text(
+        WORKER.format(root=str(ROOT), rank=rank, seam=seam.__name__, arguments=arguments)
+    )
+    command = [
+        sys.executable,
+        "-c",
+        LAUNCHER,
+        str(resolved),
+        str(script),
+        str(restarts),
+        str(count),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     return done.returncode, done.stderr
 
 
 def orphans(resolved: Path) -> list[str]:
     """Processes that still train in the run directory."""
-    lines = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
+    lines = subprocess.run(
+        ["ps", "-eo", "args"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     return [line for line in lines if str(resolved) in line and "ps -eo" not in line]
 
 
 def test_row_30_a_rank_that_hangs_ends_the_run_with_stacks(run: Run, note: Note) -> None:
-    resolved = run("run", "guard.step_timeout_seconds=5", "parallelism.data_parallel_shard_degree=2")
+    resolved = run(
+        "run", "guard.step_timeout_seconds=5", "parallelism.data_parallel_shard_degree=2"
+    )
     code, said = launch(resolved, 1, seams.hangs_in, 5)
     assert code == 6
     assert "error[hang]: rank" in said
@@ -57,18 +78,25 @@ def test_row_30_a_rank_that_hangs_ends_the_run_with_stacks(run: Run, note: Note)
     assert "its last collectives in" in said
     assert (resolved.parent / "comm_traces" / "rank_0").exists()
     logs = resolved.parent / "logs"
-    assert "seams.py" in "".join(path.read_text() for path in [*logs.glob("stacks-rank-1.txt"), logs / "rank-1.log"])
+    assert "seams.py" in "".join(
+        path.read_text() for path in [*logs.glob("stacks-rank-1.txt"), logs / "rank-1.log"]
+    )
     assert orphans(resolved) == []
     outcome = "exit 6; the stacks of the ranks are in logs/; no process is left"
     note(30, injected="rank 1 of 2 sleeps in step 5", outcome=outcome, lost="one interval")
 
 
 def test_row_30_a_rank_that_hangs_while_it_is_built_ends_too(run: Run) -> None:
-    resolved = run("run", "guard.build_timeout_seconds=3", "parallelism.data_parallel_shard_degree=2")
+    resolved = run(
+        "run", "guard.build_timeout_seconds=3", "parallelism.data_parallel_shard_degree=2"
+    )
     code, said = launch(resolved, 0, seams.building_hangs)
     assert code == 6
     # the other waits for the first one's data, and is watched too, but it is the first that gives no sign of life
-    assert "error[hang]: rank 0 hangs: building the run takes longer than guard.build_timeout_seconds" in said
+    assert (
+        "error[hang]: rank 0 hangs: building the run takes longer than guard.build_timeout_seconds"
+        in said
+    )
     assert orphans(resolved) == []
 
 
@@ -84,7 +112,9 @@ def test_row_31_a_rank_that_dies_is_named_and_the_other_ends(run: Run, note: Not
     assert orphans(resolved) == []
     code, _ = launch(resolved, 1, seams.nothing)
     assert code == 0
-    outcome = "the rank is named, the other is down within 15 s; the next start goes on after step 3"
+    outcome = (
+        "the rank is named, the other is down within 15 s; the next start goes on after step 3"
+    )
     note(31, injected="SIGKILL of rank 1 of 2 in step 5", outcome=outcome, lost="one interval")
 
 
@@ -94,4 +124,9 @@ def test_row_32_a_run_that_dies_each_time_is_given_up(run: Run, note: Note) -> N
     assert code == 128 + 9
     assert said.count("starting again") == 2
     assert "2 restarts brought no new checkpoint: giving up" in said
-    note(32, injected="SIGKILL in step 1 at each start, max_restarts 2", outcome="given up after 2 restarts", lost="nothing")
+    note(
+        32,
+        injected="SIGKILL in step 1 at each start, max_restarts 2",
+        outcome="given up after 2 restarts",
+        lost="nothing",
+    )

@@ -11,7 +11,11 @@ from titanrun.components.metrics.jsonl import read_metrics
 
 
 def bad_steps(resolved: Path) -> list[int]:
-    return [line["step"] for line in read_metrics(resolved.parent / "metrics.jsonl") if not math.isfinite(line["grad_norm"])]
+    return [
+        line["step"]
+        for line in read_metrics(resolved.parent / "metrics.jsonl")
+        if not math.isfinite(line["grad_norm"])
+    ]
 
 
 def test_row_24_a_nan_once_is_stopped_at_or_skipped(run: Run, note: Note) -> None:
@@ -22,7 +26,9 @@ def test_row_24_a_nan_once_is_stopped_at_or_skipped(run: Run, note: Note) -> Non
     assert work(skipping, seams.loss_is_nan, 5, 5) == 0
     assert bad_steps(skipping) == [5]
     outcome = "stop: exit 5, then goes on; skip: weights and optimizer untouched, no later step is skipped"
-    note(24, injected="loss NaN in step 5", outcome=outcome, lost="stop: one interval; skip: 1 step")
+    note(
+        24, injected="loss NaN in step 5", outcome=outcome, lost="stop: one interval; skip: 1 step"
+    )
 
 
 def test_row_26_infinite_gradients_with_a_finite_loss_are_refused(run: Run, note: Note) -> None:
@@ -32,7 +38,12 @@ def test_row_26_infinite_gradients_with_a_finite_loss_are_refused(run: Run, note
     evidence = json.loads((resolved.parent / "logs" / "non-finite-step-5-rank-0.json").read_text())
     assert evidence["bad_gradients"] == ["output.weight"]
     outcome = "refused before the update, exit 5; the parameter is named in logs/non-finite-step-5-rank-0.json"
-    note(26, injected="one gradient infinite in step 5, the loss finite", outcome=outcome, lost="1 step")
+    note(
+        26,
+        injected="one gradient infinite in step 5, the loss finite",
+        outcome=outcome,
+        lost="1 step",
+    )
 
 
 def test_row_27_bad_data_is_left_out_and_nan_for_ever_is_an_end(run: Run, note: Note) -> None:
@@ -43,13 +54,28 @@ def test_row_27_bad_data_is_left_out_and_nan_for_ever_is_an_end(run: Run, note: 
     assert "the run went back 3 times already (guard.max_rollbacks)" in said(ever)
     assert "logs/non-finite-step-5" in said(ever)
     outcome = "goes back and leaves the batches out; after max_rollbacks exit 5, with rows, module and gradients in logs/"
-    note(27, injected="two global batches NaN; then every step from 5 on", outcome=outcome, lost="one interval and its data")
+    note(
+        27,
+        injected="two global batches NaN; then every step from 5 on",
+        outcome=outcome,
+        lost="one interval and its data",
+    )
 
 
 def test_row_28_a_loss_spike_is_flagged(run: Run, note: Note) -> None:
-    resolved = run("spiking", "training.steps=30", "guard.spike_window=8", "guard.spike_sigmas=20", "checkpoint.enable=false")
+    resolved = run(
+        "spiking",
+        "training.steps=30",
+        "guard.spike_window=8",
+        "guard.spike_sigmas=20",
+        "checkpoint.enable=false",
+    )
     assert work(resolved, seams.loss_is_scaled, 20, 100.0) == 0
-    flagged = [line["step"] for line in read_metrics(resolved.parent / "metrics.jsonl") if "guard/loss_spikes" in line]
+    flagged = [
+        line["step"]
+        for line in read_metrics(resolved.parent / "metrics.jsonl")
+        if "guard/loss_spikes" in line
+    ]
     assert flagged == [20]
     assert "loss spike" in said(resolved)
     outcome = "flagged in the log and in metrics.jsonl; training goes on; the best checkpoint goes by validation loss alone"

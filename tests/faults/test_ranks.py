@@ -20,7 +20,9 @@ SHARDS = "parallelism.data_parallel_shard_degree=2"
 
 def evidence(resolved: Path, step: int, rank: int) -> dict[str, object]:
     """What a rank wrote down about a bad step."""
-    found: dict[str, object] = json.loads((resolved.parent / "logs" / f"non-finite-step-{step}-rank-{rank}.json").read_text())
+    found: dict[str, object] = json.loads(
+        (resolved.parent / "logs" / f"non-finite-step-{step}-rank-{rank}.json").read_text()
+    )
     return found
 
 
@@ -37,7 +39,11 @@ def losses(resolved: Path) -> list[float]:
 def stopped_once(tmp_path_factory: pytest.TempPathFactory, shared_tokens: Path) -> Path:
     """A run of two ranks, of which the second one alone was asked to save in step 2, and to stop in step 5."""
     resolved = write_run(tmp_path_factory.mktemp("stopped"), shared_tokens, "run", *EVERY_3, SHARDS)
-    asked = (seams.several, (seams.signals_amid_step, 2, signal.SIGUSR2), (seams.signals_amid_step, 5, signal.SIGUSR1))
+    asked = (
+        seams.several,
+        (seams.signals_amid_step, 2, signal.SIGUSR2),
+        (seams.signals_amid_step, 5, signal.SIGUSR1),
+    )
     assert work_together(resolved, {1: asked}) == [75, 75]
     return resolved
 
@@ -50,23 +56,37 @@ def stopped(stopped_once: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_row_17_a_run_goes_on_with_more_or_fewer_ranks(run: Run, stopped: Path, uncut: Path, note: Note) -> None:
+def test_row_17_a_run_goes_on_with_more_or_fewer_ranks(
+    run: Run, stopped: Path, uncut: Path, note: Note
+) -> None:
     fewer, more = run("run"), run("more")
     assert fewer == stopped
     assert work(fewer) == 0
-    assert "saved by 2 ranks, now 1: random draws begin anew from debug.seed, the data's order stays" in said(fewer)
+    assert (
+        "saved by 2 ranks, now 1: random draws begin anew from debug.seed, the data's order stays"
+        in said(fewer)
+    )
     assert work(more, seams.signals_amid_step, 5, signal.SIGTERM) == 75
     assert work_together(run("more", SHARDS), {}) == [0, 0]
     for resolved in (fewer, more):
         assert "going on after step 5" in said(resolved)
         assert losses(resolved) == pytest.approx(losses(uncut), rel=1e-5)
     outcome = "resharded; the log says that random draws begin anew; the same batches: losses of each step equal within 1e-5"
-    note(17, injected="stopped in step 5, then from 2 ranks to 1 and from 1 to 2", outcome=outcome, lost="nothing")
+    note(
+        17,
+        injected="stopped in step 5, then from 2 ranks to 1 and from 1 to 2",
+        outcome=outcome,
+        lost="nothing",
+    )
 
 
 @pytest.mark.slow
-def test_row_19_random_states_of_another_rank_are_never_taken(run: Run, stopped: Path, note: Note) -> None:
-    first, second = (stopped.parent / "checkpoint" / "step-5" / f"rng-rank-{rank}.safetensors" for rank in (0, 1))
+def test_row_19_random_states_of_another_rank_are_never_taken(
+    run: Run, stopped: Path, note: Note
+) -> None:
+    first, second = (
+        stopped.parent / "checkpoint" / "step-5" / f"rng-rank-{rank}.safetensors" for rank in (0, 1)
+    )
     whole = first.read_bytes()
     first.write_bytes(second.read_bytes())
     second.write_bytes(whole)
@@ -77,20 +97,35 @@ def test_row_19_random_states_of_another_rank_are_never_taken(run: Run, stopped:
     assert "step-5 cannot be used: rng-rank-0.safetensors" in said(stopped)
     assert "going on after step 3" in said(stopped)
     outcome = "the file is named, the run goes on after step 3; with checkpoint.verify: off exit 4, by the rank written in it"
-    note(19, injected="the random states of two ranks exchanged in the newest checkpoint", outcome=outcome, lost="two intervals")
+    note(
+        19,
+        injected="the random states of two ranks exchanged in the newest checkpoint",
+        outcome=outcome,
+        lost="two intervals",
+    )
 
 
 @pytest.mark.slow
 def test_row_21_a_signal_to_one_rank_is_a_signal_to_all(stopped_once: Path, note: Note) -> None:
     assert (stopped_once.parent / "checkpoint" / "step-2" / "manifest.json").exists()
     assert (stopped_once.parent / "checkpoint" / "step-5" / "manifest.json").exists()
-    assert all("stopped by SIGUSR1 after step 5 of 10, saved" in log_of(stopped_once, rank) for rank in (0, 1))
+    assert all(
+        "stopped by SIGUSR1 after step 5 of 10, saved" in log_of(stopped_once, rank)
+        for rank in (0, 1)
+    )
     outcome = "both ranks save after step 2 and go on, save after step 5 and end with exit 75"
-    note(21, injected="SIGUSR2 in step 2 and SIGUSR1 in step 5, to rank 1 of 2 alone", outcome=outcome, lost="nothing")
+    note(
+        21,
+        injected="SIGUSR2 in step 2 and SIGUSR1 in step 5, to rank 1 of 2 alone",
+        outcome=outcome,
+        lost="nothing",
+    )
 
 
 def test_row_25_a_nan_on_one_rank_is_skipped_by_all(run: Run, note: Note) -> None:
-    resolved = run("run", "guard.non_finite=skip", SHARDS, "training.steps=6", "checkpoint.enable=false")
+    resolved = run(
+        "run", "guard.non_finite=skip", SHARDS, "training.steps=6", "checkpoint.enable=false"
+    )
     assert work_together(resolved, {1: (seams.loss_is_nan, 5, 5)}) == [0, 0]
     # the other rank skipped it too: its log says so
     assert all(log_of(resolved, rank).count("its update is skipped") == 1 for rank in (0, 1))
@@ -98,7 +133,9 @@ def test_row_25_a_nan_on_one_rank_is_skipped_by_all(run: Run, note: Note) -> Non
     assert len(rows[0]) == len(rows[1]) == 2
     assert not rows[0] & rows[1]
     assert [math.isfinite(loss) for loss in losses(resolved)] == [True] * 4 + [False, True]
-    outcome = "both ranks skip the update; each writes down its own rows, modules and gradients; no hang"
+    outcome = (
+        "both ranks skip the update; each writes down its own rows, modules and gradients; no hang"
+    )
     note(25, injected="loss NaN in step 5 on rank 1 of 2", outcome=outcome, lost="1 step")
 
 
@@ -133,14 +170,27 @@ def test_row_44_data_ends_for_all_ranks_at_once(run: Run) -> None:
 
 @pytest.mark.slow
 def test_row_46_a_slow_rank_is_named_within_20_steps(run: Run, note: Note) -> None:
-    resolved = run("run", SHARDS, "training.steps=20", "lr_scheduler.total_steps=20", "checkpoint.enable=false")
+    resolved = run(
+        "run", SHARDS, "training.steps=20", "lr_scheduler.total_steps=20", "checkpoint.enable=false"
+    )
     # the work of a step takes rank 1 half as long again as the other
-    assert work_together(resolved, {0: (seams.layers_take, 0.08), 1: (seams.layers_take, 0.12)}) == [0, 0]
+    assert work_together(
+        resolved, {0: (seams.layers_take, 0.08), 1: (seams.layers_take, 0.12)}
+    ) == [0, 0]
     assert said(resolved).count("is slow") == said(resolved).count("rank 1 is slow") == 1
-    found = {line["step"]: line["guard/slow_rank"] for line in read_metrics(resolved.parent / "metrics.jsonl") if "guard/slow_rank" in line}
+    found = {
+        line["step"]: line["guard/slow_rank"]
+        for line in read_metrics(resolved.parent / "metrics.jsonl")
+        if "guard/slow_rank" in line
+    }
     assert set(found.values()) == {1}
     outcome = f"named in the log and in metrics.jsonl at step {min(found)}"
-    note(46, injected="the forward pass of rank 1 of 2 takes 120 ms, that of the other 80 ms", outcome=outcome, lost="nothing")
+    note(
+        46,
+        injected="the forward pass of rank 1 of 2 takes 120 ms, that of the other 80 ms",
+        outcome=outcome,
+        lost="nothing",
+    )
 
 
 TWICE = ("debug.deterministic=true", "guard.replay_interval=4")
@@ -148,7 +198,9 @@ COPIES = "parallelism.data_parallel_replicate_degree=2"
 
 
 @pytest.mark.slow
-def test_row_47_one_wrong_bit_is_found_and_its_rank_is_named(run: Run, uncut: Path, note: Note) -> None:
+def test_row_47_one_wrong_bit_is_found_and_its_rank_is_named(
+    run: Run, uncut: Path, note: Note
+) -> None:
     # four passes make four steps; the fifth would be the fourth step once more
     split, copies = run("split", SHARDS, *TWICE), run("copies", COPIES, *TWICE)
     assert work_together(split, {1: (seams.bit_flips, "norm.weight", 4)}) == [70, 70]
@@ -166,8 +218,13 @@ def test_row_47_one_wrong_bit_is_found_and_its_rank_is_named(run: Run, uncut: Pa
 
 @pytest.mark.slow
 def test_row_54_an_export_that_is_killed_is_not_there(run: Run, note: Note) -> None:
-    for ranks, fault in ((1, {0: (seams.kill_amid_export,)}), (2, {1: (seams.kill_amid_gathering,)})):
-        resolved = run(f"run-{ranks}", "checkpoint.last_save_in_hf=true", *([SHARDS] if ranks == 2 else []))
+    for ranks, fault in (
+        (1, {0: (seams.kill_amid_export,)}),
+        (2, {1: (seams.kill_amid_gathering,)}),
+    ):
+        resolved = run(
+            f"run-{ranks}", "checkpoint.last_save_in_hf=true", *([SHARDS] if ranks == 2 else [])
+        )
         assert -signal.SIGKILL in work_together(resolved, fault, ranks)
         assert not (resolved.parent / "hf").exists()
         store = CheckpointStore(folder=resolved.parent / "checkpoint")
@@ -176,4 +233,9 @@ def test_row_54_an_export_that_is_killed_is_not_there(run: Run, note: Note) -> N
         assert (resolved.parent / "hf" / "model.safetensors").exists()
         assert [entry.name for entry in resolved.parent.glob("hf*")] == ["hf"]
     outcome = "no folder hf, the checkpoint verifies; the next start writes it whole, and nothing is left over"
-    note(54, injected="SIGKILL amid an export; of rank 1 of 2 while weights are gathered", outcome=outcome, lost="the export")
+    note(
+        54,
+        injected="SIGKILL amid an export; of rank 1 of 2 while weights are gathered",
+        outcome=outcome,
+        lost="the export",
+    )

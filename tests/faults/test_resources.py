@@ -17,7 +17,9 @@ from titanrun.components.checkpoints.store import CheckpointStore
 from titanrun.components.metrics.jsonl import read_metrics
 
 
-def test_row_33_a_full_disk_in_a_save_leaves_the_old_checkpoint(run: Run, uncut: Path, note: Note) -> None:
+def test_row_33_a_full_disk_in_a_save_leaves_the_old_checkpoint(
+    run: Run, uncut: Path, note: Note
+) -> None:
     resolved = run()
     assert work(resolved, seams.files_end_at, 4, 20_000) == 7
     assert "error[disk]" in said(resolved)
@@ -26,7 +28,12 @@ def test_row_33_a_full_disk_in_a_save_leaves_the_old_checkpoint(run: Run, uncut:
     assert work(resolved) == 0
     assert digests(resolved) == digests(uncut)
     outcome = "exit 7; step 3 intact, nothing half written left; goes on, end bitwise equal"
-    note(33, injected="no file may grow beyond 20 kB from step 4 on (RLIMIT_FSIZE)", outcome=outcome, lost="one interval")
+    note(
+        33,
+        injected="no file may grow beyond 20 kB from step 4 on (RLIMIT_FSIZE)",
+        outcome=outcome,
+        lost="one interval",
+    )
 
 
 def test_row_34_a_full_disk_in_logs_and_metrics_costs_lines_only(run: Run, note: Note) -> None:
@@ -46,7 +53,12 @@ def test_row_34_a_full_disk_in_logs_and_metrics_costs_lines_only(run: Run, note:
 
 
 @pytest.mark.parametrize(
-    "number", [errno.EIO, pytest.param(errno.EROFS, marks=pytest.mark.slow), pytest.param(errno.EACCES, marks=pytest.mark.slow)]
+    "number",
+    [
+        errno.EIO,
+        pytest.param(errno.EROFS, marks=pytest.mark.slow),
+        pytest.param(errno.EACCES, marks=pytest.mark.slow),
+    ],
 )
 def test_row_35_no_call_that_fails_in_a_save_harms_the_old_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, note: Note, number: int
@@ -70,7 +82,9 @@ def test_row_35_no_call_that_fails_in_a_save_harms_the_old_checkpoint(
             assert [entry.name for entry in store.folder.iterdir()] == ["step-1"]
             store.save(snapshot(2))
     assert tried > 15
-    outcome = "exit 7 with the reason; the old checkpoint verifies, nothing is left, the next save works"
+    outcome = (
+        "exit 7 with the reason; the old checkpoint verifies, nothing is left, the next save works"
+    )
     note(
         35,
         injected=f"EIO, EROFS, EACCES at each of {tried} opens, writes, fsyncs and renames of a save",
@@ -79,7 +93,14 @@ def test_row_35_no_call_that_fails_in_a_save_harms_the_old_checkpoint(
     )
 
 
-def fails(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, nth: int, number: int) -> bool:
+def fails(
+    store: CheckpointStore,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: Any,
+    name: str,
+    nth: int,
+    number: int,
+) -> bool:
     """Saves step 2 while the n-th call of one kind fails; false where there are fewer calls."""
     real, calls = getattr(owner, name), dict[str, int]()
 
@@ -100,17 +121,27 @@ def fails(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, owner: Any, n
     return False
 
 
-def test_row_36_memory_that_is_not_there_is_told_with_a_table(run: Run, uncut: Path, note: Note) -> None:
+def test_row_36_memory_that_is_not_there_is_told_with_a_table(
+    run: Run, uncut: Path, note: Note
+) -> None:
     resolved = run()
     assert work(resolved, seams.memory_ends_at, 5) == 7
     words = said(resolved)
     assert "error[memory]: out of memory" in words
-    assert "lower training.local_batch_size or training.seq_len, or set activation_checkpoint: full" in words
+    assert (
+        "lower training.local_batch_size or training.seq_len, or set activation_checkpoint: full"
+        in words
+    )
     assert re.search(r"= weights +\d+\.\d+ GiB", words)
     assert re.search(r"= there is +\d+\.\d+ GiB", words)
     assert work(resolved) == 0
     assert digests(resolved) == digests(uncut)
-    note(36, injected="RLIMIT_AS in step 5", outcome="exit 7 with need against limit, and advice; goes on", lost="one interval")
+    note(
+        36,
+        injected="RLIMIT_AS in step 5",
+        outcome="exit 7 with need against limit, and advice; goes on",
+        lost="one interval",
+    )
 
 
 def test_row_37_a_full_device_is_told_with_a_table(run: Run, note: Note) -> None:
@@ -119,7 +150,12 @@ def test_row_37_a_full_device_is_told_with_a_table(run: Run, note: Note) -> None
     assert "error[memory]: out of memory: tried to allocate 2.00 GiB" in said(resolved)
     assert "= optimizer state" in said(resolved)
     injected = "torch.OutOfMemoryError raised in step 5 (simulated: no accelerator here)"
-    note(37, injected=injected, outcome="exit 7 with the memory table, and advice", lost="one interval")
+    note(
+        37,
+        injected=injected,
+        outcome="exit 7 with the memory table, and advice",
+        lost="one interval",
+    )
 
 
 def test_row_30_a_run_that_hangs_while_it_is_built_ends(run: Run) -> None:
@@ -134,7 +170,12 @@ def test_row_48_a_clock_that_jumps_harms_nothing(run: Run, uncut: Path, note: No
     assert work(resolved, seams.clock_jumps, 3600.0) == 0
     assert digests(resolved) == digests(uncut)
     assert all(line["tps"] > 0 for line in read_metrics(resolved.parent / "metrics.jsonl"))
-    note(48, injected="time.time jumps an hour forth and back at each call", outcome="no negative rate, no false timeout", lost="nothing")
+    note(
+        48,
+        injected="time.time jumps an hour forth and back at each call",
+        outcome="no negative rate, no false timeout",
+        lost="nothing",
+    )
 
 
 def test_row_49_a_second_run_in_a_directory_is_refused(run: Run, note: Note) -> None:
@@ -154,20 +195,36 @@ def test_row_49_a_second_run_in_a_directory_is_refused(run: Run, note: Note) -> 
     )
 
 
-def test_row_50_a_save_still_running_at_the_end_is_waited_for(run: Run, uncut: Path, note: Note) -> None:
+def test_row_50_a_save_still_running_at_the_end_is_waited_for(
+    run: Run, uncut: Path, note: Note
+) -> None:
     slow = run("slow", "checkpoint.async_mode=async")
     assert work(slow, seams.writes_are_slow, 0.0002) == 0
     assert digests(slow, 9) == digests(uncut, 9)
     failing = run("failing", "checkpoint.async_mode=async")
     assert work(failing, seams.files_end_at, 2, 20_000) == 7
-    outcome = "waits and commits, also at the end; an error of the writer ends the run with its exit code"
-    note(50, injected="a writer that sleeps at each write; one whose disk is full", outcome=outcome, lost="one interval")
+    outcome = (
+        "waits and commits, also at the end; an error of the writer ends the run with its exit code"
+    )
+    note(
+        50,
+        injected="a writer that sleeps at each write; one whose disk is full",
+        outcome=outcome,
+        lost="one interval",
+    )
 
 
-def test_row_51_a_metric_back_end_that_raises_or_blocks_stops_nothing(run: Run, uncut: Path, note: Note) -> None:
+def test_row_51_a_metric_back_end_that_raises_or_blocks_stops_nothing(
+    run: Run, uncut: Path, note: Note
+) -> None:
     for name, seam in (("raises", seams.tensorboard_raises), ("blocks", seams.tensorboard_blocks)):
         resolved = run(name, "metrics.trackers=[tensorboard]")
         assert work(resolved, seam) == 0
         assert digests(resolved) == digests(uncut)
         assert said(resolved).count("tracker tensorboard failed") == 1
-    note(51, injected="TensorBoard raises; TensorBoard never returns", outcome="training unaffected, one warning", lost="its metrics")
+    note(
+        51,
+        injected="TensorBoard raises; TensorBoard never returns",
+        outcome="training unaffected, one warning",
+        lost="its metrics",
+    )

@@ -26,12 +26,18 @@ NOTHING = "import sys\nfor line in sys.stdin: print('{\"reward\": NaN}', flush=T
 
 
 def program(text: str, **options: Any) -> str:
-    return "rl.rewards=" + json.dumps([{"name": "command", "command": [sys.executable, "-c", text], **options}])
+    return "rl.rewards=" + json.dumps(
+        [{"name": "command", "command": [sys.executable, "-c", text], **options}]
+    )
 
 
-def test_an_answer_without_a_reward_is_left_out_and_counted_and_a_program_is_started_again(tmp_path: Path, note: Note) -> None:
+def test_an_answer_without_a_reward_is_left_out_and_counted_and_a_program_is_started_again(
+    tmp_path: Path, note: Note
+) -> None:
     without = ("rl.validation.dataset=null", "rl.rollout.stop_after_dropped=2")
-    unreliable = write_run(tmp_path / "unreliable", program(UNRELIABLE, max_restarts=20), "training.steps=1", *without)
+    unreliable = write_run(
+        tmp_path / "unreliable", program(UNRELIABLE, max_restarts=20), "training.steps=1", *without
+    )
     assert main([str(unreliable)]) == 0
     # of each three answers the second has no number, and at the third the program dies
     assert numbers(unreliable.parent)[0]["rollout/dropped_without_reward"] == 5
@@ -39,7 +45,9 @@ def test_an_answer_without_a_reward_is_left_out_and_counted_and_a_program_is_sta
     assert main([str(nothing)]) == 3
     assert "nothing can be learned" in (nothing.parent / "logs" / "rank-0.log").read_text()
     slow = "import sys, time\nsys.stdin.readline(); time.sleep(60)"
-    late = write_run(tmp_path / "late", program(slow, timeout_seconds=0.2, max_restarts=1), *without)
+    late = write_run(
+        tmp_path / "late", program(slow, timeout_seconds=0.2, max_restarts=1), *without
+    )
     assert main([str(late)]) == 3
     assert "gave no answer within 0.2 seconds" in (late.parent / "logs" / "rank-0.log").read_text()
     note(
@@ -65,7 +73,9 @@ def killed_before_update(step: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("offpolicy", [0, 2])
-def test_a_run_killed_between_answers_and_update_goes_on_to_the_same_numbers(tmp_path: Path, note: Note, offpolicy: int) -> None:
+def test_a_run_killed_between_answers_and_update_goes_on_to_the_same_numbers(
+    tmp_path: Path, note: Note, offpolicy: int
+) -> None:
     options = (
         "training.steps=6",
         "checkpoint={enable: true, interval: 3}",

@@ -49,7 +49,12 @@ def validated(file: str) -> dict[str, object]:
     before = time.process_time()
     with contextlib.redirect_stderr(told), contextlib.redirect_stdout(told):
         code = main.run(["validate", file])
-    return {"file": file, "code": code, "told": told.getvalue()[:2000], "seconds": time.process_time() - before}
+    return {
+        "file": file,
+        "code": code,
+        "told": told.getvalue()[:2000],
+        "seconds": time.process_time() - before,
+    }
 
 
 def limited(file: str, cpu_seconds: int, megabytes: int) -> dict[str, object]:
@@ -68,7 +73,11 @@ def limited(file: str, cpu_seconds: int, megabytes: int) -> dict[str, object]:
     with os.fdopen(reading, "rb") as pipe:
         answer = pipe.read()
     _, status = os.waitpid(child, 0)
-    return json.loads(answer) if answer else {"file": file, "code": None, "told": f"killed, status {status}"}
+    return (
+        json.loads(answer)
+        if answer
+        else {"file": file, "code": None, "told": f"killed, status {status}"}
+    )
 
 
 def watched(files: list[str]) -> None:

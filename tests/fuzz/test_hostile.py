@@ -28,14 +28,20 @@ SECONDS, MEGABYTES, LONG_SECONDS = 3, 600, 30
 def bomb(levels: int, width: int) -> str:
     """Lists of aliases of lists: width ** levels values."""
     lines = ["x-a0: &a0 [x]"]
-    lines += [f"x-a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * width)}]" for level in range(1, levels)]
+    lines += [
+        f"x-a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * width)}]"
+        for level in range(1, levels)
+    ]
     return "\n".join([*lines, START])
 
 
 def merge_bomb(levels: int) -> str:
     """Mappings that merge two of the level below."""
     lines = ["x-m0: &m0 {k: 1}"]
-    lines += [f"x-m{level}: &m{level} {{<<: [*m{level - 1}, *m{level - 1}], k{level}: *m{level - 1}}}" for level in range(1, levels)]
+    lines += [
+        f"x-m{level}: &m{level} {{<<: [*m{level - 1}, *m{level - 1}], k{level}: *m{level - 1}}}"
+        for level in range(1, levels)
+    ]
     return "\n".join([*lines, START])
 
 
@@ -62,8 +68,12 @@ def short_files() -> dict[str, bytes]:
         "python.yaml": START + "name: !!python/object/apply:os.system ['touch hostile-was-here']\n",
         "python_name.yaml": START + "name: !!python/name:os.system\n",
         "binary.yaml": START + "name: !!binary aGk=\n",
-        "new_tag.yaml": "%TAG !e! tag:yaml.org,2002:python/\n---\n" + START + "name: !e!name:os.system\n",
-        "references.yaml": START + "".join(f'x{n}: "${{x{n - 1}}}${{x{n - 1}}}"\n' for n in range(1, 60)) + "x0: aaaaaaaa\n",
+        "new_tag.yaml": "%TAG !e! tag:yaml.org,2002:python/\n---\n"
+        + START
+        + "name: !e!name:os.system\n",
+        "references.yaml": START
+        + "".join(f'x{n}: "${{x{n - 1}}}${{x{n - 1}}}"\n' for n in range(1, 60))
+        + "x0: aaaaaaaa\n",
         "ring.yaml": START + 'name: "${description}"\ndescription: "${name}"\n',
         "open_references.yaml": START + 'name: "' + "${" * 20000 + '"\n',
         "unclosed_braces.yaml": START + "name: " + "${a" * 15000 + "\n",
@@ -127,7 +137,9 @@ def drive(folder: Path, *arguments: str, files: dict[str, bytes]) -> list[dict[s
         (folder / name).write_bytes(data)
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, str(DRIVER), *arguments, *files]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -141,7 +153,9 @@ def check_refused(outcome: dict[str, Any]) -> None:
 
 def test_hostile_files_of_64_kb_are_refused_within_a_second_and_200_mb(tmp_path: Path) -> None:
     files = short_files()
-    assert all(len(data) <= KB64 for data in files.values()), {name: len(data) for name, data in files.items()}
+    assert all(len(data) <= KB64 for data in files.values()), {
+        name: len(data) for name, data in files.items()
+    }
     for outcome in drive(tmp_path, "limits", str(SECONDS), str(MEGABYTES), files=files):
         check_refused(outcome)
     assert not (tmp_path / "hostile-was-here").exists()
@@ -149,7 +163,9 @@ def test_hostile_files_of_64_kb_are_refused_within_a_second_and_200_mb(tmp_path:
 
 @pytest.mark.slow
 def test_hostile_files_of_a_megabyte_are_refused_within_ten_seconds(tmp_path: Path) -> None:
-    for outcome in drive(tmp_path, "limits", str(LONG_SECONDS), str(2 * MEGABYTES), files=long_files()):
+    for outcome in drive(
+        tmp_path, "limits", str(LONG_SECONDS), str(2 * MEGABYTES), files=long_files()
+    ):
         check_refused(outcome)
 
 
@@ -202,7 +218,9 @@ IMPORTS = [
     "`id`",
 ]
 # titanrun itself and what reads and checks recipes; mypyc is how tomli is compiled
-OWN = re.compile(r"import: ((titanrun|tomli|ruamel|pydantic|pydantic_core|encodings)(\..*)?|unicodedata|stringprep|\w+__mypyc)")
+OWN = re.compile(
+    r"import: ((titanrun|tomli|ruamel|pydantic|pydantic_core|encodings)(\..*)?|unicodedata|stringprep|\w+__mypyc)"
+)
 
 
 def text_fields() -> list[Any]:
@@ -212,7 +230,9 @@ def text_fields() -> list[Any]:
         for name, field in ({} if topic.is_slot else topic.config.model_fields).items():
             inner = item_type(field.annotation) or bare(field.annotation)
             if inner is str or is_slot(inner):
-                found += [spot for spot in spots((*topic.keys, name)) if spot.holder is topic.config]
+                found += [
+                    spot for spot in spots((*topic.keys, name)) if spot.holder is topic.config
+                ]
     return found
 
 
@@ -226,7 +246,11 @@ def with_value(data: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 def recipes_with_imports() -> dict[str, bytes]:
     """Each import string in the names of all slots, and each text field with some of them."""
-    base = {"version": 1, "model": {"name": "llama3", "flavor": "debugmodel"}, "training": {"dataset": "tiny"}}
+    base = {
+        "version": 1,
+        "model": {"name": "llama3", "flavor": "debugmodel"},
+        "training": {"dataset": "tiny"},
+    }
     files: dict[str, bytes] = {"first.yaml": emit(base).encode()}
     for number, target in enumerate(IMPORTS):
         named = {
@@ -237,7 +261,9 @@ def recipes_with_imports() -> dict[str, bytes]:
             "loss": target,
             "_component_": target,
         }
-        files[f"named_{number}.yaml"] = emit({**named, "tokenizer": {"name": target}, "converters": [target, {"name": target}]}).encode()
+        files[f"named_{number}.yaml"] = emit(
+            {**named, "tokenizer": {"name": target}, "converters": [target, {"name": target}]}
+        ).encode()
         files[f"named_{number}.toml"] = emit_toml(named).encode()
     for number, spot in enumerate(text_fields()):
         many = item_type(spot.holder.model_fields[spot.path[-1]].annotation) is not None
@@ -261,16 +287,47 @@ def test_no_recipe_makes_validate_import_start_connect_or_write(tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files)
 
 
-OUTSIDE = ["..", "../x", "a/../../x", "a/..", "/x", "/", "", ".", "./", "a\0b", "logs", "run.json", "metrics.jsonl", "resolved.yaml/x"]
-OUTSIDE += ["./status.json", ".hidden", "x" * 256, "a/" + "é" * 128, "/".join(["x" * 200] * 30), "RUN.JSON", "~/x/../.."]
+OUTSIDE = [
+    "..",
+    "../x",
+    "a/../../x",
+    "a/..",
+    "/x",
+    "/",
+    "",
+    ".",
+    "./",
+    "a\0b",
+    "logs",
+    "run.json",
+    "metrics.jsonl",
+    "resolved.yaml/x",
+]
+OUTSIDE += [
+    "./status.json",
+    ".hidden",
+    "x" * 256,
+    "a/" + "é" * 128,
+    "/".join(["x" * 200] * 30),
+    "RUN.JSON",
+    "~/x/../..",
+]
 
 
-def test_an_output_path_outside_the_run_directory_is_refused_in_every_section(tmp_path: Path) -> None:
+def test_an_output_path_outside_the_run_directory_is_refused_in_every_section(
+    tmp_path: Path,
+) -> None:
     fields = [spot for spot in text_fields() if inside_run_directory in validators(spot)]
     assert len(fields) >= 2
-    base = {"version": 1, "model": {"name": "llama3", "flavor": "debugmodel"}, "training": {"dataset": "tiny"}}
+    base = {
+        "version": 1,
+        "model": {"name": "llama3", "flavor": "debugmodel"},
+        "training": {"dataset": "tiny"},
+    }
     files = {
-        f"{place}_{number}.yaml": emit({**base, **with_value(spot.written, spot.path, path)}).encode()
+        f"{place}_{number}.yaml": emit(
+            {**base, **with_value(spot.written, spot.path, path)}
+        ).encode()
         for place, spot in enumerate(fields)
         for number, path in enumerate(OUTSIDE)
     }
@@ -286,8 +343,12 @@ def validators(spot: Any) -> list[Any]:
 
 
 def test_thousands_of_mistakes_are_counted_and_the_first_hundred_told(tmp_path: Path) -> None:
-    (tmp_path / "keys.yaml").write_text(START + "".join(f"k{number}: 1\n" for number in range(5000)))
+    (tmp_path / "keys.yaml").write_text(
+        START + "".join(f"k{number}: 1\n" for number in range(5000))
+    )
     with pytest.raises(ProblemsFound) as found:
         resolve(str(tmp_path / "keys.yaml"), environment={})
-    assert [problem.message for problem in found.value.problems if problem.code == "limit"] == ["4900 more mistakes are not shown"]
+    assert [problem.message for problem in found.value.problems if problem.code == "limit"] == [
+        "4900 more mistakes are not shown"
+    ]
     assert len(found.value.problems) == 101

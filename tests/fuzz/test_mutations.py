@@ -129,7 +129,9 @@ TOML_VALUES: list[tuple[str, Any]] = [
     ('"${x}"', NOTHING),
     ("9223372036854775808", NOTHING),
 ]
-LOOK_ALIKES = str.maketrans({"a": "а", "e": "е", "o": "о", "i": "і", "p": "р", "c": "с", "x": "х", "s": "ѕ"})
+LOOK_ALIKES = str.maketrans(
+    {"a": "а", "e": "е", "o": "о", "i": "і", "p": "р", "c": "с", "x": "х", "s": "ѕ"}
+)
 RENAMES: list[Callable[[str], str]] = [
     str.upper,
     str.title,
@@ -165,7 +167,13 @@ def shipped() -> Iterator[tuple[str, Any]]:
 
 def places(data: Any, path: DataPath = ()) -> Iterator[DataPath]:
     """The path of every key and item."""
-    for step, value in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
+    for step, value in (
+        data.items()
+        if isinstance(data, dict)
+        else enumerate(data)
+        if isinstance(data, list)
+        else ()
+    ):
         yield (*path, step)
         yield from places(value, (*path, step))
 
@@ -174,7 +182,10 @@ def put(data: Any, path: DataPath, value: Any) -> Any:
     """A copy of `data` with `value` at `path`; NOTHING drops the key."""
     step, *rest = path
     if isinstance(data, list):
-        return [item if at != step else put(item, tuple(rest), value) if rest else value for at, item in enumerate(data)]
+        return [
+            item if at != step else put(item, tuple(rest), value) if rest else value
+            for at, item in enumerate(data)
+        ]
     if not rest and value is NOTHING:
         return {key: item for key, item in data.items() if key != step}
     return {**data, step: put(data[step], tuple(rest), value) if rest else value}
@@ -209,7 +220,14 @@ def new_values(where: str, data: Any, path: DataPath, suffix: str) -> Iterator[M
     with_hole = write(escaped(put(data, path, HOLE)))
     for text, value in YAML_VALUES if suffix == ".yaml" else TOML_VALUES:
         canonical = None if value is NOTHING else partial(plainest, data, path, value)
-        yield Mutant(f"{where} = {text[:40]!r} in {suffix}", with_hole.replace(f'"{HOLE}"', text), suffix, canonical, path, value)
+        yield Mutant(
+            f"{where} = {text[:40]!r} in {suffix}",
+            with_hole.replace(f'"{HOLE}"', text),
+            suffix,
+            canonical,
+            path,
+            value,
+        )
 
 
 def new_keys(where: str, data: Any, path: DataPath) -> Iterator[Mutant]:
@@ -219,12 +237,26 @@ def new_keys(where: str, data: Any, path: DataPath) -> Iterator[Mutant]:
     for change in RENAMES:
         name = change(str(path[-1]))
         if name not in value_at(data, path[:-1]):
-            yield Mutant(f"{where} called {name!r}", emit(escaped(rename(data, path, name))), ".yaml")
+            yield Mutant(
+                f"{where} called {name!r}", emit(escaped(rename(data, path, name))), ".yaml"
+            )
     lines = emit(escaped(put(data, path, HOLE))).split("\n")
     at = next(number for number, line in enumerate(lines) if HOLE in line)
-    yield Mutant(f"{where} twice", "\n".join([*lines[: at + 1], lines[at].replace("- ", "  "), *lines[at + 1 :]]), ".yaml")
-    for other in ([value_at(data, path)], {"name": value_at(data, path)}, {str(path[-1]): value_at(data, path)}):
-        yield Mutant(f"{where} wrapped in a {type(other).__name__}", emit(escaped(put(data, path, other))), ".yaml")
+    yield Mutant(
+        f"{where} twice",
+        "\n".join([*lines[: at + 1], lines[at].replace("- ", "  "), *lines[at + 1 :]]),
+        ".yaml",
+    )
+    for other in (
+        [value_at(data, path)],
+        {"name": value_at(data, path)},
+        {str(path[-1]): value_at(data, path)},
+    ):
+        yield Mutant(
+            f"{where} wrapped in a {type(other).__name__}",
+            emit(escaped(put(data, path, other))),
+            ".yaml",
+        )
 
 
 def check(mutant: Mutant, folder: Path) -> str:
@@ -257,7 +289,9 @@ def said(written: Any, taken: Any) -> None:
         assert not isinstance(taken, bool | str)
     elif isinstance(written, str) and not isinstance(taken, dict):
         # a value with a unit is kept in its canonical form
-        assert isinstance(taken, str) or (isinstance(taken, int) and written[:1].isdigit() and written[-1:].isalpha())
+        assert isinstance(taken, str) or (
+            isinstance(taken, int) and written[:1].isdigit() and written[-1:].isalpha()
+        )
 
 
 def check_problems(problems: tuple[Problem, ...], text: str) -> None:
@@ -280,7 +314,9 @@ def run(cases: list[Mutant], folder: Path) -> dict[str, int]:
         try:
             counts[check(mutant, folder)] += 1
         except Exception as error:
-            raise AssertionError(f"{mutant.what}: {type(error).__name__}: {error}\n{mutant.text[:2000]}") from error
+            raise AssertionError(
+                f"{mutant.what}: {type(error).__name__}: {error}\n{mutant.text[:2000]}"
+            ) from error
     print(counts)
     return counts
 

@@ -156,7 +156,13 @@ QUIET = list(HealthCheck)
 
 def few(examples: int) -> settings:
     """The same examples in every run."""
-    return settings(max_examples=examples, deadline=None, derandomize=True, database=None, suppress_health_check=QUIET)
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=QUIET,
+    )
 
 
 def many(examples: int) -> settings:
@@ -198,7 +204,9 @@ def any_bytes(file: Path, how: settings) -> None:
 
 def any_text(file: Path, how: settings) -> None:
     @how
-    @given(st.one_of(st.text(max_size=40), st.lists(st.sampled_from(PIECES), max_size=14).map("".join)))
+    @given(
+        st.one_of(st.text(max_size=40), st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
+    )
     def check(text: str) -> None:
         check_file(text.encode("utf-8", "surrogatepass"), file)
 
@@ -206,7 +214,12 @@ def any_text(file: Path, how: settings) -> None:
 
 
 def any_override(how: settings) -> None:
-    built = st.tuples(st.sampled_from(["", "--"]), st.sampled_from(PATHS), st.sampled_from(OPERATORS), st.sampled_from(VALUES)).map("".join)
+    built = st.tuples(
+        st.sampled_from(["", "--"]),
+        st.sampled_from(PATHS),
+        st.sampled_from(OPERATORS),
+        st.sampled_from(VALUES),
+    ).map("".join)
     free = st.text(max_size=20)
 
     @how

@@ -71,16 +71,31 @@ def own_slurm(folder: Path) -> Iterator[dict[str, str]]:
         (folder / name).mkdir(parents=True)
     conf = folder / "slurm.conf"
     host = socket.gethostname().partition(".")[0]
-    names = {"host": host, "user": getpass.getuser(), "folder": folder, "controller": free_port(), "node": free_port()}
+    names = {
+        "host": host,
+        "user": getpass.getuser(),
+        "folder": folder,
+        "controller": free_port(),
+        "node": free_port(),
+    }
     conf.write_text(CONF.format(**names))
-    environment = {**os.environ, "SLURM_CONF": str(conf), "PATH": search_path(), "GLOO_SOCKET_IFNAME": "lo"}
+    environment = {
+        **os.environ,
+        "SLURM_CONF": str(conf),
+        "PATH": search_path(),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
     commands = (["slurmctld", "-D", "-f", str(conf)], ["slurmd", "-D", "-f", str(conf), "-N", host])
     daemons: list[subprocess.Popen[bytes]] = []
     try:
         for command in commands:
             with (folder / f"{command[0]}.out").open("wb") as out:
                 path = shutil.which(command[0], path=search_path())
-                daemons.append(subprocess.Popen([str(path), *command[1:]], env=environment, stdout=out, stderr=out))
+                daemons.append(
+                    subprocess.Popen(
+                        [str(path), *command[1:]], env=environment, stdout=out, stderr=out
+                    )
+                )
         wait_for_node(environment, folder)
         yield environment
     finally:
@@ -89,9 +104,17 @@ def own_slurm(folder: Path) -> Iterator[dict[str, str]]:
 
 def end(environment: dict[str, str], daemons: list["subprocess.Popen[bytes]"]) -> None:
     """Ends all jobs, and then those who ran them: a daemon waits for its jobs."""
-    subprocess.run(["scancel", "--user", getpass.getuser()], env=environment, capture_output=True, check=False, timeout=60)
+    subprocess.run(
+        ["scancel", "--user", getpass.getuser()],
+        env=environment,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
     for _ in range(120):
-        left = subprocess.run(["squeue", "--noheader"], env=environment, capture_output=True, text=True, check=False)
+        left = subprocess.run(
+            ["squeue", "--noheader"], env=environment, capture_output=True, text=True, check=False
+        )
         if not left.stdout:
             break
         time.sleep(0.5)
@@ -107,9 +130,17 @@ def end(environment: dict[str, str], daemons: list["subprocess.Popen[bytes]"]) -
 def wait_for_node(environment: dict[str, str], folder: Path) -> None:
     """Returns when the node takes jobs."""
     for _ in range(120):
-        done = subprocess.run(["sinfo", "--noheader", "--format", "%T"], env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["sinfo", "--noheader", "--format", "%T"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if set(done.stdout.split()) == {"idle"}:
             return
         time.sleep(0.5)
-    logs = "\n".join(path.read_text(errors="replace") for path in (*folder.glob("*.out"), *folder.glob("*.log")))
+    logs = "\n".join(
+        path.read_text(errors="replace") for path in (*folder.glob("*.out"), *folder.glob("*.log"))
+    )
     raise AssertionError(f"Slurm does not start: {done.stdout} {done.stderr}\n{logs}")

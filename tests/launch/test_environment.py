@@ -17,7 +17,11 @@ STEP = {
 def test_ranks_of_srun_are_told_what_torchrun_would_tell_them() -> None:
     joined = joined_environment(STEP)
     assert ranks_around(joined) == (9, 16)
-    assert (joined["LOCAL_RANK"], joined["MASTER_ADDR"], joined["MASTER_PORT"]) == ("1", "gpu03", "23456")
+    assert (joined["LOCAL_RANK"], joined["MASTER_ADDR"], joined["MASTER_PORT"]) == (
+        "1",
+        "gpu03",
+        "23456",
+    )
 
 
 @pytest.mark.parametrize(
@@ -33,7 +37,9 @@ def test_ranks_of_srun_are_told_what_torchrun_would_tell_them() -> None:
     ],
     ids=["own", "own-amd", "all-of-the-node", "too-many-tasks", "none", "not-told"],
 )
-def test_a_task_that_sees_its_own_accelerator_only_takes_that(seen: dict[str, str], local_rank: str) -> None:
+def test_a_task_that_sees_its_own_accelerator_only_takes_that(
+    seen: dict[str, str], local_rank: str
+) -> None:
     assert joined_environment({**STEP, **seen})["LOCAL_RANK"] == local_rank
 
 
@@ -47,7 +53,14 @@ def test_torchrun_inside_a_job_knows_better() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "host"), [("node[03-07,12],login", "node03"), ("a,b", "a"), ("gpu-1.site", "gpu-1.site"), ("n[1-2]", "n1"), ("n[9,11]", "n9")]
+    ("nodes", "host"),
+    [
+        ("node[03-07,12],login", "node03"),
+        ("a,b", "a"),
+        ("gpu-1.site", "gpu-1.site"),
+        ("n[1-2]", "n1"),
+        ("n[9,11]", "n9"),
+    ],
 )
 def test_the_first_host_of_a_list(nodes: str, host: str) -> None:
     assert first_host(nodes) == host
@@ -61,12 +74,18 @@ def test_the_first_host_of_a_list(nodes: str, host: str) -> None:
         (["nvidiactl", "nvidia0", "nvidia1"], {"CUDA_VISIBLE_DEVICES": "1"}, 1),
         (["nvidiactl", "nvidia0", "nvidia1"], {"CUDA_VISIBLE_DEVICES": ""}, 0),
         (["nvidiactl", "nvidia0"], {"CUDA_VISIBLE_DEVICES": "-1"}, 0),
-        (["kfd", "dri/renderD128", "dri/renderD129", "dri/card0"], {"HIP_VISIBLE_DEVICES": "0,1"}, 2),
+        (
+            ["kfd", "dri/renderD128", "dri/renderD129", "dri/card0"],
+            {"HIP_VISIBLE_DEVICES": "0,1"},
+            2,
+        ),
         (["dri/renderD128"], {}, 0),
     ],
     ids=["none", "two", "one-shown", "none-shown", "hidden", "amd", "a-laptops-graphics"],
 )
-def test_accelerators_are_counted_without_torch(tmp_path: Path, files: list[str], environ: dict[str, str], count: int) -> None:
+def test_accelerators_are_counted_without_torch(
+    tmp_path: Path, files: list[str], environ: dict[str, str], count: int
+) -> None:
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()

@@ -36,10 +36,15 @@ def test_a_signal_before_the_worker_listens_is_no_traceback() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     # the worker lived to say what it thinks of its argument
-    assert (done.returncode, done.stderr) == (2, "usage: python -m titanrun.worker <run dir>/resolved.yaml | --join\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "usage: python -m titanrun.worker <run dir>/resolved.yaml | --join\n",
+    )
 
 
-def test_restarts_end_where_they_bring_no_new_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_restarts_end_where_they_bring_no_new_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     starts: list[int] = []
 
     def die() -> int:
@@ -67,12 +72,16 @@ def test_a_new_checkpoint_is_worth_as_many_restarts_again(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("code", [0, 2, 3, 4, 5, 7, 75, 130, 128 + signal.SIGTERM])
-def test_what_another_start_would_meet_again_is_not_started_again(tmp_path: Path, code: int) -> None:
+def test_what_another_start_would_meet_again_is_not_started_again(
+    tmp_path: Path, code: int
+) -> None:
     codes = [code]
     assert run_again(lambda: codes.pop(0), tmp_path, 3) == code
 
 
-def test_nothing_is_started_again_unless_that_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_started_again_unless_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     codes = [70]
     assert run_again(lambda: codes.pop(0), tmp_path, 0) == 70
     assert capsys.readouterr().err == ""

@@ -39,24 +39,51 @@ def told(config: LocalLaunchConfig) -> dict[str, str]:
 
 
 def test_the_agent_is_told_where_and_how_to_meet() -> None:
-    some = told(LocalLaunchConfig(nnodes=3, rdzv_endpoint="node-0:29500", rdzv_id="job-7", rdzv_timeout_seconds=90))
+    some = told(
+        LocalLaunchConfig(
+            nnodes=3, rdzv_endpoint="node-0:29500", rdzv_id="job-7", rdzv_timeout_seconds=90
+        )
+    )
     assert (some["--nnodes"], some["--nproc-per-node"], some["--max-restarts"]) == ("3", "4", "0")
-    assert (some["--rdzv-endpoint"], some["--rdzv-id"], some["--rdzv-backend"]) == ("node-0:29500", "job-7", "c10d")
+    assert (some["--rdzv-endpoint"], some["--rdzv-id"], some["--rdzv-backend"]) == (
+        "node-0:29500",
+        "job-7",
+        "c10d",
+    )
     assert "join_timeout=90" in some["--rdzv-conf"]
     numbered = told(LocalLaunchConfig(nnodes=3, rdzv_endpoint="127.0.0.1:29500", node_rank=2))
-    assert (numbered["--rdzv-backend"], numbered["--node-rank"], numbered["--local-addr"]) == ("static", "2", "127.0.0.1")
+    assert (numbered["--rdzv-backend"], numbered["--node-rank"], numbered["--local-addr"]) == (
+        "static",
+        "2",
+        "127.0.0.1",
+    )
 
 
-def test_the_first_own_failure_of_a_machine_decides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for rank, time_, is_of_another, code in ((4, 3.0, False, 3), (5, 1.0, True, 70), (6, 4.0, False, 5)):
-        failure = {"time": time_, "is_of_another": is_of_another, "text": f"error of rank {rank}", "exit_code": code}
+def test_the_first_own_failure_of_a_machine_decides(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank, time_, is_of_another, code in (
+        (4, 3.0, False, 3),
+        (5, 1.0, True, 70),
+        (6, 4.0, False, 5),
+    ):
+        failure = {
+            "time": time_,
+            "is_of_another": is_of_another,
+            "text": f"error of rank {rank}",
+            "exit_code": code,
+        }
         (tmp_path / f"rank-{rank}.json").write_text(json.dumps(failure))
     assert exit_code_of_node(tmp_path, 70) == 3
     assert capsys.readouterr().err == "error of rank 4\n"
 
 
 def test_without_a_word_of_a_worker_the_agents_exit_code_counts(tmp_path: Path) -> None:
-    assert [exit_code_of_node(tmp_path, code) for code in (0, 75, -signal.SIGKILL)] == [0, 75, 128 + signal.SIGKILL]
+    assert [exit_code_of_node(tmp_path, code) for code in (0, 75, -signal.SIGKILL)] == [
+        0,
+        75,
+        128 + signal.SIGKILL,
+    ]
 
 
 def test_machines_that_start_again_need_to_know_the_run() -> None:
@@ -87,9 +114,15 @@ def launchers(tmp_path: Path) -> Iterator[Launchers]:
     started: list[subprocess.Popen[str]] = []
 
     def start(*of_each: list[str]) -> list[subprocess.Popen[str]]:
-        meeting = [f"launch.nnodes={max(2, len(of_each))}", f"launch.rdzv_endpoint=127.0.0.1:{free_port()}"]
+        meeting = [
+            f"launch.nnodes={max(2, len(of_each))}",
+            f"launch.rdzv_endpoint=127.0.0.1:{free_port()}",
+        ]
         command = [sys.executable, "-m", "titanrun", "train", "recipe.yaml", *meeting]
-        started.extend(subprocess.Popen([*command, *own], cwd=tmp_path, stderr=subprocess.PIPE, text=True) for own in of_each)
+        started.extend(
+            subprocess.Popen([*command, *own], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+            for own in of_each
+        )
         return started
 
     yield start
@@ -100,7 +133,9 @@ def launchers(tmp_path: Path) -> Iterator[Launchers]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("numbered", [False, True], ids=["as_they_arrive", "numbered"])
-def test_two_machines_train_as_one_with_two_processes(tmp_path: Path, launchers: Launchers, numbered: bool) -> None:
+def test_two_machines_train_as_one_with_two_processes(
+    tmp_path: Path, launchers: Launchers, numbered: bool
+) -> None:
     started = launchers(*([f"launch.node_rank={node}"] if numbered else [] for node in (1, 0)))
     errors = [launcher.communicate(timeout=240)[1] for launcher in started]
     assert [launcher.returncode for launcher in started] == [0, 0], errors
@@ -108,10 +143,21 @@ def test_two_machines_train_as_one_with_two_processes(tmp_path: Path, launchers:
     assert "finished: 3 steps" in "".join(errors) and "warn" not in "".join(errors).lower()
     if numbered:
         assert errors[0] == ""
-    command = [sys.executable, "-m", "titanrun", "train", "recipe.yaml", "--nproc", "2", "dump_folder=alone"]
+    command = [
+        sys.executable,
+        "-m",
+        "titanrun",
+        "train",
+        "recipe.yaml",
+        "--nproc",
+        "2",
+        "dump_folder=alone",
+    ]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     lines, alone = (read_metrics(tmp_path / run / "metrics.jsonl") for run in ("run", "alone"))
-    assert [(line["loss"], line["grad_norm"]) for line in lines] == [(line["loss"], line["grad_norm"]) for line in alone]
+    assert [(line["loss"], line["grad_norm"]) for line in lines] == [
+        (line["loss"], line["grad_norm"]) for line in alone
+    ]
 
 
 @pytest.mark.slow
@@ -125,7 +171,10 @@ def test_a_signal_to_one_machine_saves_and_stops_all(tmp_path: Path, launchers: 
     started[1].send_signal(signal.SIGTERM)
     errors = "".join(launcher.communicate(timeout=240)[1] for launcher in started)
     assert [launcher.returncode for launcher in started] == [75, 75], errors
-    assert re.search(r"stopped by SIGTERM after step \d+ of 4000, saved", errors) and "Traceback" not in errors
+    assert (
+        re.search(r"stopped by SIGTERM after step \d+ of 4000, saved", errors)
+        and "Traceback" not in errors
+    )
 
 
 @pytest.mark.slow
@@ -133,7 +182,10 @@ def test_a_machine_that_meets_nobody_is_a_problem(launchers: Launchers) -> None:
     (alone,) = launchers(["launch.rdzv_timeout_seconds=3"])
     _, error = alone.communicate(timeout=240)
     assert alone.returncode == 2
-    assert error.startswith("error[usage]: 2 machines do not meet at 127.0.0.1:") and "Traceback" not in error
+    assert (
+        error.startswith("error[usage]: 2 machines do not meet at 127.0.0.1:")
+        and "Traceback" not in error
+    )
 
 
 @pytest.mark.slow
@@ -153,7 +205,9 @@ def descendants(pid: int) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1], ids=["first", "second"])
-def test_a_machine_that_dies_and_comes_back_goes_on_with_the_others(tmp_path: Path, launchers: Launchers, killed: int) -> None:
+def test_a_machine_that_dies_and_comes_back_goes_on_with_the_others(
+    tmp_path: Path, launchers: Launchers, killed: int
+) -> None:
     steps = ["training.steps=12", "lr_scheduler.total_steps=12"]
     long = [*steps, "checkpoint.interval=2", "launch.max_restarts=3"]
     started = launchers(long, long)
@@ -163,14 +217,28 @@ def test_a_machine_that_dies_and_comes_back_goes_on_with_the_others(tmp_path: Pa
     # all at once, as a machine dies: workers that outlive their launcher would save and stop the run on every machine
     for pid in descendants(started[killed].pid):
         os.kill(pid, signal.SIGKILL)
-    back = subprocess.Popen(list(map(str, started[killed].args)), cwd=tmp_path, stderr=subprocess.PIPE, text=True)  # type: ignore[arg-type]
+    back = subprocess.Popen(
+        list(map(str, started[killed].args)), cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )  # type: ignore[arg-type]
     started[killed].communicate()
     started[killed] = back
     errors = [launcher.communicate(timeout=240)[1] for launcher in started]
     assert [launcher.returncode for launcher in started] == [0, 0], errors
     assert "finished: 12 steps" in "".join(errors) and "Traceback" not in "".join(errors)
     assert "starting again from step" in errors[1 - killed]
-    command = [sys.executable, "-m", "titanrun", "train", "recipe.yaml", "--nproc", "2", "dump_folder=alone", *steps]
+    command = [
+        sys.executable,
+        "-m",
+        "titanrun",
+        "train",
+        "recipe.yaml",
+        "--nproc",
+        "2",
+        "dump_folder=alone",
+        *steps,
+    ]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     lines, alone = (read_metrics(tmp_path / run / "metrics.jsonl") for run in ("run", "alone"))
-    assert [(line["step"], line["loss"]) for line in lines] == [(line["step"], line["loss"]) for line in alone]
+    assert [(line["step"], line["loss"]) for line in lines] == [
+        (line["step"], line["loss"]) for line in alone
+    ]

@@ -30,7 +30,9 @@ LINES = {
 
 
 def script(**fields: object) -> str:
-    return script_of_run(SlurmLaunchConfig(**fields), Path("runs/a b"), name="a b", folder=Path("/work"))
+    return script_of_run(
+        SlurmLaunchConfig(**fields), Path("runs/a b"), name="a b", folder=Path("/work")
+    )
 
 
 @pytest.mark.parametrize("field", sorted(set(SlurmLaunchConfig.model_fields) - {"name"}))
@@ -45,7 +47,14 @@ def test_a_script_is_one_that_bash_reads_and_words_with_spaces_stay_whole(tmp_pa
     assert shlex.split(text.splitlines()[2].removeprefix("#SBATCH ")) == ["--job-name=a b"]
     assert "-m titanrun resume 'runs/a b'" in text and "scontrol requeue" in text
     assert "scontrol requeue" not in script(requeue=False)
-    sweep = script_of_sweep(SlurmLaunchConfig(), [Path("s/x"), Path("s/y z")], name="s", folder=Path("/work"), sweep=Path("s"), slots=2)
+    sweep = script_of_sweep(
+        SlurmLaunchConfig(),
+        [Path("s/x"), Path("s/y z")],
+        name="s",
+        folder=Path("/work"),
+        sweep=Path("s"),
+        slots=2,
+    )
     assert "#SBATCH --array=0-1%2" in sweep and "    's/y z'\n" in sweep
     for number, written in enumerate((text, sweep)):
         file = tmp_path / f"{number}.sh"
@@ -54,13 +63,20 @@ def test_a_script_is_one_that_bash_reads_and_words_with_spaces_stay_whole(tmp_pa
 
 
 def test_limits_are_written_as_slurm_reads_them() -> None:
-    assert [clock(value) for value in (59.2, 3600, 100 * 3600)] == ["00:01:00", "01:00:00", "100:00:00"]
+    assert [clock(value) for value in (59.2, 3600, 100 * 3600)] == [
+        "00:01:00",
+        "01:00:00",
+        "100:00:00",
+    ]
 
 
 def test_a_job_that_waits_says_why_and_one_that_runs_does_not() -> None:
     assert str(JobState("PENDING", "Resources")) == "pending (Resources)"
     assert str(JobState("RUNNING", "None")) == "running"
-    assert [JobState(state).is_over for state in ("REQUEUED", "COMPLETING", "PREEMPTED", "CANCELLED", "GONE")] == [
+    assert [
+        JobState(state).is_over
+        for state in ("REQUEUED", "COMPLETING", "PREEMPTED", "CANCELLED", "GONE")
+    ] == [
         False,
         False,
         True,
@@ -72,7 +88,10 @@ def test_a_job_that_waits_says_why_and_one_that_runs_does_not() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"nproc_per_node": 2, "gpus_per_node": 1}, "2 ranks on a node cannot share 1 accelerators"),
+        (
+            {"nproc_per_node": 2, "gpus_per_node": 1},
+            "2 ranks on a node cannot share 1 accelerators",
+        ),
         ({"time_limit": "5m"}, "told to save 300 s before a limit of 5m"),
         ({"options": ("constraint=nvlink",)}, "'constraint=nvlink' is no option of sbatch"),
         ({"setup": ("one\ntwo",)}, "not one line"),

@@ -51,7 +51,9 @@ def ask(slurm: dict[str, str], tmp_path: Path) -> Ask:
     (tmp_path / "recipe.yaml").write_text(RECIPE)
 
     def answer(*words: str) -> str:
-        done = subprocess.run(words, cwd=tmp_path, env=slurm, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            words, cwd=tmp_path, env=slurm, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr
 
@@ -59,7 +61,11 @@ def ask(slurm: dict[str, str], tmp_path: Path) -> Ask:
 
 
 def steps_of(run: Path) -> list[int]:
-    return [line["step"] for line in read_metrics(run / "metrics.jsonl")] if (run / "metrics.jsonl").exists() else []
+    return (
+        [line["step"] for line in read_metrics(run / "metrics.jsonl")]
+        if (run / "metrics.jsonl").exists()
+        else []
+    )
 
 
 def wait_until(is_so: Callable[[], bool], what: str) -> None:
@@ -74,9 +80,17 @@ def status(run: Path) -> dict[str, object]:
     return json.loads((run / "status.json").read_text())
 
 
-def test_a_preempted_job_goes_back_into_the_queue_and_on_from_its_checkpoint(tmp_path: Path, slurm: dict[str, str], ask: Ask) -> None:
+def test_a_preempted_job_goes_back_into_the_queue_and_on_from_its_checkpoint(
+    tmp_path: Path, slurm: dict[str, str], ask: Ask
+) -> None:
     run = tmp_path / "run"
-    following = subprocess.Popen([*TITANRUN, "launch", "recipe.yaml"], cwd=tmp_path, env=slurm, stderr=subprocess.PIPE, text=True)
+    following = subprocess.Popen(
+        [*TITANRUN, "launch", "recipe.yaml"],
+        cwd=tmp_path,
+        env=slurm,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     wait_until(lambda: len(steps_of(run)) >= 2, "the job trains")
     ask("sbatch", "--partition=high", "--ntasks=2", "--output=/dev/null", "--wrap=sleep 1")
     wait_until(lambda: status(run)["state"] == "preempted", "the job makes room")
@@ -84,26 +98,53 @@ def test_a_preempted_job_goes_back_into_the_queue_and_on_from_its_checkpoint(tmp
     saved = [folder.name for folder in (run / "checkpoint").iterdir()]
     _, said = following.communicate(timeout=300)
     assert following.returncode == 0, said
-    assert saved == [f"step-{steps_of(run)[-1]}"] or f"going on after {saved[0].replace('-', ' ')}" in said, said
+    assert (
+        saved == [f"step-{steps_of(run)[-1]}"]
+        or f"going on after {saved[0].replace('-', ' ')}" in said
+    ), said
     assert "finished: 150 steps" in said and steps_of(run) == list(range(1, 151))
     assert len(json.loads((run / "run.json").read_text())["starts"]) == 2
-    command = [*TITANRUN, "train", "recipe.yaml", "launch=local", "--nproc", "2", "dump_folder=alone"]
+    command = [
+        *TITANRUN,
+        "train",
+        "recipe.yaml",
+        "launch=local",
+        "--nproc",
+        "2",
+        "dump_folder=alone",
+    ]
     subprocess.run(command, cwd=tmp_path, env=slurm, check=True, capture_output=True)
-    lines, alone = (read_metrics(tmp_path / folder / "metrics.jsonl") for folder in ("run", "alone"))
-    assert [(line["loss"], line["grad_norm"]) for line in lines] == [(line["loss"], line["grad_norm"]) for line in alone]
+    lines, alone = (
+        read_metrics(tmp_path / folder / "metrics.jsonl") for folder in ("run", "alone")
+    )
+    assert [(line["loss"], line["grad_norm"]) for line in lines] == [
+        (line["loss"], line["grad_norm"]) for line in alone
+    ]
 
 
-def test_a_cancelled_job_saves_and_stays_away(tmp_path: Path, slurm: dict[str, str], ask: Ask) -> None:
+def test_a_cancelled_job_saves_and_stays_away(
+    tmp_path: Path, slurm: dict[str, str], ask: Ask
+) -> None:
     run = tmp_path / "run"
     said = ask(*TITANRUN, "launch", "recipe.yaml", "--no-follow")
     job = str(json.loads((run / "launch" / "job.json").read_text())["job"])
     assert f"job {job} trains run" in said
     wait_until(lambda: len(steps_of(run)) >= 2, "the job trains")
-    again = subprocess.run([*TITANRUN, "launch", "recipe.yaml"], cwd=tmp_path, env=slurm, capture_output=True, text=True)
-    assert again.returncode == 2 and f"job {job} trains 'run' already: running" in again.stderr, again.stderr
+    again = subprocess.run(
+        [*TITANRUN, "launch", "recipe.yaml"],
+        cwd=tmp_path,
+        env=slurm,
+        capture_output=True,
+        text=True,
+    )
+    assert again.returncode == 2 and f"job {job} trains 'run' already: running" in again.stderr, (
+        again.stderr
+    )
     ask("scancel", job)
     wait_until(lambda: status(run)["state"] == "preempted", "the job saves")
-    wait_until(lambda: "JobState=CANCELLED" in ask("scontrol", "show", "job", job), "the job is gone")
+    wait_until(
+        lambda: "JobState=CANCELLED" in ask("scontrol", "show", "job", job), "the job is gone"
+    )
     assert ask("squeue", "--noheader") == ""
 
 
@@ -111,19 +152,37 @@ def test_a_sweep_is_an_array_of_which_each_task_trains_one_run(tmp_path: Path, a
     (tmp_path / "sweep.yaml").write_text(SWEEP)
     assert "trains 2 runs in runs/sweep" in ask(*TITANRUN, "sweep", "sweep.yaml", "--launch")
     wait_until(lambda: ask("squeue", "--noheader") == "", "the array is done")
-    rows = [line.split(",")[:3] for line in ask(*TITANRUN, "sweep", "sweep.yaml", "--table", "--format", "csv").splitlines()[1:]]
+    rows = [
+        line.split(",")[:3]
+        for line in ask(
+            *TITANRUN, "sweep", "sweep.yaml", "--table", "--format", "csv"
+        ).splitlines()[1:]
+    ]
     assert sorted(rows) == [["lr=0.001", "finished", "3"], ["lr=0.002", "finished", "3"]]
     assert "nothing to do: 2 runs" in ask(*TITANRUN, "sweep", "sweep.yaml", "--launch")
 
 
-def test_before_the_time_limit_the_job_saves_and_goes_back_into_the_queue(tmp_path: Path, ask: Ask) -> None:
+def test_before_the_time_limit_the_job_saves_and_goes_back_into_the_queue(
+    tmp_path: Path, ask: Ask
+) -> None:
     run = tmp_path / "run"
     # Slurm looks at its limits twice a minute, so that this one has passed at the first look
-    limit = ("launch.time_limit=2m", "launch.save_seconds=119", "training.steps=100000", "launch.nproc_per_node=1")
+    limit = (
+        "launch.time_limit=2m",
+        "launch.save_seconds=119",
+        "training.steps=100000",
+        "launch.nproc_per_node=1",
+    )
     ask(*TITANRUN, "launch", "recipe.yaml", "--no-follow", *limit)
     job = str(json.loads((run / "launch" / "job.json").read_text())["job"])
-    wait_until(lambda: (run / "status.json").exists() and status(run)["state"] == "preempted", "the job is told to save")
+    wait_until(
+        lambda: (run / "status.json").exists() and status(run)["state"] == "preempted",
+        "the job is told to save",
+    )
     said = (run / "launch" / f"job-{job}.log").read_text()
     assert "stopped by SIGUSR1" in said
-    wait_until(lambda: "Restarts=1" in ask("scontrol", "show", "job", job), "the job goes back into the queue")
+    wait_until(
+        lambda: "Restarts=1" in ask("scontrol", "show", "job", job),
+        "the job goes back into the queue",
+    )
     ask("scancel", job)

@@ -12,7 +12,9 @@ import pytest
 
 from titanrun.recipe.output_schemas import status_schema
 
-LAUNCH = "import sys; from pathlib import Path; from titanrun.launch.workers import run_workers as run; "
+LAUNCH = (
+    "import sys; from pathlib import Path; from titanrun.launch.workers import run_workers as run; "
+)
 LISTENS = "import json, os, signal, sys, time; rank = int(os.environ['RANK']); here = os.path.dirname(sys.argv[1]); "
 FAILS = "json.dump({'time': time.time(), 'is_of_another': False, 'text': f'error[data]: rank {rank} is out of rows'}, open(told, 'w')); "
 TOLD = "told = os.environ['TITANRUN_FAILURE_FILE']; "
@@ -23,7 +25,9 @@ def launch(folder: Path, worker: str, *, count: int = 3) -> subprocess.Popen[str
     script = folder / "worker.py"
     script.write_text(LISTENS + TOLD + worker)
     code = f"{LAUNCH} sys.exit(run(Path({str(folder / 'resolved.yaml')!r}), {count}, [sys.executable, {str(script)!r}]))"
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def wait_for(path: Path, *, count: int) -> None:
@@ -45,18 +49,26 @@ def is_alive(pid: str) -> bool:
 
 def test_every_worker_knows_its_place(tmp_path: Path) -> None:
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    done = launch(tmp_path, f"open(f'{{here}}/{{rank}}.txt', 'w').write(' '.join(os.environ[name] for name in {names}))")
+    done = launch(
+        tmp_path,
+        f"open(f'{{here}}/{{rank}}.txt', 'w').write(' '.join(os.environ[name] for name in {names}))",
+    )
     out, error = done.communicate(timeout=60)
     assert (done.returncode, out, error) == (0, "", "")
     places = [(tmp_path / f"{rank}.txt").read_text().split() for rank in range(3)]
-    assert [place[:5] for place in places] == [[str(rank), str(rank), "3", "3", "127.0.0.1"] for rank in range(3)]
+    assert [place[:5] for place in places] == [
+        [str(rank), str(rank), "3", "3", "127.0.0.1"] for rank in range(3)
+    ]
     assert len({place[5] for place in places}) == 1
 
 
 def test_only_the_first_rank_has_the_console(tmp_path: Path) -> None:
     done = launch(tmp_path, "print('rank', rank); print('warning', rank, file=sys.stderr)")
     assert done.communicate(timeout=60) == ("rank 0\n", "warning 0\n")
-    assert sorted((tmp_path / "logs" / "rank-2.log").read_text().splitlines()) == ["rank 2", "warning 2"]
+    assert sorted((tmp_path / "logs" / "rank-2.log").read_text().splitlines()) == [
+        "rank 2",
+        "warning 2",
+    ]
 
 
 def test_the_death_of_one_is_that_of_all_and_said_once(tmp_path: Path) -> None:
@@ -76,7 +88,10 @@ time.sleep(60)
     done = launch(tmp_path, worker)
     _, error = done.communicate(timeout=60)
     assert done.returncode == 3
-    assert error == f"error[data]: rank 1 is out of rows\n  = note: rank 1 failed first; its log is {tmp_path / 'logs' / 'rank-1.log'}\n"
+    assert (
+        error
+        == f"error[data]: rank 1 is out of rows\n  = note: rank 1 failed first; its log is {tmp_path / 'logs' / 'rank-1.log'}\n"
+    )
 
 
 def test_a_worker_that_is_killed_is_named(tmp_path: Path) -> None:
@@ -125,7 +140,9 @@ time.sleep(60)
     assert not any(is_alive(path.read_text()) for path in tmp_path.glob("*.pid"))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent died")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux tells a process that its parent died"
+)
 def test_a_launcher_that_is_killed_leaves_nobody_behind(tmp_path: Path) -> None:
     worker = """
 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
@@ -144,10 +161,17 @@ time.sleep(60)
     raise AssertionError("workers live on without their launcher")
 
 
-def test_a_first_rank_that_dies_before_it_can_write_leaves_a_status_that_says_so(tmp_path: Path) -> None:
+def test_a_first_rank_that_dies_before_it_can_write_leaves_a_status_that_says_so(
+    tmp_path: Path,
+) -> None:
     done = launch(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)", count=1)
     _, error = done.communicate(timeout=60)
     assert "rank 0 was killed by SIGKILL and said nothing" in error
     status = json.loads((tmp_path / "status.json").read_text())
-    assert (done.returncode, status["state"], status["exit_code"], status["step"]) == (137, "failed", 137, 0)
+    assert (done.returncode, status["state"], status["exit_code"], status["step"]) == (
+        137,
+        "failed",
+        137,
+        0,
+    )
     jsonschema.validate(status, status_schema())

@@ -48,9 +48,13 @@ def test_mistake_gets_the_answer_it_should(
     assert words[:2] == ["$", "titanrun"]
     code = run(words[2:])
     out, error = capsys.readouterr()
-    got = f"{out}{error}exit {code}\n".replace(str(catalogue.folder()), "<shipped>").replace(str(tmp_path), "<folder>")
+    got = f"{out}{error}exit {code}\n".replace(str(catalogue.folder()), "<shipped>").replace(
+        str(tmp_path), "<folder>"
+    )
     if os.environ.get("TITANRUN_WRITE_GOLDEN"):
-        file.write_text(f"{command}\n{change}\n\n{got}" if change else f"{command}\n\n{got}", encoding="utf-8")
+        file.write_text(
+            f"{command}\n{change}\n\n{got}" if change else f"{command}\n\n{got}", encoding="utf-8"
+        )
     assert got == answer
 
 

@@ -9,7 +9,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 RESULTS = Path(__file__).with_name("results.json")
-COLUMNS = ("HF parity", "export opens", "FSDP", "TP", "PP", "CP", "EP", "compile", "AC", "float8-ready")
+COLUMNS = (
+    "HF parity",
+    "export opens",
+    "FSDP",
+    "TP",
+    "PP",
+    "CP",
+    "EP",
+    "compile",
+    "AC",
+    "float8-ready",
+)
 LAYOUT = "tests/distributed/test_layouts.py::test_a_layout_trains_as_one_process_does"
 FLOAT8 = "tests/models/test_float8.py::test_a_family_trains_in_float8_as_without_it"
 OPENS = "test_transformers_opens_what_is_exported_and_gives_the_same_logits"
@@ -31,7 +42,14 @@ def of_family(folder: str, name: str, **layouts: str) -> dict[str, str]:
 
 PROOFS: dict[str, dict[str, str]] = {
     "llama3": of_family(
-        "llama3", "llama3", FSDP="fsdp2", TP="tp2_odd", PP="pp2_1f1b", CP="cp2", compile="fsdp2_compiled", AC="fsdp2_recomputed"
+        "llama3",
+        "llama3",
+        FSDP="fsdp2",
+        TP="tp2_odd",
+        PP="pp2_1f1b",
+        CP="cp2",
+        compile="fsdp2_compiled",
+        AC="fsdp2_recomputed",
     ),
     "llama4": of_family(
         "llama4",
@@ -116,7 +134,9 @@ PROOFS: dict[str, dict[str, str]] = {
     },
     "transformers": {
         **of_family("transformers", "transformers", FSDP="fsdp2_mistral", TP="tp2_mistral"),
-        **dict.fromkeys(("compile", "AC"), f"{LAYOUT}[fsdp2_mistral_compiled_operations_recomputed]"),
+        **dict.fromkeys(
+            ("compile", "AC"), f"{LAYOUT}[fsdp2_mistral_compiled_operations_recomputed]"
+        ),
         **dict.fromkeys(("HF parity", "export opens"), OTHERS),
     },
 }
@@ -152,21 +172,34 @@ class Passed:
 
     def write(self) -> None:
         """Stamps the cells all of whose cases have passed, with commit and date."""
-        results = json.loads(self.results.read_text(encoding="utf-8")) if self.results.exists() else {}
+        results = (
+            json.loads(self.results.read_text(encoding="utf-8")) if self.results.exists() else {}
+        )
         stamp = {"commit": tested_commit(), "date": datetime.now(UTC).date().isoformat()}
         for proof in self.proofs:
-            ended = [all(passed) for nodeid, passed in self.outcomes.items() if nodeid == proof or nodeid.startswith(f"{proof}[")]
+            ended = [
+                all(passed)
+                for nodeid, passed in self.outcomes.items()
+                if nodeid == proof or nodeid.startswith(f"{proof}[")
+            ]
             if ended and all(ended):
                 results[proof] = stamp
-        self.results.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n", encoding="utf-8")
+        self.results.write_text(
+            json.dumps(dict(sorted(results.items())), indent=1) + "\n", encoding="utf-8"
+        )
 
 
 def tested_commit() -> str:
     """The commit that is tested, marked where files differ from it: all but the results."""
-    commit, changed = git("rev-parse", "--short=10", "HEAD"), git("status", "--porcelain", "--", ":/", ":(top,exclude,glob)**/results.json")
+    commit, changed = (
+        git("rev-parse", "--short=10", "HEAD"),
+        git("status", "--porcelain", "--", ":/", ":(top,exclude,glob)**/results.json"),
+    )
     return f"{commit}-dirty" if changed else commit
 
 
 def git(*arguments: str) -> str:
     """What git says; nothing where this is no clone."""
-    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False, cwd=RESULTS.parent).stdout.strip()
+    return subprocess.run(
+        ["git", *arguments], capture_output=True, text=True, check=False, cwd=RESULTS.parent
+    ).stdout.strip()

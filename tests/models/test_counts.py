@@ -38,10 +38,14 @@ PARAMETERS = {
 
 
 @pytest.mark.parametrize(("family", "flavor"), PARAMETERS)
-def test_the_module_of_a_flavor_has_the_worked_number_of_parameters(family: str, flavor: str) -> None:
+def test_the_module_of_a_flavor_has_the_worked_number_of_parameters(
+    family: str, flavor: str
+) -> None:
     open_menu()
     chosen = registry.choice(ModelConfig, family)
-    config = chosen.model_validate(spell_out(chosen.model_validate({"name": family, "flavor": flavor})))
+    config = chosen.model_validate(
+        spell_out(chosen.model_validate({"name": family, "flavor": flavor}))
+    )
     with torch.device("meta"):
         model = registry.implementation(chosen)(config, seq_len=16)
     assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[family, flavor]

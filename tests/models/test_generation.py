@@ -39,7 +39,10 @@ EXPERTS = {
 # what transformers' class has, where ours can do more
 MORE: dict[str, dict[str, Any]] = {
     "qwen3_moe": EXPERTS,
-    "deepseek_v3": {"latent_norm_eps": 1e-6, "moe": {"score_func": "sigmoid", "route_norm": True, "route_scale": 2.5}},
+    "deepseek_v3": {
+        "latent_norm_eps": 1e-6,
+        "moe": {"score_func": "sigmoid", "route_norm": True, "route_scale": 2.5},
+    },
 }
 
 
@@ -62,7 +65,12 @@ def test_remembered_tokens_give_the_logits_of_a_whole_pass(model: Any) -> None:
             found = [read_prompts(model, PROMPTS, lengths_B)]
             for step in range(NEW):
                 found.append(
-                    read_next(model, cache, [row[length + step] for row, length in zip(rows, lengths_B, strict=True)], lengths_B + step)
+                    read_next(
+                        model,
+                        cache,
+                        [row[length + step] for row, length in zip(rows, lengths_B, strict=True)],
+                        lengths_B + step,
+                    )
                 )
     for row, length in enumerate(lengths_B.tolist()):
         ours_TV = torch.stack([logits_BV[row] for logits_BV in found])
@@ -71,20 +79,35 @@ def test_remembered_tokens_give_the_logits_of_a_whole_pass(model: Any) -> None:
 
 def test_a_row_does_not_depend_on_the_rows_beside_it(model: Any) -> None:
     together = generate(model, PROMPTS, max_new_tokens=NEW, sampling=GREEDY)
-    apart = [generate(model, [prompt], max_new_tokens=NEW, sampling=GREEDY)[0] for prompt in PROMPTS]
+    apart = [
+        generate(model, [prompt], max_new_tokens=NEW, sampling=GREEDY)[0] for prompt in PROMPTS
+    ]
     assert [found.tokens for found in together] == [found.tokens for found in apart]
     assert all(found.finish == "length" for found in together)
 
 
 def test_the_likeliest_tokens_are_those_of_transformers(model: Any, tmp_path: Path) -> None:
     names = family_module(type(model.config), "huggingface")
-    save_file(names.to_huggingface(model.config, model.state_dict()), tmp_path / "model.safetensors", metadata={"format": "pt"})
-    (tmp_path / "config.json").write_text(json.dumps(names.huggingface_config(model.config, "float32")), encoding="utf-8")
+    save_file(
+        names.to_huggingface(model.config, model.state_dict()),
+        tmp_path / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    (tmp_path / "config.json").write_text(
+        json.dumps(names.huggingface_config(model.config, "float32")), encoding="utf-8"
+    )
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager")
-    for prompt, found in zip(PROMPTS, generate(model, PROMPTS, max_new_tokens=NEW, sampling=GREEDY), strict=True):
+    for prompt, found in zip(
+        PROMPTS, generate(model, PROMPTS, max_new_tokens=NEW, sampling=GREEDY), strict=True
+    ):
         given = torch.tensor([prompt])
         ids = theirs.generate(
-            given, attention_mask=torch.ones_like(given), max_new_tokens=NEW, do_sample=False, pad_token_id=0, eos_token_id=None
+            given,
+            attention_mask=torch.ones_like(given),
+            max_new_tokens=NEW,
+            do_sample=False,
+            pad_token_id=0,
+            eos_token_id=None,
         )
         assert found.tokens == ids[0, len(prompt) :].tolist()
 
@@ -117,9 +140,21 @@ def test_logprobs_are_those_of_a_whole_pass(small: Any) -> None:
 def test_it_ends_at_an_end_token_or_where_a_stop_says_so(small: Any) -> None:
     (whole,) = generate(small, PROMPTS[:1], max_new_tokens=NEW, sampling=GREEDY)
     ends = whole.tokens.index(whole.tokens[4]) + 1
-    (cut,) = generate(small, PROMPTS[:1], max_new_tokens=NEW, sampling=GREEDY, end_ids=frozenset({whole.tokens[4]}))
+    (cut,) = generate(
+        small,
+        PROMPTS[:1],
+        max_new_tokens=NEW,
+        sampling=GREEDY,
+        end_ids=frozenset({whole.tokens[4]}),
+    )
     assert (cut.tokens, cut.finish) == (whole.tokens[:ends], "stop")
-    (stopped,) = generate(small, PROMPTS[:1], max_new_tokens=NEW, sampling=GREEDY, stops=lambda tokens: len(tokens) == 3)
+    (stopped,) = generate(
+        small,
+        PROMPTS[:1],
+        max_new_tokens=NEW,
+        sampling=GREEDY,
+        stops=lambda tokens: len(tokens) == 3,
+    )
     assert (stopped.tokens, stopped.finish) == (whole.tokens[:3], "stop")
 
 
@@ -134,5 +169,8 @@ def test_draws_keep_to_the_likeliest_tokens() -> None:
 
 def test_draws_have_the_probabilities_of_the_softmax() -> None:
     logits_V, draws = torch.tensor([0.0, 1.0, 2.0]), Sampling().generator(0)
-    counts_V = torch.bincount(torch.tensor([Sampling(temperature=2.0).next_token(logits_V, draws) for _ in range(4000)]), minlength=3)
+    counts_V = torch.bincount(
+        torch.tensor([Sampling(temperature=2.0).next_token(logits_V, draws) for _ in range(4000)]),
+        minlength=3,
+    )
     torch.testing.assert_close(counts_V / 4000, (logits_V / 2).softmax(-1), rtol=0, atol=0.03)

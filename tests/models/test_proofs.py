@@ -32,10 +32,14 @@ def test_every_cell_of_every_family_is_proven_or_refused():
     for family, proofs in PROOFS.items():
         for column in COLUMNS:
             assert (column in proofs) != ((family, column) in REFUSED), f"{family}, {column}"
-            assert column not in proofs or proofs[column] in results, f"{family}, {column}: run {proofs[column]}"
+            assert column not in proofs or proofs[column] in results, (
+                f"{family}, {column}: run {proofs[column]}"
+            )
 
 
-@pytest.mark.parametrize("proof", sorted({proof for proofs in PROOFS.values() for proof in proofs.values()}))
+@pytest.mark.parametrize(
+    "proof", sorted({proof for proofs in PROOFS.values() for proof in proofs.values()})
+)
 def test_what_proves_a_cell_is_a_test(proof):
     file, _, name = proof.partition("::")
     function, _, case = name.rstrip("]").partition("[")
@@ -44,7 +48,9 @@ def test_what_proves_a_cell_is_a_test(proof):
     assert not case or f'"{case}"' in text
 
 
-@pytest.mark.parametrize(("family", "column"), [cell for cell, why in REFUSED.items() if why != NO_EXPERTS])
+@pytest.mark.parametrize(
+    ("family", "column"), [cell for cell, why in REFUSED.items() if why != NO_EXPERTS]
+)
 def test_what_is_refused_a_rule_refuses(family, column):
     open_menu()
     chosen = registry.choice(ModelConfig, family)

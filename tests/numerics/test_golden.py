@@ -43,7 +43,11 @@ debug: {{seed: 17}}
 
 def trained(folder: Path) -> list[dict[str, float]]:
     """The logged numbers of the golden run."""
-    tokens, recipe, resolved = folder / "tokens.npy", folder / "golden.yaml", folder / "resolved.yaml"
+    tokens, recipe, resolved = (
+        folder / "tokens.npy",
+        folder / "golden.yaml",
+        folder / "resolved.yaml",
+    )
     np.save(tokens, np.arange(40 * 33).reshape(40, 33) ** 2 // 7 % 96)
     recipe.write_text(RECIPE.format(tokens=tokens))
     resolved.write_text(resolve(str(recipe), environment={}).text)
@@ -56,7 +60,9 @@ def test_the_golden_run_has_its_golden_numbers(tmp_path: Path) -> None:
     lines = trained(tmp_path)
     assert [line["lr"] for line in lines] == [line["lr"] for line in golden]
     for name in NAMES:
-        assert [line[name] for line in lines] == pytest.approx([line[name] for line in golden], rel=TOLERANCE)
+        assert [line[name] for line in lines] == pytest.approx(
+            [line[name] for line in golden], rel=TOLERANCE
+        )
 
 
 if __name__ == "__main__":

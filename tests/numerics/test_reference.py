@@ -38,13 +38,19 @@ TWO_ULP = 2.4e-7
 
 @pytest.mark.skipif(not RECORD.is_dir(), reason="the recorded run does not lie beside this clone")
 @pytest.mark.parametrize("steps", [3, pytest.param(30, marks=pytest.mark.slow)])
-def test_losses_norms_and_rates_are_those_that_torchtitan_recorded(tmp_path: Path, steps: int) -> None:
+def test_losses_norms_and_rates_are_those_that_torchtitan_recorded(
+    tmp_path: Path, steps: int
+) -> None:
     recipe, resolved = tmp_path / "reference.yaml", tmp_path / "resolved.yaml"
     recipe.write_text(RECIPE.format(record=RECORD, steps=steps))
     resolved.write_text(resolve(str(recipe), environment={}).text)
     assert main([str(resolved)]) == 0
-    recorded = [json.loads(line) for line in (RECORD / "steps.jsonl").read_text().splitlines()][:steps]
+    recorded = [json.loads(line) for line in (RECORD / "steps.jsonl").read_text().splitlines()][
+        :steps
+    ]
     lines = read_metrics(tmp_path / "metrics.jsonl")
     assert [line["lr"] for line in lines] == [line["lr"] for line in recorded]
     for name in ("loss", "grad_norm"):
-        assert [line[name] for line in lines] == pytest.approx([line[name] for line in recorded], rel=TWO_ULP, abs=0)
+        assert [line[name] for line in lines] == pytest.approx(
+            [line[name] for line in recorded], rel=TWO_ULP, abs=0
+        )

@@ -25,6 +25,12 @@ def test_three_minutes_of_training_beat_the_trigram_model(tmp_path: Path) -> Non
         str(ROOT / "recipes" / "llama3_tiny_learn.yaml"),
         f"dump_folder={tmp_path / 'run'}",
     ]
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "2"})
-    held_out = [line["validation/loss"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "validation/loss" in line]
+    subprocess.run(
+        command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "2"}
+    )
+    held_out = [
+        line["validation/loss"]
+        for line in read_metrics(tmp_path / "run" / "metrics.jsonl")
+        if "validation/loss" in line
+    ]
     assert held_out[-1] < measure_baseline(ASSETS) - 0.3

@@ -40,13 +40,19 @@ TWO_ULP = 2.4e-7
 NEVER_UPDATED = ("model.moe.load_balance_coeff=null",)
 
 
-@pytest.mark.parametrize("family", ["llama3", "llama3_flex", "qwen3", pytest.param("llama4", marks=pytest.mark.slow)])
-def test_losses_norms_and_rates_are_those_that_torchtitan_recorded(family: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "family", ["llama3", "llama3_flex", "qwen3", pytest.param("llama4", marks=pytest.mark.slow)]
+)
+def test_losses_norms_and_rates_are_those_that_torchtitan_recorded(
+    family: str, tmp_path: Path
+) -> None:
     assert max(differences(family, tmp_path)) <= TWO_ULP
 
 
 @pytest.mark.slow
-def test_qwen3_with_experts_differs_by_the_bias_that_torchtitan_never_updates(tmp_path: Path) -> None:
+def test_qwen3_with_experts_differs_by_the_bias_that_torchtitan_never_updates(
+    tmp_path: Path,
+) -> None:
     assert max(differences("qwen3_moe", tmp_path / "with", *NEVER_UPDATED)) <= TWO_ULP
     loss, grad_norm = differences("qwen3_moe", tmp_path / "without")
     assert TWO_ULP < loss < 1e-3
@@ -54,7 +60,9 @@ def test_qwen3_with_experts_differs_by_the_bias_that_torchtitan_never_updates(tm
 
 
 @pytest.mark.slow
-def test_deepseek_v3_differs_by_the_epsilon_that_torchtitan_leaves_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deepseek_v3_differs_by_the_epsilon_that_torchtitan_leaves_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loss, grad_norm = differences("deepseek_v3", tmp_path / "without")
     assert TWO_ULP < loss < 1e-6
     assert grad_norm < 1e-5
@@ -71,7 +79,11 @@ def test_deepseek_v3_differs_by_the_epsilon_that_torchtitan_leaves_out(tmp_path:
 def differences(family: str, folder: Path, *overrides: str) -> tuple[float, float]:
     """How far losses and gradient norms are from the recorded ones, relatively, at most; learning rates have to be equal."""
     folder.mkdir(exist_ok=True)
-    tokens, recipe, resolved = folder / "tokens.npy", folder / "recipe.yaml", folder / "resolved.yaml"
+    tokens, recipe, resolved = (
+        folder / "tokens.npy",
+        folder / "recipe.yaml",
+        folder / "resolved.yaml",
+    )
     np.save(tokens, np.array(RECORD["tokens"], dtype=np.uint16))
     run = RECORD["runs"][family]
     recipe.write_text(RECIPE.format(model=json.dumps(run["model"]), tokens=tokens))
@@ -79,6 +91,11 @@ def differences(family: str, folder: Path, *overrides: str) -> tuple[float, floa
     assert main([str(resolved)]) == 0
     lines = read_metrics(folder / "metrics.jsonl")
     assert [line["lr"] for line in lines] == run["lr"]
-    loss, norm = (max(abs(line[name] / other - 1) for line, other in zip(lines, run[name], strict=True)) for name in ("loss", "grad_norm"))
-    print(f"{family} {' '.join(overrides)}: losses within {loss:.1e}, gradient norms within {norm:.1e}")
+    loss, norm = (
+        max(abs(line[name] / other - 1) for line, other in zip(lines, run[name], strict=True))
+        for name in ("loss", "grad_norm")
+    )
+    print(
+        f"{family} {' '.join(overrides)}: losses within {loss:.1e}, gradient norms within {norm:.1e}"
+    )
     return loss, norm

@@ -43,24 +43,47 @@ def install(site: Path, name: str, text: str) -> None:
     info = site / f"{name}-1.dist-info"
     info.mkdir()
     (site / f"{name}.py").write_text(text, encoding="utf-8")
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n", encoding="utf-8")
-    (info / "entry_points.txt").write_text(f"[titanrun.plugins]\n{name} = {name}\n", encoding="utf-8")
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n", encoding="utf-8"
+    )
+    (info / "entry_points.txt").write_text(
+        f"[titanrun.plugins]\n{name} = {name}\n", encoding="utf-8"
+    )
 
 
 def test_every_part_trains_from_a_recipe(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(PLUGINS), str(ROOT), os.environ.get("PYTHONPATH", "")))}
-    command = [sys.executable, "-m", "titanrun", "train", "recipe.yaml", "dump_folder=run", "metrics.log_freq=1"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join((str(PLUGINS), str(ROOT), os.environ.get("PYTHONPATH", ""))),
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "titanrun",
+        "train",
+        "recipe.yaml",
+        "dump_folder=run",
+        "metrics.log_freq=1",
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+    )
     assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
     # steps: 60, and the kind until_target stops two steps after the loss is at 1
     assert [line["loss"] <= 1.0 for line in lines[-3:]] == [False, True, True]
     assert f"loss at 1.0 or below after step {len(lines)}" in done.stderr
     assert "freeze: 1 module (tok_embeddings)" in done.stderr
-    (plugin,) = json.loads((tmp_path / "run" / "run.json").read_text())["starts"][0]["environment"]["plugins"]
+    (plugin,) = json.loads((tmp_path / "run" / "run.json").read_text())["starts"][0]["environment"][
+        "plugins"
+    ]
     assert (plugin["name"], plugin["package"], plugin["version"]) == ("pebble", "pebble", "1.0")
-    assert set(plugin["files"]) == {path.relative_to(PLUGINS).as_posix() for path in (PLUGINS / "pebble").glob("*.py")}
+    assert set(plugin["files"]) == {
+        path.relative_to(PLUGINS).as_posix() for path in (PLUGINS / "pebble").glob("*.py")
+    }
 
 
 def test_code_on_the_page_is_a_piece_of_the_package() -> None:
@@ -68,18 +91,26 @@ def test_code_on_the_page_is_a_piece_of_the_package() -> None:
     assert len(code) > 10
     for first, _, piece in code:
         file = PLUGINS / first.removeprefix("# ")
-        assert piece in file.read_text(encoding="utf-8"), f"{first}: this is not in the file:\n{piece}"
+        assert piece in file.read_text(encoding="utf-8"), (
+            f"{first}: this is not in the file:\n{piece}"
+        )
 
 
 def test_recipes_on_the_page_validate(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", "recipe.yaml", "--strict"]) == 0
-    (replacing,) = [text for language, text in BLOCKS if language == "yaml" and text.startswith("replace:")]
+    (replacing,) = [
+        text for language, text in BLOCKS if language == "yaml" and text.startswith("replace:")
+    ]
     (installed / "replacing.yaml").write_text(PLAIN + replacing, encoding="utf-8")
     assert main(["validate", str(installed / "replacing.yaml"), "--strict"]) == 0
 
 
-def test_its_names_are_known_where_recipes_are_described(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for line in next(text for _, text in BLOCKS if text.startswith("titanrun ls plugins")).splitlines():
+def test_its_names_are_known_where_recipes_are_described(
+    installed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for line in next(
+        text for _, text in BLOCKS if text.startswith("titanrun ls plugins")
+    ).splitlines():
         words = line.partition("   ")[0].partition(" > ")[0].split()
         assert main(words[1:]) == 0, line
     printed = capsys.readouterr().out
@@ -92,8 +123,14 @@ def test_its_names_are_known_where_recipes_are_described(installed: Path, capsys
     assert {"owner", "patience"} <= schema["properties"].keys()
 
 
-def test_it_is_overridden_and_compared_as_what_ships_is(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = resolve("recipe.yaml", ["training.target_loss=0.5", "optimizer.beta2=0.9", "patience.steps=3"], environment={}).run
+def test_it_is_overridden_and_compared_as_what_ships_is(
+    installed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = resolve(
+        "recipe.yaml",
+        ["training.target_loss=0.5", "optimizer.beta2=0.9", "patience.steps=3"],
+        environment={},
+    ).run
     assert (found.training.target_loss, found.patience.steps) == (0.5, 3)  # type: ignore[attr-defined]
     assert "beta2: 0.9\n" in resolve("recipe.yaml", ["optimizer.beta2=0.9"], environment={}).text
     assert main(["diff-config", "recipe.yaml", "plain.yaml"]) == 1
@@ -106,18 +143,38 @@ def test_its_rule_is_asked_and_its_ranges_hold(installed: Path) -> None:
     warnings = resolve("recipe.yaml", ["kind=pretrain"], environment={}).warnings
     assert [warning.rule for warning in warnings] == ["target-needs-its-kind"]
     with pytest.raises(ProblemsFound) as found:
-        resolve("recipe.yaml", ["training.target_loss=-1", "patience.stepz=2", "kind=until_targe"], environment={})
-    told = {".".join(map(str, problem.path)): problem.suggestion or problem.code for problem in found.value.problems}
-    assert told == {"training.target_loss": "out-of-range", "patience.stepz": "steps", "kind": "until_target"}
+        resolve(
+            "recipe.yaml",
+            ["training.target_loss=-1", "patience.stepz=2", "kind=until_targe"],
+            environment={},
+        )
+    told = {
+        ".".join(map(str, problem.path)): problem.suggestion or problem.code
+        for problem in found.value.problems
+    }
+    assert told == {
+        "training.target_loss": "out-of-range",
+        "patience.stepz": "steps",
+        "kind": "until_target",
+    }
 
 
 def test_what_one_recipe_lists_another_does_not_have(installed: Path) -> None:
-    (installed / "unlisted.yaml").write_text(RECIPE.replace("plugins: [pebble]\n", ""), encoding="utf-8")
+    (installed / "unlisted.yaml").write_text(
+        RECIPE.replace("plugins: [pebble]\n", ""), encoding="utf-8"
+    )
     assert resolve("recipe.yaml", environment={}).run.kind == "until_target"
     with pytest.raises(ProblemsFound) as found:
         resolve(str(installed / "unlisted.yaml"), environment={})
     unknown = {problem.path for problem in found.value.problems}
-    assert {("kind",), ("owner",), ("patience",), ("optimizer", "name"), ("model", "name"), ("training", "target_loss")} <= unknown
+    assert {
+        ("kind",),
+        ("owner",),
+        ("patience",),
+        ("optimizer", "name"),
+        ("model", "name"),
+        ("training", "target_loss"),
+    } <= unknown
     assert resolve("recipe.yaml", environment={}).run.kind == "until_target"
 
 
@@ -129,9 +186,14 @@ def test_it_is_imported_where_it_is_listed_only(tmp_path: Path) -> None:
         "main(['validate', 'plain.yaml']); main(['ls', 'plugins']); before = 'pebble' in sys.modules\n"
         "code = main(['validate', listed]); print(before, 'pebble' in sys.modules, 'torch' in sys.modules, code)"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(PLUGINS), str(ROOT), os.environ.get("PYTHONPATH", "")))}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join((str(PLUGINS), str(ROOT), os.environ.get("PYTHONPATH", ""))),
+    }
     command = [sys.executable, "-c", script, "recipe.yaml"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+    )
     assert done.stdout.splitlines()[-1] == "False True False 0", done.stderr
 
 
@@ -147,11 +209,26 @@ class More(AddedFields):
     {field}
 """
 CLASHES = {
-    "field": (FIELDS.format(section="training", field="steps: int = numerics(1)"), "adds training.steps, which is there already"),
-    "top": (FIELDS.format(section="", field="model: int = numerics(1)"), "adds model, which is there already"),
-    "another": (FIELDS.format(section="", field="owner: int = numerics(1)"), "adds owner, which is there already"),
-    "nowhere": (FIELDS.format(section="trainig", field="one: int = numerics(1)"), "adds fields to 'trainig', which is no section"),
-    "required": (FIELDS.format(section="training", field="one: int = numerics()"), "adds training.one without a default"),
+    "field": (
+        FIELDS.format(section="training", field="steps: int = numerics(1)"),
+        "adds training.steps, which is there already",
+    ),
+    "top": (
+        FIELDS.format(section="", field="model: int = numerics(1)"),
+        "adds model, which is there already",
+    ),
+    "another": (
+        FIELDS.format(section="", field="owner: int = numerics(1)"),
+        "adds owner, which is there already",
+    ),
+    "nowhere": (
+        FIELDS.format(section="trainig", field="one: int = numerics(1)"),
+        "adds fields to 'trainig', which is no section",
+    ),
+    "required": (
+        FIELDS.format(section="training", field="one: int = numerics()"),
+        "adds training.one without a default",
+    ),
     "choice": (
         "from titanrun.components.optimizers.config import AdamWConfig\nfrom typing import ClassVar, Literal\nPLUGIN_API = 1\n"
         "class Mine(AdamWConfig):\n    name: Literal['adamw'] = 'adamw'\n    builds: ClassVar = 'x:y'\n",
@@ -166,14 +243,22 @@ CLASHES = {
         "from titanrun.recipe.rules.book import rule\nPLUGIN_API = 1\n@rule('batch-sizes-divide')\ndef mine(run): yield\n",
         "cannot be imported: ValueError: two rules are called batch-sizes-divide",
     ),
-    "broken": ("import nothing_of_that_name\n", "cannot be imported: ModuleNotFoundError: No module named 'nothing_of_that_name'"),
+    "broken": (
+        "import nothing_of_that_name\n",
+        "cannot be imported: ModuleNotFoundError: No module named 'nothing_of_that_name'",
+    ),
     "silent": ("", "does not say which version of the plug-in API it was written for"),
-    "newer": ("PLUGIN_API = 2\n", "was written for version 2 of the plug-in API, and this titanrun has version 1"),
+    "newer": (
+        "PLUGIN_API = 2\n",
+        "was written for version 2 of the plug-in API, and this titanrun has version 1",
+    ),
 }
 
 
 @pytest.mark.parametrize("clash", CLASHES)
-def test_a_plug_in_that_does_not_fit_is_a_problem_where_it_is_listed(clash: str, installed: Path) -> None:
+def test_a_plug_in_that_does_not_fit_is_a_problem_where_it_is_listed(
+    clash: str, installed: Path
+) -> None:
     text, message = CLASHES[clash]
     name = f"clashing_{clash}"
     install(installed, name, text)
@@ -181,4 +266,8 @@ def test_a_plug_in_that_does_not_fit_is_a_problem_where_it_is_listed(clash: str,
         resolve("recipe.yaml", [f"plugins=[pebble, {name}]"], environment={})
     problem: Problem = found.value.problems[0]
     assert problem.message.startswith(f"plug-in '{name}' {message}")
-    assert (problem.path, problem.origin is not None, problem.help is not None) == (("plugins", 1), True, True)
+    assert (problem.path, problem.origin is not None, problem.help is not None) == (
+        ("plugins", 1),
+        True,
+        True,
+    )

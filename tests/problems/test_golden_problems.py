@@ -23,7 +23,11 @@ UNBUILT_CASES = (
     "settings-that-nothing-reads",
 )
 UNBUILT = [Path(__file__).parent / name for name in UNBUILT_CASES]
-CASES = sorted(folder for folder in Path(__file__).parent.iterdir() if folder.is_dir() and folder.name != "__pycache__")
+CASES = sorted(
+    folder
+    for folder in Path(__file__).parent.iterdir()
+    if folder.is_dir() and folder.name != "__pycache__"
+)
 
 
 def words(file: Path) -> list[str]:
@@ -35,7 +39,13 @@ def message(folder: Path) -> str:
     inputs = words(folder / "level.txt") == ["environment"]
     ranks = next(map(int, words(folder / "ranks.txt")), None)
     try:
-        resolved = resolve(recipe, words(folder / "overrides.txt"), environment={}, check_inputs=inputs, ranks=ranks)
+        resolved = resolve(
+            recipe,
+            words(folder / "overrides.txt"),
+            environment={},
+            check_inputs=inputs,
+            ranks=ranks,
+        )
     except ProblemsFound as found:
         return render(found.problems).replace(str(folder), "<folder>")
     return render(resolved.warnings)
@@ -44,16 +54,22 @@ def message(folder: Path) -> str:
 @pytest.fixture(scope="module")
 def with_example_family() -> dict[str, str]:
     """The messages of the cases whose model has experts; see the script."""
-    folders = [str(folder) for folder in CASES if "example_moe" in "".join(words(folder / "recipe.yaml"))]
+    folders = [
+        str(folder) for folder in CASES if "example_moe" in "".join(words(folder / "recipe.yaml"))
+    ]
     script = Path(__file__).parent / "with_example_family.py"
-    done = subprocess.run([sys.executable, script, *folders], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, script, *folders], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     found: dict[str, str] = json.loads(done.stdout)
     return found
 
 
 @pytest.mark.parametrize("folder", CASES, ids=lambda folder: folder.name)
-def test_problem_reads_as_it_should(folder: Path, with_example_family: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problem_reads_as_it_should(
+    folder: Path, with_example_family: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(folder)
     expected = folder / "expected.txt"
     got = with_example_family.get(str(folder)) or message(folder)
@@ -65,7 +81,11 @@ def test_problem_reads_as_it_should(folder: Path, with_example_family: dict[str,
 def test_every_rule_has_a_golden_case() -> None:
     menu.load_rules()
     covered = "".join((folder / "expected.txt").read_text(encoding="utf-8") for folder in CASES)
-    missing = {id for id in RULES if f"/{id}]" not in covered and id not in ("not-built", "extras-installed")}
+    missing = {
+        id
+        for id in RULES
+        if f"/{id}]" not in covered and id not in ("not-built", "extras-installed")
+    }
     # of a setting that is not built, that is told alone
     hidden = {id for folder in UNBUILT for id in speaking(folder)} if missing else set()
     assert missing <= hidden
@@ -75,4 +95,8 @@ def speaking(folder: Path) -> set[str]:
     """The rules that find something in a recipe, whether it is told or not."""
     reading = read_tree(str(folder / "recipe.yaml"), words(folder / "overrides.txt"), {})
     run = decided(check_tree(reading.tree), reading.tree, "recipe.yaml", None)
-    return {entry.id for entry in RULES.values() if entry.level == "rules" and any(entry.check(run, None))}
+    return {
+        entry.id
+        for entry in RULES.values()
+        if entry.level == "rules" and any(entry.check(run, None))
+    }

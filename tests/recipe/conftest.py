@@ -78,13 +78,23 @@ MOST_REPAIRS = 12
 DATASET = ("training", "dataset")
 # a whole dataset for each item of a list would leave no room for the other sections
 HOLD_ONE_DATASET = (MixtureSource, HeldOutConfig)
-REQUIRED = {"version": 1, "model": {"name": "llama3", "flavor": "debugmodel"}, "training": {"dataset": "tiny"}}
+REQUIRED = {
+    "version": 1,
+    "model": {"name": "llama3", "flavor": "debugmodel"},
+    "training": {"dataset": "tiny"},
+}
 
 
 def texts() -> st.SearchStrategy[str]:
     """Any text but "null", which TOML cannot tell from null."""
-    anything = st.one_of(st.sampled_from(TRICKY_TEXTS), st.text(st.sampled_from(TRICKY), max_size=8), st.text(max_size=8))
-    return anything.filter(lambda text: text != "null" and not any("\ud800" <= letter <= "\udfff" for letter in text))
+    anything = st.one_of(
+        st.sampled_from(TRICKY_TEXTS),
+        st.text(st.sampled_from(TRICKY), max_size=8),
+        st.text(max_size=8),
+    )
+    return anything.filter(
+        lambda text: text != "null" and not any("\ud800" <= letter <= "\udfff" for letter in text)
+    )
 
 
 def values(annotation: Any, metadata: tuple[Any, ...] = ()) -> st.SearchStrategy[Any]:
@@ -93,7 +103,12 @@ def values(annotation: Any, metadata: tuple[Any, ...] = ()) -> st.SearchStrategy
     if origin is Annotated:
         return values(arguments[0], (*metadata, *arguments[1:]))
     if origin in (Union, UnionType):
-        return st.one_of([values(part, () if part is NoneType or get_origin(part) is Literal else metadata) for part in arguments])
+        return st.one_of(
+            [
+                values(part, () if part is NoneType or get_origin(part) is Literal else metadata)
+                for part in arguments
+            ]
+        )
     if origin is Literal:
         return st.sampled_from(arguments)
     if origin is tuple:
@@ -109,7 +124,11 @@ def values(annotation: Any, metadata: tuple[Any, ...] = ()) -> st.SearchStrategy
         float: st.floats(allow_nan=False, allow_infinity=False),
         str: texts(),
     }
-    return numbers(annotation, metadata) if annotation in (int, float) else plain[annotation].filter(lambda value: fits(value, metadata))
+    return (
+        numbers(annotation, metadata)
+        if annotation in (int, float)
+        else plain[annotation].filter(lambda value: fits(value, metadata))
+    )
 
 
 def numbers(kind: type, metadata: tuple[Any, ...]) -> st.SearchStrategy[Any]:
@@ -118,7 +137,12 @@ def numbers(kind: type, metadata: tuple[Any, ...]) -> st.SearchStrategy[Any]:
     sizes = (
         small
         if kind is int
-        else st.one_of(small, st.sampled_from(FLOATS), st.floats(-1, 10), st.floats(allow_nan=False, allow_infinity=False))
+        else st.one_of(
+            small,
+            st.sampled_from(FLOATS),
+            st.floats(-1, 10),
+            st.floats(allow_nan=False, allow_infinity=False),
+        )
     )
     large = st.one_of(sizes, st.sampled_from([2**31, 2**53, 2**63 - 1, 1000.0, 1e6]))
     return st.one_of(sizes, large).filter(lambda value: fits(value, metadata))
@@ -127,8 +151,12 @@ def numbers(kind: type, metadata: tuple[Any, ...]) -> st.SearchStrategy[Any]:
 def fits(value: Any, metadata: tuple[Any, ...]) -> bool:
     """Whether a value keeps the bounds of its type."""
     for bound in single_bounds(metadata):
-        low = (isinstance(bound, Gt) and not value > bound.gt) or (isinstance(bound, Ge) and not value >= bound.ge)
-        high = (isinstance(bound, Lt) and not value < bound.lt) or (isinstance(bound, Le) and not value <= bound.le)
+        low = (isinstance(bound, Gt) and not value > bound.gt) or (
+            isinstance(bound, Ge) and not value >= bound.ge
+        )
+        high = (isinstance(bound, Lt) and not value < bound.lt) or (
+            isinstance(bound, Le) and not value <= bound.le
+        )
         short = isinstance(bound, MinLen) and len(value) < bound.min_length
         odd = isinstance(bound, MultipleOf) and value % bound.multiple_of != 0
         if low or high or short or odd:
@@ -147,20 +175,26 @@ def single_bounds(metadata: tuple[Any, ...]) -> Iterator[Any]:
 
 def is_known(metadata: tuple[Any, ...]) -> bool:
     """Whether the bounds say all about which values are taken; a validator says more."""
-    return all(isinstance(item, (*BOUNDS, GroupedMetadata, AutoOr)) for item in single_bounds(metadata))
+    return all(
+        isinstance(item, (*BOUNDS, GroupedMetadata, AutoOr)) for item in single_bounds(metadata)
+    )
 
 
 def field_values(field: FieldInfo) -> st.SearchStrategy[Any]:
     """What a field takes. Where a function decides: its default, its examples, and of what is often taken that which it takes."""
     metadata = tuple(field.metadata)
-    if is_known(metadata) and all(is_known(inner_metadata(part)) for part in get_args(field.annotation)):
+    if is_known(metadata) and all(
+        is_known(inner_metadata(part)) for part in get_args(field.annotation)
+    ):
         return values(field.annotation, metadata)
     taken = TypeAdapter(Annotated[(field.annotation, Field(), *metadata)])
     known = [value for value in (*(field.examples or []), *OFTEN_TAKEN) if takes(taken, value)]
     if not field.is_required():
         known.append(dump_value(field.get_default(call_default_factory=True, validated_data={})))
     texts_taken = texts().map(lambda text: text if takes(taken, text) else known[0])
-    return st.one_of(st.sampled_from(known), texts_taken if bare(field.annotation) is str else st.nothing())
+    return st.one_of(
+        st.sampled_from(known), texts_taken if bare(field.annotation) is str else st.nothing()
+    )
 
 
 def takes(type: TypeAdapter[Any], value: object) -> bool:
@@ -179,19 +213,35 @@ def inner_metadata(annotation: Any) -> tuple[Any, ...]:
 
 def sections(config: type[Config], **own: st.SearchStrategy[Any]) -> st.SearchStrategy[Data]:
     """A mapping with some or all fields of a config, of which those without an implementation are left out."""
-    fields = {name: field for name, field in config.model_fields.items() if name != "name" or not issubclass(config, ComponentConfig)}
-    built = {name: field for name, field in fields.items() if (setting := setting_of(field)) is None or setting.not_built is None}
+    fields = {
+        name: field
+        for name, field in config.model_fields.items()
+        if name != "name" or not issubclass(config, ComponentConfig)
+    }
+    built = {
+        name: field
+        for name, field in fields.items()
+        if (setting := setting_of(field)) is None or setting.not_built is None
+    }
     if config in HOLD_ONE_DATASET:
         own = {"dataset": st.just("tiny"), **own}
-    drawn = {name: own[name] if name in own else field_values(field) for name, field in built.items()}
+    drawn = {
+        name: own[name] if name in own else field_values(field) for name, field in built.items()
+    }
     return mappings(drawn, frozenset(name for name, field in built.items() if field.is_required()))
 
 
 @st.composite
-def mappings(draw: st.DrawFn, fields: dict[str, st.SearchStrategy[Any]], required: frozenset[str]) -> Data:
+def mappings(
+    draw: st.DrawFn, fields: dict[str, st.SearchStrategy[Any]], required: frozenset[str]
+) -> Data:
     """Some of the fields, or nearly all."""
     share = draw(st.sampled_from((2, 5, 9)))
-    return {name: draw(values) for name, values in fields.items() if name in required or draw(st.integers(0, 9)) < share}
+    return {
+        name: draw(values)
+        for name, values in fields.items()
+        if name in required or draw(st.integers(0, 9)) < share
+    }
 
 
 @cache
@@ -200,14 +250,24 @@ def components(slot: Any) -> st.SearchStrategy[Any]:
 
     A component may hold others of its own slot, as a mixture of datasets does.
     """
-    return st.deferred(lambda: st.one_of([component(name, choice) for name, choice in registry.choices(slot).items()] or [st.nothing()]))
+    return st.deferred(
+        lambda: st.one_of(
+            [component(name, choice) for name, choice in registry.choices(slot).items()]
+            or [st.nothing()]
+        )
+    )
 
 
 def component(name: str, choice: type[Config]) -> st.SearchStrategy[Any]:
     """One choice of a slot."""
-    own = {"flavor": st.sampled_from(flavor_names(choice))} if issubclass(choice, ModelConfig) else {}
+    own = (
+        {"flavor": st.sampled_from(flavor_names(choice))} if issubclass(choice, ModelConfig) else {}
+    )
     whole = sections(choice, **own).map(lambda fields: {"name": name, **fields})
-    needs_more = any(field.is_required() for key, field in choice.model_fields.items() if key != "name") or own
+    needs_more = (
+        any(field.is_required() for key, field in choice.model_fields.items() if key != "name")
+        or own
+    )
     return whole if needs_more else st.one_of(st.just(name), whole)
 
 
@@ -238,14 +298,22 @@ def repaired(data: Data, folder: Path) -> Data | None:
         if not problems:
             return data
         for problem in problems:
-            data = relieved(data, problem) if attempt < MOST_REPAIRS // 2 else without_sections(data, problem)
+            data = (
+                relieved(data, problem)
+                if attempt < MOST_REPAIRS // 2
+                else without_sections(data, problem)
+            )
     return None
 
 
 def problems_of(file: Path) -> list[Problem]:
     """Errors, and warnings about settings that have an effect."""
     try:
-        return [problem for problem in resolve(str(file), environment={}).warnings if problem.code != "no-effect"]
+        return [
+            problem
+            for problem in resolve(str(file), environment={}).warnings
+            if problem.code != "no-effect"
+        ]
     except ProblemsFound as found:
         return list(found.problems)
 
@@ -256,10 +324,16 @@ def relieved(data: Data, problem: Problem) -> Data:
         family = registry.choice(ModelConfig, data["model"]["name"])
         return {**data, "model": {**data["model"], "flavor": flavor_names(family)[0]}}
     places = [problem.path, *(related.path for related in problem.related)]
-    place = next((path for path in places if path and value_at(data, path) is not None), problem.path)
+    place = next(
+        (path for path in places if path and value_at(data, path) is not None), problem.path
+    )
     while len(place) > 1 and value_at(data, place[:-1]) is None:
         place = place[:-1]
-    return without_sections(data, problem) if len(place) == 1 or place[:2] == DATASET else dropped(data, place)
+    return (
+        without_sections(data, problem)
+        if len(place) == 1 or place[:2] == DATASET
+        else dropped(data, place)
+    )
 
 
 def without_sections(data: Data, problem: Problem) -> Data:
@@ -291,7 +365,13 @@ def some_recipes(recipes: st.SearchStrategy[Data]) -> list[Data]:
     """A few of them, the same ones in every run."""
     drawn: list[Data] = []
 
-    @settings(max_examples=320, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=320,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
     @given(recipes)
     def keep(data: Data) -> None:
         drawn.append(data)

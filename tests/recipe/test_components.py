@@ -38,10 +38,17 @@ KEYWORDS = {
 
 
 def all_choices() -> list[type[ComponentConfig]]:
-    return [choice for topic in topics() if topic.is_slot for choice in registry.choices(topic.config).values()]
+    return [
+        choice
+        for topic in topics()
+        if topic.is_slot
+        for choice in registry.choices(topic.config).values()
+    ]
 
 
-def all_configs(config: type[Config] = Recipe, above: frozenset[type[Config]] = frozenset()) -> Iterator[type[Config]]:
+def all_configs(
+    config: type[Config] = Recipe, above: frozenset[type[Config]] = frozenset()
+) -> Iterator[type[Config]]:
     yield config
     for field in config.model_fields.values():
         for annotation in (bare(field.annotation), item_type(field.annotation)):
@@ -54,10 +61,14 @@ def all_configs(config: type[Config] = Recipe, above: frozenset[type[Config]] = 
 
 
 @pytest.mark.parametrize("choice", all_choices(), ids=lambda choice: choice.__name__)
-def test_the_implementation_takes_the_config_and_the_keywords_of_its_slot(choice: type[ComponentConfig]) -> None:
+def test_the_implementation_takes_the_config_and_the_keywords_of_its_slot(
+    choice: type[ComponentConfig],
+) -> None:
     parameters = dict(inspect.signature(registry.implementation(choice)).parameters)
     first = next(iter(parameters.values()))
-    keywords = {name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY}
+    keywords = {
+        name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY
+    }
     assert first.kind in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD)
     assert keywords == KEYWORDS[choice.slot]
     assert len(parameters) == len(keywords) + 1
@@ -68,12 +79,18 @@ def test_no_keyword_has_the_name_of_a_field(choice: type[ComponentConfig]) -> No
     assert not KEYWORDS[choice.slot] & set(choice.model_fields)
 
 
-@pytest.mark.parametrize("config", sorted(set(all_configs()), key=lambda config: config.__name__), ids=lambda config: config.__name__)
+@pytest.mark.parametrize(
+    "config",
+    sorted(set(all_configs()), key=lambda config: config.__name__),
+    ids=lambda config: config.__name__,
+)
 def test_every_field_declares_what_a_change_means_and_is_documented(config: type[Config]) -> None:
     documented = field_docs(config)
     for name, field in config.model_fields.items():
         annotation: Any = item_type(field.annotation) or bare(field.annotation)
-        holds_configs = is_slot(annotation) or (isinstance(annotation, type) and issubclass(annotation, Config))
+        holds_configs = is_slot(annotation) or (
+            isinstance(annotation, type) and issubclass(annotation, Config)
+        )
         assert holds_configs or setting_of(field) is not None, name
         assert holds_configs or name in documented or name == "name", name
     assert class_doc(config)
@@ -81,5 +98,9 @@ def test_every_field_declares_what_a_change_means_and_is_documented(config: type
 
 @pytest.mark.parametrize("choice", all_choices(), ids=lambda choice: choice.__name__)
 def test_the_defaults_of_every_choice_validate(choice: type[ComponentConfig]) -> None:
-    required = {name: example_of(field) for name, field in choice.model_fields.items() if field.is_required() and name != "name"}
+    required = {
+        name: example_of(field)
+        for name, field in choice.model_fields.items()
+        if field.is_required() and name != "name"
+    }
     assert choice.model_validate(required).builder() is registry.implementation(choice)

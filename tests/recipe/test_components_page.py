@@ -28,5 +28,7 @@ def test_the_example_of_a_component_validates_and_names_it(title: str, tmp_path:
 def test_every_component_of_every_slot_is_on_the_page_with_a_test() -> None:
     page = components_page()
     assert [title for title in COMPONENTS if f"### {title}\n" not in page] == []
-    missing = [title for title in COMPONENTS if not (TESTS / tried_by(title).partition("::")[0]).is_file()]
+    missing = [
+        title for title in COMPONENTS if not (TESTS / tried_by(title).partition("::")[0]).is_file()
+    ]
     assert missing == []

@@ -5,7 +5,9 @@ import pytest
 from titanrun.recipe.explained import explanation
 
 
-@pytest.mark.parametrize("word", ["another-run", "conflict/run-in-use", "non-finite", "memory", "disk"])
+@pytest.mark.parametrize(
+    "word", ["another-run", "conflict/run-in-use", "non-finite", "memory", "disk"]
+)
 def test_what_ends_a_run_is_explained(word: str) -> None:
     told = explanation(word)
     assert told.startswith(f"error[{word}]\n")

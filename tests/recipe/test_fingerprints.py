@@ -53,7 +53,9 @@ def test_a_large_file_is_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert fingerprint("large.bin", file)["xxh3_128"] != before["xxh3_128"]
 
 
-def test_of_very_many_files_the_rest_counts_by_name_and_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_very_many_files_the_rest_counts_by_name_and_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fingerprints, "MOST_READ", 2)
     for number in range(4):
         (tmp_path / f"{number}.txt").write_text("x")

@@ -33,7 +33,10 @@ def fix(*files: str) -> Fixing:
 
 
 def on_off(word: str) -> list[str]:
-    return {"true": ["on", "yes", "True", "Yes", '"true"'], "false": ["off", "no", "FALSE", "No", "'false'"]}[word]
+    return {
+        "true": ["on", "yes", "True", "Yes", '"true"'],
+        "false": ["off", "no", "FALSE", "No", "'false'"],
+    }[word]
 
 
 RESPELT: list[tuple[re.Pattern[str], Callable[[str], list[str]]]] = [
@@ -68,9 +71,13 @@ def test_every_respelling_in_a_shipped_recipe_is_restored(name: str, copies: Pat
     file.write_text(text, encoding="utf-8")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
-def test_one_wrong_letter_in_a_key_is_restored_or_left_alone(data: st.DataObject, copies: Path) -> None:
+def test_one_wrong_letter_in_a_key_is_restored_or_left_alone(
+    data: st.DataObject, copies: Path
+) -> None:
     file = copies / data.draw(st.sampled_from(SHIPPED), label="recipe")
     text = (RECIPES / file.name).read_text(encoding="utf-8")
     found = data.draw(st.sampled_from(list(KEY.finditer(text))), label="key")
@@ -82,7 +89,11 @@ def test_one_wrong_letter_in_a_key_is_restored_or_left_alone(data: st.DataObject
     file.write_text(broken, encoding="utf-8")
     done = fix(str(file))
     fixed = file.read_text(encoding="utf-8")
-    assert fixed == broken or resolve(str(file), environment={}).text == resolve(str(RECIPES / file.name), environment={}).text
+    assert (
+        fixed == broken
+        or resolve(str(file), environment={}).text
+        == resolve(str(RECIPES / file.name), environment={}).text
+    )
     assert bool(done.made) == (fixed != broken)
     assert fix(str(file)).made == []
     assert file.read_text(encoding="utf-8") == fixed
@@ -97,7 +108,9 @@ def test_bytes_beside_the_corrections_stay(tmp_path: Path, monkeypatch: pytest.M
     Path("mine.yaml").write_bytes(before.encode())
     Path("mine.yaml").chmod(0o640)
     assert [made.replacement for made in fix("mine.yaml").made] == ["8", "steps"]
-    assert Path("mine.yaml").read_bytes().decode() == before.replace("max_steps:   08", "steps:   8")
+    assert Path("mine.yaml").read_bytes().decode() == before.replace(
+        "max_steps:   08", "steps:   8"
+    )
     assert Path("mine.yaml").stat().st_mode & 0o777 == 0o640
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.yaml"]
 
@@ -118,7 +131,9 @@ def test_bytes_beside_the_corrections_stay(tmp_path: Path, monkeypatch: pytest.M
         "debug: [",
     ],
 )
-def test_what_is_not_certain_is_left_alone(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_certain_is_left_alone(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.yaml").write_text(f"{SOUND}{line}\n", encoding="utf-8")
     assert problems_of("mine.yaml") != ()
@@ -126,7 +141,9 @@ def test_what_is_not_certain_is_left_alone(line: str, tmp_path: Path, monkeypatc
     assert Path("mine.yaml").read_text(encoding="utf-8") == f"{SOUND}{line}\n"
 
 
-def test_an_included_file_is_written_only_when_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_included_file_is_written_only_when_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.yaml").write_text("extends: base.yaml\nDebug: {seed: 3}\n", encoding="utf-8")
     Path("base.yaml").write_text(SOUND.replace("steps", "Steps"), encoding="utf-8")
@@ -141,15 +158,22 @@ def test_an_included_file_is_written_only_when_it_is_named(tmp_path: Path, monke
     assert problems_of("mine.yaml") == ()
 
 
-def test_an_own_key_may_take_the_place_of_an_included_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_own_key_may_take_the_place_of_an_included_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("base.yaml").write_text(SOUND, encoding="utf-8")
     Path("mine.yaml").write_text("extends: base.yaml\ntraining: {Steps: 9}\n", encoding="utf-8")
     fix("mine.yaml")
-    assert Path("mine.yaml").read_text(encoding="utf-8") == "extends: base.yaml\ntraining: {steps: 9}\n"
+    assert (
+        Path("mine.yaml").read_text(encoding="utf-8")
+        == "extends: base.yaml\ntraining: {steps: 9}\n"
+    )
 
 
-def test_a_correction_that_changes_another_table_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_correction_that_changes_another_table_is_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     text = 'version = 1\n[Model]\nname = "llama3"\n[Model.rope]\ntheta = 3.0\n'
     Path("mine.toml").write_text(text, encoding="utf-8")
@@ -157,13 +181,20 @@ def test_a_correction_that_changes_another_table_is_not_made(tmp_path: Path, mon
     assert Path("mine.toml").read_text(encoding="utf-8") == text
 
 
-def test_toml_whose_reader_stops_is_mended_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_toml_whose_reader_stops_is_mended_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     sound = 'version = 1\ntokenizer = "tiny"\n[model]\nname = "llama3"\nflavor = "debugmodel"\n[training]\ndataset = "tiny"\nsteps = 8\n'
-    broken = sound.replace("8", "08") + "[checkpoint]\nenable = True # so\n[validation]\nenable = off\n"
+    broken = (
+        sound.replace("8", "08") + "[checkpoint]\nenable = True # so\n[validation]\nenable = off\n"
+    )
     Path("mine.toml").write_text(broken, encoding="utf-8")
     assert len(fix("mine.toml").made) == 3
-    assert Path("mine.toml").read_text(encoding="utf-8") == sound + "[checkpoint]\nenable = true # so\n[validation]\nenable = false\n"
+    assert (
+        Path("mine.toml").read_text(encoding="utf-8")
+        == sound + "[checkpoint]\nenable = true # so\n[validation]\nenable = false\n"
+    )
     Path("mine.toml").write_text(f"{broken}interval = \n", encoding="utf-8")
     done = fix("mine.toml")
     assert (done.made, len(done.left)) == ([], 3)

@@ -12,7 +12,12 @@ from titanrun.recipe.git_state import CUT, GitState, git_state
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     def git(*words: str) -> None:
-        subprocess.run(["git", "-c", "user.email=a@b", "-c", "user.name=n", *words], cwd=tmp_path, check=True, capture_output=True)
+        subprocess.run(
+            ["git", "-c", "user.email=a@b", "-c", "user.name=n", *words],
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+        )
 
     git("init", "-b", "trunk")
     (tmp_path / "notes.txt").write_text("".join(f"line {number}\n" for number in range(9)))
@@ -29,7 +34,13 @@ def state_of(folder: Path, *hidden: str) -> GitState:
 
 def test_a_clean_folder_has_its_commit_and_no_diff(repository: Path) -> None:
     found = state_of(repository)
-    assert (len(found.commit), found.branch, found.diff, found.untracked, found.is_dirty) == (40, "trunk", "", (), False)
+    assert (len(found.commit), found.branch, found.diff, found.untracked, found.is_dirty) == (
+        40,
+        "trunk",
+        "",
+        (),
+        False,
+    )
 
 
 def test_outside_of_a_repository_there_is_nothing_to_say(tmp_path: Path) -> None:
@@ -38,7 +49,11 @@ def test_outside_of_a_repository_there_is_nothing_to_say(tmp_path: Path) -> None
 
 def test_a_changed_line_and_the_lines_around_it_lose_their_secrets(repository: Path) -> None:
     notes = repository / "notes.txt"
-    notes.write_text(notes.read_text().replace("line 3", "line canary-7").replace("line 5", "DB_PASSWORD=abcdefgh01234567"))
+    notes.write_text(
+        notes.read_text()
+        .replace("line 3", "line canary-7")
+        .replace("line 5", "DB_PASSWORD=abcdefgh01234567")
+    )
     (repository / "canary-7.txt").touch()
     found = state_of(repository, "canary-7")
     assert found.is_dirty
@@ -48,7 +63,9 @@ def test_a_changed_line_and_the_lines_around_it_lose_their_secrets(repository: P
     assert "canary-7" not in repr(found)
 
 
-def test_a_git_that_does_not_answer_leaves_open_what_it_would_have_said(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_git_that_does_not_answer_leaves_open_what_it_would_have_said(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken = repository / "broken"
     broken.write_text('#!/bin/sh\ncase "$*" in *diff*) exit 1;; esac\nexec git "$@"\n')
     broken.chmod(0o755)
@@ -69,7 +86,9 @@ def test_a_long_diff_is_cut_at_a_line(repository: Path, monkeypatch: pytest.Monk
 def test_a_diff_starts_no_program_that_the_folder_names(repository: Path) -> None:
     (repository / ".gitattributes").write_text("*.txt diff=mine\n")
     with (repository / ".git" / "config").open("a") as config:
-        config.write(f'[diff "mine"]\n\tcommand = touch {repository}/ran\n\ttextconv = touch {repository}/ran;\n')
+        config.write(
+            f'[diff "mine"]\n\tcommand = touch {repository}/ran\n\ttextconv = touch {repository}/ran;\n'
+        )
     (repository / "notes.txt").write_text("other\n")
     assert "+other" in str(state_of(repository).diff)
     assert not (repository / "ran").exists()

@@ -31,7 +31,9 @@ BASE: dict[str, Any] = {
 
 def test_every_setting_is_in_the_table() -> None:
     missing = sorted(set(leaves()) - set(table()))
-    assert missing == [], "for each, write into leaves.yaml which test fails when the setting is ignored, or not-built"
+    assert missing == [], (
+        "for each, write into leaves.yaml which test fails when the setting is ignored, or not-built"
+    )
     stale = sorted(set(table()) - set(leaves()))
     assert stale == [], "these are no settings any more: remove them from leaves.yaml"
 
@@ -39,8 +41,12 @@ def test_every_setting_is_in_the_table() -> None:
 def test_the_table_and_the_schema_agree_on_what_is_not_built() -> None:
     declared = {name for name, leaf in leaves().items() if leaf.capability is not None}
     listed = {name for name, test in table().items() if test == NOT_BUILT}
-    assert sorted(listed - declared) == [], "these are built: name the test that fails when they are ignored"
-    assert sorted(declared - listed) == [], "these are declared not_built: write not-built into leaves.yaml"
+    assert sorted(listed - declared) == [], (
+        "these are built: name the test that fails when they are ignored"
+    )
+    assert sorted(declared - listed) == [], (
+        "these are declared not_built: write not-built into leaves.yaml"
+    )
 
 
 def test_every_test_in_the_table_exists() -> None:
@@ -55,14 +61,18 @@ def exists(test: str) -> bool:
         return False
     text, functions = source_of(found[1])
     case = found[3]
-    return found[2] in functions and (case is None or f'"{case}"' in text or (TESTS / found[1]).with_name(case).is_dir())
+    return found[2] in functions and (
+        case is None or f'"{case}"' in text or (TESTS / found[1]).with_name(case).is_dir()
+    )
 
 
 @cache
 def source_of(file: str) -> tuple[str, frozenset[str]]:
     """The text of a test file, and the names of its tests."""
     text = (TESTS / file).read_text(encoding="utf-8")
-    return text, frozenset(node.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef))
+    return text, frozenset(
+        node.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)
+    )
 
 
 def not_built_by_component() -> dict[str, list[Leaf]]:
@@ -80,9 +90,15 @@ def test_what_is_not_built_takes_its_default_only(component: str, tmp_path: Path
     (tmp_path / "recipe.yaml").write_text(emit(asking_for(wished)), encoding="utf-8")
     with pytest.raises(ProblemsFound) as caught:
         resolve(str(tmp_path / "recipe.yaml"), environment={})
-    told = {named_keys(problem): problem.message for problem in caught.value.problems if problem.code == NOT_BUILT}
+    told = {
+        named_keys(problem): problem.message
+        for problem in caught.value.problems
+        if problem.code == NOT_BUILT
+    }
     for leaf in wished:
-        assert str(leaf.capability) in told.get(leaf.keys, ""), f"{leaf.name} takes {another_value(leaf.field)!r}"
+        assert str(leaf.capability) in told.get(leaf.keys, ""), (
+            f"{leaf.name} takes {another_value(leaf.field)!r}"
+        )
 
 
 def asking_for(wished: list[Leaf]) -> dict[str, Any]:
@@ -93,7 +109,9 @@ def asking_for(wished: list[Leaf]) -> dict[str, Any]:
         for leaf in wished:
             put(recipe, leaf.keys, another_value(leaf.field))
         return recipe
-    component = {key: example_of(field) for key, field in choice.model_fields.items() if field.is_required()}
+    component = {
+        key: example_of(field) for key, field in choice.model_fields.items() if field.is_required()
+    }
     component |= recipe.get(slot.name, {}) | {"name": choice.model_fields["name"].default}
     for leaf in wished:
         put(component, leaf.keys[len(slot.keys) :], another_value(leaf.field))
@@ -116,7 +134,13 @@ def another_value(field: FieldInfo) -> Any:
     """A value of the field's type other than its default."""
     default, inner, item = default_of(field), bare(field.annotation), item_type(field.annotation)
     if item is not None:
-        return [["x"]] if get_origin(item) is tuple else [next(iter(options(item)), "x")] if default == [] else []
+        return (
+            [["x"]]
+            if get_origin(item) is tuple
+            else [next(iter(options(item)), "x")]
+            if default == []
+            else []
+        )
     if options(field.annotation):
         return next(option for option in options(field.annotation) if option != default)
     if inner is bool:

@@ -24,13 +24,22 @@ def recipe(folder: Path, length: str, more: str = "", name: str = "recipe.yaml")
 
 def lengths(resolved: Resolved) -> tuple[object, ...]:
     training, schedule = resolved.run.training, resolved.run.lr_scheduler
-    return training.steps, training.tokens, training.epochs, schedule.warmup_steps, schedule.total_steps
+    return (
+        training.steps,
+        training.tokens,
+        training.epochs,
+        schedule.warmup_steps,
+        schedule.total_steps,
+    )
 
 
 def refused(file: str, *overrides: str) -> list[tuple[str, str, list[str]]]:
     with pytest.raises(ProblemsFound) as found:
         resolve(file, overrides, environment={})
-    return [(problem.label, str(problem.origin), [str(item.origin) for item in problem.related]) for problem in found.value.problems]
+    return [
+        (problem.label, str(problem.origin), [str(item.origin) for item in problem.related])
+        for problem in found.value.problems
+    ]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +56,9 @@ def refused(file: str, *overrides: str) -> list[tuple[str, str, list[str]]]:
         ("steps: null, epochs: 3", (None, None, 3, None, None)),
     ],
 )
-def test_each_length_decides_what_follows_from_it(tmp_path: Path, length: str, expected: tuple[object, ...]) -> None:
+def test_each_length_decides_what_follows_from_it(
+    tmp_path: Path, length: str, expected: tuple[object, ...]
+) -> None:
     resolved = resolve(recipe(tmp_path, length), environment={})
     assert lengths(resolved) == expected
     (tmp_path / "resolved.yaml").write_text(resolved.text, encoding="utf-8")
@@ -66,7 +77,9 @@ def test_two_lengths_on_the_command_line_are_a_conflict(tmp_path: Path) -> None:
     assert [label for label, _, _ in found] == ["conflict/one-length"]
 
 
-@pytest.mark.parametrize("length", ["steps: 5", "epochs: 2", "tokens: 1M", "steps: null, epochs: 2"])
+@pytest.mark.parametrize(
+    "length", ["steps: 5", "epochs: 2", "tokens: 1M", "steps: null, epochs: 2"]
+)
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
@@ -75,15 +88,23 @@ def test_two_lengths_on_the_command_line_are_a_conflict(tmp_path: Path) -> None:
         ("training.epochs=7", (None, None, 7, None, None)),
     ],
 )
-def test_an_override_replaces_the_length_of_the_file(tmp_path: Path, length: str, override: str, expected: tuple[object, ...]) -> None:
+def test_an_override_replaces_the_length_of_the_file(
+    tmp_path: Path, length: str, override: str, expected: tuple[object, ...]
+) -> None:
     assert lengths(resolve(recipe(tmp_path, length), [override], environment={})) == expected
 
 
 @pytest.mark.parametrize("length", ["steps: 5", "epochs: 2", "tokens: 1M"])
 def test_an_override_replaces_the_length_of_a_resolved_recipe(tmp_path: Path, length: str) -> None:
-    text = resolve(recipe(tmp_path, length, "lr_scheduler: {warmup_steps: auto}\n"), environment={}).text
+    text = resolve(
+        recipe(tmp_path, length, "lr_scheduler: {warmup_steps: auto}\n"), environment={}
+    ).text
     (tmp_path / "resolved.yaml").write_text(text, encoding="utf-8")
-    changed = resolve(str(tmp_path / "resolved.yaml"), ["training.tokens=4096", "lr_scheduler.warmup_steps=0"], environment={})
+    changed = resolve(
+        str(tmp_path / "resolved.yaml"),
+        ["training.tokens=4096", "lr_scheduler.warmup_steps=0"],
+        environment={},
+    )
     assert lengths(changed)[:3] == (4, None, None)
 
 
@@ -97,7 +118,9 @@ def test_an_override_says_which_length_it_replaced(tmp_path: Path) -> None:
 def test_a_file_replaces_the_length_of_what_it_extends(tmp_path: Path) -> None:
     recipe(tmp_path, "steps: 5", name="base.yaml")
     file = tmp_path / "longer.yaml"
-    file.write_text("extends: base.yaml\nversion: 1\ntraining: {tokens: 102400}\n", encoding="utf-8")
+    file.write_text(
+        "extends: base.yaml\nversion: 1\ntraining: {tokens: 102400}\n", encoding="utf-8"
+    )
     assert lengths(resolve(str(file), environment={}))[:3] == (100, None, None)
 
 

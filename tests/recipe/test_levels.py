@@ -22,14 +22,18 @@ def examine(level: Level, *overrides: str) -> Examined:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_shows_from_its_level_on(mistake: Level, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_shows_from_its_level_on(
+    mistake: Level, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("recipe.yaml").write_text(SOUND.replace(*MISTAKES[mistake]), encoding="utf-8")
     shown = [level for level in LEVELS if examine(level).exit_code]
     assert shown == list(LEVELS[LEVELS.index(mistake) :])
 
 
-def test_syntax_covers_included_files_and_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_syntax_covers_included_files_and_overrides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("recipe.yaml").write_text("extends: base.yaml\nnobody: knows this\n", encoding="utf-8")
     Path("base.yaml").write_text("training: {steps: [}\n", encoding="utf-8")
@@ -41,7 +45,9 @@ def test_syntax_covers_included_files_and_overrides(tmp_path: Path, monkeypatch:
     assert examine("syntax", "training.steps=[").exit_code == 2
 
 
-def test_nothing_is_built_while_there_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_built_while_there_are_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("recipe.yaml").write_text(SOUND.replace("steps: 4", "stepz: 4"), encoding="utf-8")
     asked: list[Resolved] = []

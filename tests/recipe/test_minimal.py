@@ -14,7 +14,10 @@ from titanrun.recipe.sources import data_leaves
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted(path for path in (ROOT / "recipes").iterdir() if path.suffix in (".yaml", ".toml"))
-CUSTOM = ["model={name: llama3, vocab_size: 4096, dim: 64, n_layers: 2, n_heads: 4, feed_forward: {multiple_of: 8}}", "tokenizer=tiny"]
+CUSTOM = [
+    "model={name: llama3, vocab_size: 4096, dim: 64, n_layers: 2, n_heads: 4, feed_forward: {multiple_of: 8}}",
+    "tokenizer=tiny",
+]
 FEWER_LAYERS = ["activation_checkpoint=full", "training.global_batch_size=16", "model.n_layers=2"]
 CHANGES: list[list[str]] = [
     [],
@@ -34,10 +37,22 @@ CONTRADICTIONS = [
     ("decoder_deepseek_v3_debug.yaml", FEWER_LAYERS),
     # four heads for eight tensor-parallel ranks
     *((f"llama3_{size}.yaml", CUSTOM) for size in ("70b", "405b")),
-    *((f"{name}.yaml", CUSTOM) for name in ("llama3_8b_sft", "llama3_8b_sft_lora", "llama3_8b_qlora_sft", "llama3_qlora_sft_debug")),
+    *(
+        (f"{name}.yaml", CUSTOM)
+        for name in (
+            "llama3_8b_sft",
+            "llama3_8b_sft_lora",
+            "llama3_8b_qlora_sft",
+            "llama3_qlora_sft_debug",
+        )
+    ),
     *((f"{name}.yaml", CUSTOM) for name in ("qwen3_8b_sft", "qwen3_8b_sft_lora")),
     # pictures have another loss, and their models other sizes
-    *((f"flux_{name}.yaml", changes) for name in ("debug", "dev", "schnell") for changes in (CHANGES[2], FEWER_LAYERS, CUSTOM)),
+    *(
+        (f"flux_{name}.yaml", changes)
+        for name in ("debug", "dev", "schnell")
+        for changes in (CHANGES[2], FEWER_LAYERS, CUSTOM)
+    ),
 ]
 CASES = [
     pytest.param(path, changes, id=f"{path.name}-{changes}")
@@ -57,14 +72,25 @@ def test_the_minimal_recipe_resolves_to_the_same_bytes(
     (tmp_path / "short.yaml").write_text(text, encoding="utf-8")
     assert resolve(str(tmp_path / "short.yaml"), environment={}).text == resolved.text
     (tmp_path / "resolved.yaml").write_text(resolved.text, encoding="utf-8")
-    assert emit(escaped(minimal(resolve(str(tmp_path / "resolved.yaml"), environment={}).run))) == text
+    assert (
+        emit(escaped(minimal(resolve(str(tmp_path / "resolved.yaml"), environment={}).run))) == text
+    )
 
 
 def test_a_zero_keeps_its_sign(tmp_path: Path) -> None:
-    (tmp_path / "recipe.yaml").write_text("version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntraining: {dataset: tiny}\n")
-    run = resolve(str(tmp_path / "recipe.yaml"), ["optimizer.weight_decay=-0.0", "loss.label_smoothing=-0.0"], environment={})
+    (tmp_path / "recipe.yaml").write_text(
+        "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntraining: {dataset: tiny}\n"
+    )
+    run = resolve(
+        str(tmp_path / "recipe.yaml"),
+        ["optimizer.weight_decay=-0.0", "loss.label_smoothing=-0.0"],
+        environment={},
+    )
     (tmp_path / "recipe.yaml").write_text(emit(escaped(minimal(run.recipe))))
-    assert resolve(str(tmp_path / "recipe.yaml"), environment={}).text == run.text and "label_smoothing: -0.0" in run.text
+    assert (
+        resolve(str(tmp_path / "recipe.yaml"), environment={}).text == run.text
+        and "label_smoothing: -0.0" in run.text
+    )
 
 
 def test_nothing_that_follows_by_itself_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +106,9 @@ def test_nothing_that_follows_by_itself_is_left(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(("name", "changes"), CONTRADICTIONS)
-def test_a_model_too_small_for_a_recipe_is_refused(name: str, changes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_too_small_for_a_recipe_is_refused(
+    name: str, changes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     with pytest.raises(ProblemsFound):
         resolve(f"recipes/{name}", changes, environment={})

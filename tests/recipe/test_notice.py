@@ -11,7 +11,14 @@ PATH = {"PATH": "/usr/bin:/bin"}
 
 
 def told(run: Path, command: str) -> str | None:
-    return notify({**PATH, NOTIFY: command}, run, state="failed", step=7, exit_code=5, message="loss is nan; $(rm x)")
+    return notify(
+        {**PATH, NOTIFY: command},
+        run,
+        state="failed",
+        step=7,
+        exit_code=5,
+        message="loss is nan; $(rm x)",
+    )
 
 
 def test_the_command_finds_what_happened_in_its_environment(tmp_path: Path) -> None:
@@ -24,7 +31,12 @@ def test_nobody_is_told_without_a_command(tmp_path: Path) -> None:
     assert notify(PATH, tmp_path, state="finished", step=1, exit_code=0, message="") is None
 
 
-def test_a_command_that_fails_or_takes_too_long_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert told(tmp_path, "echo no such channel >&2; exit 3") == "TITANRUN_NOTIFY ended with exit code 3: no such channel"
+def test_a_command_that_fails_or_takes_too_long_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (
+        told(tmp_path, "echo no such channel >&2; exit 3")
+        == "TITANRUN_NOTIFY ended with exit code 3: no such channel"
+    )
     monkeypatch.setattr(notice, "PATIENCE_SECONDS", 0.1)
     assert "timed out" in str(told(tmp_path, "exec sleep 20"))

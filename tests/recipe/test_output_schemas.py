@@ -18,14 +18,19 @@ def test_it_is_a_schema(name: str) -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMAS[name]())
 
 
-def test_every_problem_of_the_golden_cases_agrees_with_its_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_problem_of_the_golden_cases_agrees_with_its_schema(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     validator = jsonschema.Draft202012Validator(SCHEMAS["problem"]())
     seen, fixed = set(), 0
     for recipe in CASES:
         monkeypatch.chdir(recipe.parent)
         given = recipe.parent / "overrides.txt"
         overrides = given.read_text(encoding="utf-8").splitlines() if given.exists() else []
-        for line in render(examine_file(recipe.name, overrides, level="environment", environment={}).problems, format="json").splitlines():
+        for line in render(
+            examine_file(recipe.name, overrides, level="environment", environment={}).problems,
+            format="json",
+        ).splitlines():
             problem = json.loads(line)
             validator.validate(problem)
             seen.add(problem["code"])
@@ -42,7 +47,11 @@ def test_sweep_files_agree_with_their_schema_as_far_as_it_goes() -> None:
     draws = {"optimizer.lr": {"log_uniform": [1e-5, 1e-2]}, "model": {"dim": {"choice": [64, 128]}}}
     for points in (
         {"grid": {"optimizer.lr": [1e-3], "debug": {"seed": [1, 2]}}},
-        {"zip": {"a.b": [1, "x", None], "c.d": [{"name": "adamw"}] * 3}, "slots": 2, "early_stopping": {"name": "halving", "factor": 2}},
+        {
+            "zip": {"a.b": [1, "x", None], "c.d": [{"name": "adamw"}] * 3},
+            "slots": 2,
+            "early_stopping": {"name": "halving", "factor": 2},
+        },
         {"list": [{"optimizer.lr": 1e-3, "optimizer": {"name": "sgd"}}]},
         {"random": {"count": 3, "values": draws}},
     ):

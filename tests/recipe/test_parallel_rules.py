@@ -34,7 +34,9 @@ def told(folder: Path, ranks: int, model: str = DENSE, **layout: object) -> list
     (folder / "recipe.yaml").write_text(RECIPE % model, encoding="utf-8")
     overrides = [f"parallelism.{SHORT[name]}={value}" for name, value in layout.items()]
     try:
-        found = resolve(str(folder / "recipe.yaml"), overrides, environment={}, ranks=ranks).warnings
+        found = resolve(
+            str(folder / "recipe.yaml"), overrides, environment={}, ranks=ranks
+        ).warnings
     except ProblemsFound as error:
         found = error.problems
     return [problem for problem in found if problem.code != "not-built"]
@@ -60,7 +62,9 @@ LAYOUTS = [
 
 
 @pytest.mark.parametrize(("ranks", "layout"), LAYOUTS, ids=str)
-def test_a_layout_that_runs_is_not_refused(ranks: int, layout: dict[str, object], tmp_path: Path) -> None:
+def test_a_layout_that_runs_is_not_refused(
+    ranks: int, layout: dict[str, object], tmp_path: Path
+) -> None:
     assert told(tmp_path, ranks, **layout) == []
 
 
@@ -71,9 +75,18 @@ def test_every_schedule_has_a_layout(schedule: str, tmp_path: Path) -> None:
 
 # torchtitan once asked cp <= ep <= dp_shard x cp, ep % cp == 0 and dp_shard x cp % ep == 0, which nothing needs
 @pytest.mark.parametrize(
-    "layout", [{"cp": 4, "ep": 2}, {"cp": 2, "tp": 2, "ep": 8}, {"tp": 4, "ep": 2}, {"tp": 2, "ep": 4, "etp": 2}], ids=str
+    "layout",
+    [
+        {"cp": 4, "ep": 2},
+        {"cp": 2, "tp": 2, "ep": 8},
+        {"tp": 4, "ep": 2},
+        {"tp": 2, "ep": 4, "etp": 2},
+    ],
+    ids=str,
 )
-def test_experts_are_bound_by_no_older_inequality(layout: dict[str, object], tmp_path: Path) -> None:
+def test_experts_are_bound_by_no_older_inequality(
+    layout: dict[str, object], tmp_path: Path
+) -> None:
     assert told(tmp_path, 8, EXPERTS, **layout) == []
 
 
@@ -88,4 +101,8 @@ def test_ranks_that_nobody_named_leave_the_shards_open(tmp_path: Path) -> None:
     file = tmp_path / "recipe.yaml"
     file.write_text(RECIPE % DENSE, encoding="utf-8")
     assert resolve(str(file), environment={}).warnings == ()
-    assert [problem.rule for problem in told(tmp_path, 8, tp=3)] == ["degrees-fill-ranks", "heads-divide-over-tp", "rows-divide-over-tp"]
+    assert [problem.rule for problem in told(tmp_path, 8, tp=3)] == [
+        "degrees-fill-ranks",
+        "heads-divide-over-tp",
+        "rows-divide-over-tp",
+    ]

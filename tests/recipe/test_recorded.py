@@ -8,7 +8,9 @@ import pytest
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.recorded import recorded
 
-RECIPE = "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntraining: {dataset: tiny, steps: 8}\n"
+RECIPE = (
+    "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntraining: {dataset: tiny, steps: 8}\n"
+)
 
 
 @pytest.fixture
@@ -20,7 +22,10 @@ def run(tmp_path: Path) -> Path:
     for place in (folder, step):
         (place / "resolved.yaml").write_text(RECIPE)
     (step / "manifest.json").write_text("{}")
-    lines = [{"step": number, "loss": loss} for number, loss in ((1, 9), (2, 8), (3, 7), (4, 6), (3, 7.5), (4, 6.5), (5, 5))]
+    lines = [
+        {"step": number, "loss": loss}
+        for number, loss in ((1, 9), (2, 8), (3, 7), (4, 6), (3, 7.5), (4, 6.5), (5, 5))
+    ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "run.json").write_text(json.dumps({"starts": [{"cwd": "/a"}, {"cwd": "/b"}]}))
     return folder
@@ -46,11 +51,17 @@ def test_a_checkpoint_is_the_beginning_of_its_run_with_the_recipe_that_saved_it(
 def test_where_nothing_can_be_compared_the_exit_code_is_2(run: Path, tmp_path: Path) -> None:
     (run / "checkpoint" / "step-2").rename(tmp_path / "step-2")
     (tmp_path / "empty").mkdir()
-    cases = {"step-2": "lies outside of its run", "empty": "neither a run directory", "nowhere": "there is no folder"}
+    cases = {
+        "step-2": "lies outside of its run",
+        "empty": "neither a run directory",
+        "nowhere": "there is no folder",
+    }
     for name, said in cases.items():
         with pytest.raises(ProblemsFound, match=said) as caught:
             recorded(tmp_path / name, None)
         assert caught.value.exit_code == 2
     (run / "metrics.jsonl").write_text('{"step": 5, "loss": 1}\n')
-    with pytest.raises(ProblemsFound, match="logged no step up to step 3: there is nothing to reproduce"):
+    with pytest.raises(
+        ProblemsFound, match="logged no step up to step 3: there is nothing to reproduce"
+    ):
         recorded(run, 3)

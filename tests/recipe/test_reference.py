@@ -36,7 +36,12 @@ def configs() -> list[Topic]:
 
 
 def test_the_committed_reference_is_fresh() -> None:
-    done = subprocess.run([sys.executable, ROOT / "tools" / "write_reference.py", "--check"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "write_reference.py", "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -50,19 +55,29 @@ def test_the_reference_has_every_topic_code_and_rule() -> None:
 @pytest.mark.parametrize("topic", configs(), ids=lambda topic: topic.title)
 def test_every_field_is_described_and_its_example_validates(topic: Topic) -> None:
     config = topic.config
-    required = {name: written(config, name) for name, field in config.model_fields.items() if field.is_required() and name != "name"}
+    required = {
+        name: written(config, name)
+        for name, field in config.model_fields.items()
+        if field.is_required() and name != "name"
+    }
     for field in described(config):
         assert field.type, field.name
         assert field.text, field.name
         if not is_section(config.model_fields[field.name].annotation):
-            value = read_text(SourceText("example", flow({field.name: written(config, field.name)})[1:-1]), "yaml")
+            value = read_text(
+                SourceText("example", flow({field.name: written(config, field.name)})[1:-1]), "yaml"
+            )
             assert isinstance(plain(value), dict)
             config.model_validate({**required, **plain(value)})
 
 
 def written(config: type[Config], name: str) -> Any:
     field = config.model_fields[name]
-    return {"dataset": "tiny"} if is_section(field.annotation) and field.is_required() else example_of(field)
+    return (
+        {"dataset": "tiny"}
+        if is_section(field.annotation) and field.is_required()
+        else example_of(field)
+    )
 
 
 @pytest.mark.parametrize("path", all_paths())
@@ -72,7 +87,15 @@ def test_every_path_is_explained(path: str) -> None:
 
 @pytest.mark.parametrize(
     "word",
-    [*MEANINGS, "conflict/batch-sizes-divide", "optimizer:adamw", "model:llama3.rope", "model:qwen3.attention", "converters[0]", "extends"],
+    [
+        *MEANINGS,
+        "conflict/batch-sizes-divide",
+        "optimizer:adamw",
+        "model:llama3.rope",
+        "model:qwen3.attention",
+        "converters[0]",
+        "extends",
+    ],
 )
 def test_other_words_are_explained(word: str) -> None:
     assert explanation(word)
@@ -82,8 +105,12 @@ def test_every_problem_code_has_a_meaning() -> None:
     assert set(MEANINGS) == set(get_args(Code))
 
 
-@pytest.mark.parametrize("code", [code for code, meaning in MEANINGS.items() if meaning.wrong and code not in ELSEWHERE])
-def test_the_example_of_a_code_has_that_problem_and_its_remedy_has_none(code: Code, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "code", [code for code, meaning in MEANINGS.items() if meaning.wrong and code not in ELSEWHERE]
+)
+def test_the_example_of_a_code_has_that_problem_and_its_remedy_has_none(
+    code: Code, tmp_path: Path
+) -> None:
     (tmp_path / "base.yaml").write_text(emit(BASE), encoding="utf-8")
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"extends: base.yaml\n{MEANINGS[code].wrong}\n", encoding="utf-8")

@@ -23,7 +23,15 @@ def said(found: list[dict[str, Any]], tolerance: float | None = None) -> str | N
 
 
 def test_the_same_numbers_are_equal_whatever_else_is_logged() -> None:
-    assert said([{**line, "tps": 0, "more": 1} for line in [*LINES, {"step": 4, "loss": 1, "grad_norm": 1}]]) is None
+    assert (
+        said(
+            [
+                {**line, "tps": 0, "more": 1}
+                for line in [*LINES, {"step": 4, "loss": 1, "grad_norm": 1}]
+            ]
+        )
+        is None
+    )
 
 
 def test_the_first_step_that_differs_in_a_bit_is_named_with_both_values() -> None:
@@ -54,7 +62,10 @@ def test_steps_that_only_one_has_are_not_compared() -> None:
 def test_a_validation_that_only_one_made_is_not_compared() -> None:
     assert first_difference(changed(3, **{"validation/loss": 4.0}), LINES, None) is None
     other = changed(3, **{"validation/loss": 5.0})
-    assert str(first_difference(changed(3, **{"validation/loss": 4.0}), other, None)) == "step 3: validation/loss was 4.0, now 5.0"
+    assert (
+        str(first_difference(changed(3, **{"validation/loss": 4.0}), other, None))
+        == "step 3: validation/loss was 4.0, now 5.0"
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,8 +73,18 @@ def test_a_validation_that_only_one_made_is_not_compared() -> None:
     [
         (MACHINE, MACHINE, False, []),
         ({**MACHINE, "device": "cuda"}, {**MACHINE, "device": "cuda"}, True, []),
-        (MACHINE, {**MACHINE, "device": "cuda", "device_name": "H100"}, False, ["debug.deterministic is false", "another device name"]),
-        (MACHINE, {**MACHINE, "torch": "2.14.0", "threads": 1}, False, ["another torch", "another threads"]),
+        (
+            MACHINE,
+            {**MACHINE, "device": "cuda", "device_name": "H100"},
+            False,
+            ["debug.deterministic is false", "another device name"],
+        ),
+        (
+            MACHINE,
+            {**MACHINE, "torch": "2.14.0", "threads": 1},
+            False,
+            ["another torch", "another threads"],
+        ),
         (None, MACHINE, False, ["the machine is not recorded"]),
     ],
 )

@@ -49,20 +49,33 @@ def test_the_text_null_stays_text_in_yaml(tmp_path: Path) -> None:
     assert resolve(file, environment={}).run.description == "null"
 
 
-def test_an_unreadable_value_spreads_by_alias_and_reference_without_follow_ups(tmp_path: Path) -> None:
-    text = YAML + "optimizer: {lr: &lr 010, eps: *lr, weight_decay: '${optimizer.eps}', beta1: '1'}\n"
-    assert labels(written(tmp_path, text)) == [("ambiguous-number", ("optimizer", "lr")), ("wrong-type", ("optimizer", "beta1"))]
+def test_an_unreadable_value_spreads_by_alias_and_reference_without_follow_ups(
+    tmp_path: Path,
+) -> None:
+    text = (
+        YAML + "optimizer: {lr: &lr 010, eps: *lr, weight_decay: '${optimizer.eps}', beta1: '1'}\n"
+    )
+    assert labels(written(tmp_path, text)) == [
+        ("ambiguous-number", ("optimizer", "lr")),
+        ("wrong-type", ("optimizer", "beta1")),
+    ]
 
 
 def test_unreadable_values_of_an_extended_file_do_not_hide_the_schema(tmp_path: Path) -> None:
     written(tmp_path, YAML + "metrics: {log_freq: 010}\n", "base.yaml")
     file = written(tmp_path, "extends: base.yaml\nversion: 1\ntraining: {stepz: 5}\n")
-    assert labels(file) == [("ambiguous-number", ("metrics", "log_freq")), ("unknown-key", ("training", "stepz"))]
+    assert labels(file) == [
+        ("ambiguous-number", ("metrics", "log_freq")),
+        ("unknown-key", ("training", "stepz")),
+    ]
 
 
 def test_an_unreadable_section_hides_what_is_in_it_and_nothing_else(tmp_path: Path) -> None:
     text = YAML.replace("training: {", "training: !!map {") + "metrics: {log_freq: 0}\n"
-    assert labels(written(tmp_path, text)) == [("tag", ("training",)), ("out-of-range", ("metrics", "log_freq"))]
+    assert labels(written(tmp_path, text)) == [
+        ("tag", ("training",)),
+        ("out-of-range", ("metrics", "log_freq")),
+    ]
 
 
 def test_unreadable_values_and_a_bad_override_are_told_together(tmp_path: Path) -> None:
@@ -88,20 +101,29 @@ def test_an_override_that_cannot_be_applied_hides_neither_schema_nor_rules(
     file = written(tmp_path, YAML.replace("seq_len: 256", "seq_len: 256, steps: 5, stepz: 5"))
     found = labels(file, override, "training.global_batch_size=12")
     assert sorted(found, key=str) == sorted(
-        [problem, ("unknown-key", ("training", "stepz")), ("conflict/batch-sizes-divide", ("training", "global_batch_size"))], key=str
+        [
+            problem,
+            ("unknown-key", ("training", "stepz")),
+            ("conflict/batch-sizes-divide", ("training", "global_batch_size")),
+        ],
+        key=str,
     )
 
 
 def test_nothing_is_said_about_a_value_that_an_unreadable_override_replaces(tmp_path: Path) -> None:
     file = written(tmp_path, YAML + "lr_scheduler: {warmup_steps: 40}\n")
-    assert labels(file, "lr_scheduler.warmup_steps=010", "training.steps=5") == [("ambiguous-number", ("lr_scheduler", "warmup_steps"))]
+    assert labels(file, "lr_scheduler.warmup_steps=010", "training.steps=5") == [
+        ("ambiguous-number", ("lr_scheduler", "warmup_steps"))
+    ]
 
 
 def test_settings_that_nothing_reads_are_judged_by_what_was_written(tmp_path: Path) -> None:
     file = written(tmp_path, YAML.replace("enable: true, ", "") + "checkpoint: {interval: 500}\n")
     assert resolve(file, environment={}).warnings == ()
     warned = resolve(file, ["validation.freq=3"], environment={}).warnings
-    assert [(problem.label, problem.path) for problem in warned] == [("no-effect/settings-need-validation", ("validation", "freq"))]
+    assert [(problem.label, problem.path) for problem in warned] == [
+        ("no-effect/settings-need-validation", ("validation", "freq"))
+    ]
 
 
 def test_a_resolved_recipe_is_not_warned_about_what_it_wrote_itself(tmp_path: Path) -> None:
@@ -113,4 +135,6 @@ def test_the_global_batch_follows_the_ranks_that_are_known(tmp_path: Path) -> No
     file = written(tmp_path, YAML)
     assert resolve(file, environment={}).run.training.global_batch_size == 8
     assert resolve(file, environment={}, ranks=4).run.training.global_batch_size == 32
-    assert resolve(file, environment={}, ranks=4).run.parallelism.data_parallel_shard_degree == "auto"
+    assert (
+        resolve(file, environment={}, ranks=4).run.parallelism.data_parallel_shard_degree == "auto"
+    )

@@ -55,7 +55,12 @@ def built_fields() -> set[tuple[str, ...]]:
         for name, field in ({} if topic.is_slot else topic.config.model_fields).items():
             setting = setting_of(field)
             # hardly any random recipe of kind rl agrees with itself
-            if setting is not None and setting.not_built is None and name != "name" and "rl" not in topic.keys:
+            if (
+                setting is not None
+                and setting.not_built is None
+                and name != "name"
+                and "rl" not in topic.keys
+            ):
                 found.add((*topic.keys, name))
     return found
 
@@ -75,7 +80,9 @@ def check_canonical_bytes(data: Data, folder: Path) -> None:
 
 def check_every_spelling(data: Data, folder: Path) -> None:
     expected, written = resolved_text(folder, data), escaped(data)
-    assert resolve(write(folder, emit_toml(written), suffix=".toml"), environment={}).text == expected
+    assert (
+        resolve(write(folder, emit_toml(written), suffix=".toml"), environment={}).text == expected
+    )
     assert resolve(write(folder, f"{flow(written)}\r\n"), environment={}).text == expected
     base = write(folder, "x-nothing: here\n")
     overrides = [f"{path_text(path)}={flow(value)}" for path, value in leaves(written)]
@@ -99,34 +106,46 @@ def check_diff_is_empty(data: Data, folder: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == ""
 
 
-def check_minimal_is_the_same_run(data: Data, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def check_minimal_is_the_same_run(
+    data: Data, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = resolved_text(folder, data)
     capsys.readouterr()
     assert show.run([write(folder, text), "--minimal"]) == 0
     assert resolve(write(folder, capsys.readouterr().out), environment={}).text == text
 
 
-def test_writing_what_was_read_gives_the_same_bytes(some_recipes: list[Data], tmp_path: Path) -> None:
+def test_writing_what_was_read_gives_the_same_bytes(
+    some_recipes: list[Data], tmp_path: Path
+) -> None:
     for data in some_recipes:
         check_canonical_bytes(data, tmp_path)
 
 
-def test_yaml_toml_and_overrides_resolve_to_the_same_bytes(some_recipes: list[Data], tmp_path: Path) -> None:
+def test_yaml_toml_and_overrides_resolve_to_the_same_bytes(
+    some_recipes: list[Data], tmp_path: Path
+) -> None:
     for data in some_recipes:
         check_every_spelling(data, tmp_path)
 
 
-def test_a_resolved_recipe_has_no_problems_and_resolves_to_itself(some_recipes: list[Data], tmp_path: Path) -> None:
+def test_a_resolved_recipe_has_no_problems_and_resolves_to_itself(
+    some_recipes: list[Data], tmp_path: Path
+) -> None:
     for data in some_recipes:
         check_resolved_is_clean(data, tmp_path)
 
 
-def test_a_recipe_and_its_resolved_form_do_not_differ(some_recipes: list[Data], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_and_its_resolved_form_do_not_differ(
+    some_recipes: list[Data], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for data in some_recipes:
         check_diff_is_empty(data, tmp_path, capsys)
 
 
-def test_the_minimal_form_of_a_run_is_the_same_run(some_recipes: list[Data], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_minimal_form_of_a_run_is_the_same_run(
+    some_recipes: list[Data], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for data in some_recipes[::3]:
         check_minimal_is_the_same_run(data, tmp_path, capsys)
 

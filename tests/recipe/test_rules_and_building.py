@@ -20,7 +20,13 @@ DEGREES = (1, 1, 1, 1, 2, 2, 3, 4)
 def drawn(seed: int) -> tuple[list[str], int]:
     """Overrides and a number of ranks, which fit each other most of the time."""
     dice = Random(seed)
-    names = ("data_parallel_replicate", "data_parallel_shard", "context_parallel", "tensor_parallel", "pipeline_parallel")
+    names = (
+        "data_parallel_replicate",
+        "data_parallel_shard",
+        "context_parallel",
+        "tensor_parallel",
+        "pipeline_parallel",
+    )
     degrees = {name: dice.choice(DEGREES) for name in names}
     ranks = 1
     for degree in degrees.values():
@@ -29,14 +35,15 @@ def drawn(seed: int) -> tuple[list[str], int]:
     heads = dice.choice([4, 6, 8])
     sizes = f"vocab_size: 96, dim: 48, n_layers: {dice.choice([1, 2, 3, 8])}, n_heads: {heads}, n_kv_heads: {dice.choice([heads, 2])}"
     if has_experts:
-        experts = (
-            "num_experts: 4, top_k: 2, hidden_dim: 32, num_shared_experts: 0, score_func: softmax, route_norm: false, route_scale: 1.0"
-        )
+        experts = "num_experts: 4, top_k: 2, hidden_dim: 32, num_shared_experts: 0, score_func: softmax, route_norm: false, route_scale: 1.0"
         rest = "gate_bias: false, score_before_experts: false, num_expert_groups: null, num_limited_groups: null, load_balance_coeff: null"
         model = f"model={{name: qwen3, {sizes}, head_dim: 8, feed_forward: {{hidden_dim: 64}}, moe: {{{experts}, {rest}}}}}"
     else:
         model = f"model={{name: llama3, {sizes}, head_dim: 8, feed_forward: {{hidden_dim: 64}}}}"
-    overrides = [model, *(f"parallelism.{name}_degree={degree}" for name, degree in degrees.items())]
+    overrides = [
+        model,
+        *(f"parallelism.{name}_degree={degree}" for name, degree in degrees.items()),
+    ]
     overrides.append(f"parallelism.pipeline_parallel_schedule={dice.choice(list(SCHEDULES))}")
     if has_experts:
         overrides.append(f"parallelism.expert_parallel_degree={dice.choice([1, 2, 3])}")
@@ -53,7 +60,9 @@ def latent(dice: Random, heads: int) -> str:
     layers = dice.choice([1, 2, 3, 8])
     attention = f"n_heads: {heads}, q_lora_rank: {dice.choice(['null', 10])}, kv_lora_rank: 12"
     widths = "qk_nope_head_dim: 8, qk_rope_head_dim: 4, v_head_dim: 6"
-    experts = f"{{num_experts: 4, top_k: 2, hidden_dim: 32, num_shared_experts: {dice.choice([0, 1])}}}"
+    experts = (
+        f"{{num_experts: 4, top_k: 2, hidden_dim: 32, num_shared_experts: {dice.choice([0, 1])}}}"
+    )
     sizes = f"vocab_size: 96, dim: 48, n_layers: {layers}, n_dense_layers: {dice.randint(0, layers)}, feed_forward: {{hidden_dim: 64}}"
     return f"model={{name: deepseek_v3, {sizes}, {attention}, {widths}, moe: {experts}}}"
 
@@ -70,7 +79,9 @@ def agree(seed: int, recipe: Path) -> str:
     try:
         build(run, world_size=ranks)
     except ProblemsFound as found:
-        raise AssertionError(f"seed {seed}: the rules accept what cannot be built: {overrides} on {ranks} ranks: {found}") from found
+        raise AssertionError(
+            f"seed {seed}: the rules accept what cannot be built: {overrides} on {ranks} ranks: {found}"
+        ) from found
     return "built"
 
 
@@ -103,7 +114,9 @@ def test_what_the_rules_accept_can_be_built_in_many_draws(recipe: Path) -> None:
     ],
     ids=str,
 )
-def test_what_the_rules_refuse_cannot_be_built(overrides: list[str], ranks: int, rule: str, recipe: Path) -> None:
+def test_what_the_rules_refuse_cannot_be_built(
+    overrides: list[str], ranks: int, rule: str, recipe: Path
+) -> None:
     model = "model={name: llama3, vocab_size: 96, dim: 48, n_layers: 2, n_heads: 4, head_dim: 8, feed_forward: {hidden_dim: 64}}"
     with pytest.raises(ProblemsFound) as refused:
         resolve(str(recipe), [model, *overrides], environment={}, ranks=ranks)

@@ -13,7 +13,13 @@ from titanrun.recipe.drift import change_text
 from titanrun.recipe.dump_folder import obstacles
 from titanrun.recipe.output_schemas import status_schema
 from titanrun.recipe.resolve import Resolved, resolve
-from titanrun.recipe.run_dir import find_run_directory, read_json, record_decisions, write_json, write_run
+from titanrun.recipe.run_dir import (
+    find_run_directory,
+    read_json,
+    record_decisions,
+    write_json,
+    write_run,
+)
 
 NOW = datetime(2026, 11, 21, 3, 0, 0)
 RECIPE = """
@@ -48,13 +54,18 @@ def begin(*overrides: str, state: str = "preempted", step: int = 5, saved: int |
 
 
 def test_a_run_without_a_folder_gets_one_of_its_own() -> None:
-    assert [begin(), begin()] == [Path("runs/my-run-20261121-030000"), Path("runs/my-run-20261121-030000-2")]
+    assert [begin(), begin()] == [
+        Path("runs/my-run-20261121-030000"),
+        Path("runs/my-run-20261121-030000-2"),
+    ]
 
 
 def test_the_resolved_recipe_does_not_know_its_folder() -> None:
     path = begin("dump_folder=out")
     assert "dump_folder: null" in (path / "resolved.yaml").read_text(encoding="utf-8")
-    assert find_run_directory(resolve(str(path / "resolved.yaml"), environment={}), NOW).path.parent == Path("runs")
+    assert find_run_directory(
+        resolve(str(path / "resolved.yaml"), environment={}), NOW
+    ).path.parent == Path("runs")
 
 
 def test_every_value_has_its_source() -> None:
@@ -67,7 +78,12 @@ def test_every_value_has_its_source() -> None:
         "column": 16,
         "shadowed": ["recipe.yaml:5:47"],
     }
-    assert report["values"]["training.seq_len"] == {"source": "file", "file": "recipe.yaml", "line": 5, "column": 36}
+    assert report["values"]["training.seq_len"] == {
+        "source": "file",
+        "file": "recipe.yaml",
+        "line": 5,
+        "column": 36,
+    }
     assert report["values"]["model.dim"] == {"source": "decided"}
     assert report["values"]["optimizer.lr"] == {"source": "default"}
     assert list(report["files"]) == ["recipe.yaml"]
@@ -95,23 +111,44 @@ def test_a_finished_run_has_nothing_to_do_until_it_gets_more_steps() -> None:
 def test_a_finished_run_goes_on_from_an_earlier_step_when_that_is_asked_for() -> None:
     begin("dump_folder=out", state="finished", step=20, saved=20)
     back = find_run_directory(resolved("dump_folder=out", "checkpoint.load_step=5"), NOW)
-    assert (back.state, [change_text(change) for change in back.drift.changes]) == ("unfinished", ["checkpoint.load_step null -> 5"])
-    assert find_run_directory(resolved("dump_folder=out", "checkpoint.load_step=20"), NOW).state == "finished"
+    assert (back.state, [change_text(change) for change in back.drift.changes]) == (
+        "unfinished",
+        ["checkpoint.load_step null -> 5"],
+    )
+    assert (
+        find_run_directory(resolved("dump_folder=out", "checkpoint.load_step=20"), NOW).state
+        == "finished"
+    )
 
 
 def test_the_same_command_does_not_go_back_a_second_time() -> None:
     begin("dump_folder=out", "checkpoint.load_step=5", state="finished", step=20, saved=20)
-    assert find_run_directory(resolved("dump_folder=out", "checkpoint.load_step=5"), NOW).state == "finished"
+    assert (
+        find_run_directory(resolved("dump_folder=out", "checkpoint.load_step=5"), NOW).state
+        == "finished"
+    )
 
 
 def test_a_finished_run_of_epochs_has_nothing_to_do_until_it_gets_more() -> None:
     begin("dump_folder=out", "training.epochs=3", state="finished", step=20)
-    assert find_run_directory(resolved("dump_folder=out", "training.epochs=3"), NOW).state == "finished"
-    assert find_run_directory(resolved("dump_folder=out", "training.epochs=2"), NOW).state == "finished"
+    assert (
+        find_run_directory(resolved("dump_folder=out", "training.epochs=3"), NOW).state
+        == "finished"
+    )
+    assert (
+        find_run_directory(resolved("dump_folder=out", "training.epochs=2"), NOW).state
+        == "finished"
+    )
     longer = find_run_directory(resolved("dump_folder=out", "training.epochs=4"), NOW)
-    assert (longer.state, [change_text(change) for change in longer.drift.changes]) == ("unfinished", ["training.epochs 3 -> 4"])
+    assert (longer.state, [change_text(change) for change in longer.drift.changes]) == (
+        "unfinished",
+        ["training.epochs 3 -> 4"],
+    )
     # how many steps 3 epochs were is the worker's to say
-    assert find_run_directory(resolved("dump_folder=out", "training.steps=40"), NOW).state == "unfinished"
+    assert (
+        find_run_directory(resolved("dump_folder=out", "training.steps=40"), NOW).state
+        == "unfinished"
+    )
 
 
 def test_fewer_tokens_than_trained_are_refused_at_their_place() -> None:
@@ -120,10 +157,14 @@ def test_fewer_tokens_than_trained_are_refused_at_their_place() -> None:
         find_run_directory(resolved("dump_folder=out", "training.tokens=1K"), NOW)
     (problem,) = caught.value.problems
     assert problem.label == "conflict/steps-already-done"
-    assert [(str(item.origin), item.message) for item in problem.related] == [("<override 2>", "training.tokens is '1K'")]
+    assert [(str(item.origin), item.message) for item in problem.related] == [
+        ("<override 2>", "training.tokens is '1K'")
+    ]
 
 
-@pytest.mark.parametrize("allowed", ["metrics.log_freq=1", "checkpoint.interval=7", "metrics.trackers=[tensorboard]"])
+@pytest.mark.parametrize(
+    "allowed", ["metrics.log_freq=1", "checkpoint.interval=7", "metrics.trackers=[tensorboard]"]
+)
 def test_a_resume_allows_bookkeeping(allowed: str) -> None:
     begin("dump_folder=out")
     assert find_run_directory(resolved("dump_folder=out", allowed), NOW).state == "unfinished"
@@ -133,10 +174,16 @@ def test_another_recipe_in_the_same_folder_is_refused_with_every_difference() ->
     path = begin("dump_folder=out")
     before = (path / "resolved.yaml").read_bytes()
     with pytest.raises(ProblemsFound) as caught:
-        find_run_directory(resolved("dump_folder=out", "optimizer.lr=0.5", "debug.seed=3", "training.steps=40"), NOW)
+        find_run_directory(
+            resolved("dump_folder=out", "optimizer.lr=0.5", "debug.seed=3", "training.steps=40"),
+            NOW,
+        )
     (problem,) = caught.value.problems
     assert problem.label == "conflict/another-run"
-    assert {related.message for related in problem.related} == {"optimizer.lr 0.0008 -> 0.5", "debug.seed 0 -> 3"}
+    assert {related.message for related in problem.related} == {
+        "optimizer.lr 0.0008 -> 0.5",
+        "debug.seed 0 -> 3",
+    }
     assert str(problem.origin) == "<override 1>"
     assert (path / "resolved.yaml").read_bytes() == before
 
@@ -150,7 +197,9 @@ def test_another_recipe_in_the_same_folder_is_refused_with_every_difference() ->
         ("validation.freq=3", False),
     ],
 )
-def test_schedule_and_speed_are_reported_and_bookkeeping_goes_on(change: str, reported: bool) -> None:
+def test_schedule_and_speed_are_reported_and_bookkeeping_goes_on(
+    change: str, reported: bool
+) -> None:
     begin("dump_folder=out")
     directory = find_run_directory(resolved("dump_folder=out", change), NOW)
     assert directory.state == "unfinished"
@@ -159,7 +208,14 @@ def test_schedule_and_speed_are_reported_and_bookkeeping_goes_on(change: str, re
 
 
 @pytest.mark.parametrize(
-    "change", ["model.n_layers=2", "debug.seed=1", "optimizer.lr=1.0", "training.global_batch_size=16", "optimizer.weight_decay=0"]
+    "change",
+    [
+        "model.n_layers=2",
+        "debug.seed=1",
+        "optimizer.lr=1.0",
+        "training.global_batch_size=16",
+        "optimizer.weight_decay=0",
+    ],
 )
 def test_what_moves_the_loss_goes_on_only_when_it_is_named(change: str) -> None:
     begin("dump_folder=out")
@@ -170,15 +226,21 @@ def test_what_moves_the_loss_goes_on_only_when_it_is_named(change: str) -> None:
     with pytest.raises(ProblemsFound, match="another recipe: 1 value differs"):
         find_run_directory(resolved("dump_folder=out", change, other), NOW)
     for named in (path, path.partition(".")[0]):
-        directory = find_run_directory(resolved("dump_folder=out", change, f"checkpoint.allow_change=[{named}]"), NOW)
-        assert [change_text(found).partition(" ")[0] for found in directory.drift.reported] == [path]
+        directory = find_run_directory(
+            resolved("dump_folder=out", change, f"checkpoint.allow_change=[{named}]"), NOW
+        )
+        assert [change_text(found).partition(" ")[0] for found in directory.drift.reported] == [
+            path
+        ]
 
 
 @pytest.mark.parametrize("change", ["checkpoint.enable=false", "checkpoint.folder=elsewhere"])
 def test_a_run_cannot_be_led_away_from_its_checkpoints(change: str) -> None:
     begin("dump_folder=out")
     with pytest.raises(ProblemsFound, match="another recipe: 1 value differs"):
-        find_run_directory(resolved("dump_folder=out", change, "checkpoint.allow_change=[checkpoint]"), NOW)
+        find_run_directory(
+            resolved("dump_folder=out", change, "checkpoint.allow_change=[checkpoint]"), NOW
+        )
 
 
 @pytest.mark.parametrize("occupied", ["file", "folder"])
@@ -212,7 +274,9 @@ def test_a_run_cannot_be_shortened_below_what_is_saved() -> None:
 
 def test_a_start_that_trained_nothing_does_not_hold_its_folder() -> None:
     begin("dump_folder=out", state="failed", step=0, saved=None)
-    assert find_run_directory(resolved("dump_folder=out", "training.seq_len=32"), NOW).state == "new"
+    assert (
+        find_run_directory(resolved("dump_folder=out", "training.seq_len=32"), NOW).state == "new"
+    )
 
 
 def test_a_start_that_dies_before_its_worker_stands_does_not_look_finished() -> None:
@@ -241,11 +305,18 @@ def test_what_starts_a_run_is_recorded_without_a_secret() -> None:
     assert "a-canary-7" not in Path("out/resolved.sources.json").read_text()
 
 
-def test_a_folder_that_cannot_be_made_is_found_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_made_is_found_before_anything_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert obstacles("out/deep/er") == obstacles(None) == obstacles(".") == []
-    assert [problem.message for problem in obstacles("recipe.yaml")] == ["cannot make the run directory 'recipe.yaml': it is a file"]
+    assert [problem.message for problem in obstacles("recipe.yaml")] == [
+        "cannot make the run directory 'recipe.yaml': it is a file"
+    ]
     (problem,) = obstacles("recipe.yaml/a/b")
-    assert problem.message == "cannot make the run directory 'recipe.yaml/a/b': 'recipe.yaml' is a file"
+    assert (
+        problem.message
+        == "cannot make the run directory 'recipe.yaml/a/b': 'recipe.yaml' is a file"
+    )
     # whoever runs the tests may be allowed to write everywhere
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert "'.' cannot be written" in obstacles("out")[0].message
@@ -261,7 +332,9 @@ def test_a_run_in_use_is_refused_by_name() -> None:
     assert find_run_directory(resolved("dump_folder=out"), NOW).state == "unfinished"
 
 
-@pytest.mark.parametrize("folder", ["/x", "../x", ".", "a/../../b", "logs", "resolved.yaml", ".lock", "''"])
+@pytest.mark.parametrize(
+    "folder", ["/x", "../x", ".", "a/../../b", "logs", "resolved.yaml", ".lock", "''"]
+)
 def test_checkpoints_stay_inside_the_run_directory(folder: str) -> None:
     with pytest.raises(ProblemsFound) as caught:
         resolved(f"checkpoint.folder={folder}")
@@ -284,7 +357,9 @@ def test_a_folder_that_cannot_be_made_is_a_problem_at_its_place() -> None:
     assert str(problem.origin) == "<override 1>"
 
 
-@pytest.mark.parametrize("now", ["", "{name: float8_linear, recipe_name: rowwise}", "float8_linear, fp32_lm_head"])
+@pytest.mark.parametrize(
+    "now", ["", "{name: float8_linear, recipe_name: rowwise}", "float8_linear, fp32_lm_head"]
+)
 def test_a_run_goes_on_with_its_converters_unless_the_change_is_named(now: str) -> None:
     begin("dump_folder=out", "converters=[float8_linear]")
     changed = ["dump_folder=out", f"converters=[{now}]"]

@@ -20,7 +20,9 @@ def test_the_schema_is_a_schema() -> None:
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
-def test_shipped_recipes_and_their_resolved_forms_agree_with_it(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shipped_recipes_and_their_resolved_forms_agree_with_it(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     assert [error.message for error in VALIDATOR.iter_errors(plain(read_source(str(path))))] == []
     saved = tmp_path / "resolved.yaml"
@@ -28,8 +30,13 @@ def test_shipped_recipes_and_their_resolved_forms_agree_with_it(path: Path, tmp_
     assert [error.message for error in VALIDATOR.iter_errors(plain(read_source(str(saved))))] == []
 
 
-@pytest.mark.parametrize("name", ["unknown-key", "unknown-name", "missing-key", "missing-name", "wrong-type", "out-of-range"])
-def test_an_editor_sees_the_mistakes_that_validate_sees(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["unknown-key", "unknown-name", "missing-key", "missing-name", "wrong-type", "out-of-range"],
+)
+def test_an_editor_sees_the_mistakes_that_validate_sees(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = ROOT / "tests" / "problems" / name
     monkeypatch.chdir(folder)
     with pytest.raises(ProblemsFound) as caught:
@@ -37,12 +44,19 @@ def test_an_editor_sees_the_mistakes_that_validate_sees(name: str, monkeypatch: 
     ours = {problem.path[0] for problem in caught.value.problems if problem.path}
     theirs = set()
     for error in VALIDATOR.iter_errors(plain(read_source("recipe.yaml"))):
-        theirs |= {error.absolute_path[0]} if error.absolute_path else set(error.message.split("'")[1::2])
+        theirs |= (
+            {error.absolute_path[0]} if error.absolute_path else set(error.message.split("'")[1::2])
+        )
     assert ours <= theirs
 
 
 def test_a_recipe_that_extends_another_may_leave_out_what_that_one_says() -> None:
-    partial = {"version": 1, "extends": "base.yaml", "model": {"n_layers": 2}, "training": {"steps": 5}}
+    partial = {
+        "version": 1,
+        "extends": "base.yaml",
+        "model": {"n_layers": 2},
+        "training": {"steps": 5},
+    }
     assert [error.message for error in VALIDATOR.iter_errors(partial)] == []
     del partial["extends"]
     missing = {error.message for error in VALIDATOR.iter_errors(partial)}

@@ -38,7 +38,10 @@ def stage(recipe: Path, id: str, *overrides: str) -> Resolved:
 
 def examined(recipe: Path, *overrides: str) -> Examined:
     whole = examine_file(str(recipe), overrides, level="rules", environment={})
-    each = [examine_file(f"{recipe}#{id}", overrides, level="rules", environment={}) for id in whole.stages]
+    each = [
+        examine_file(f"{recipe}#{id}", overrides, level="rules", environment={})
+        for id in whole.stages
+    ]
     return joined(whole, each)
 
 
@@ -76,11 +79,23 @@ def test_one_run_is_meant_where_a_recipe_has_several(recipe: Path) -> None:
     ("name", "override", "message", "help"),
     [
         ("sfd", "", "has no stage 'sfd'", "did you mean 'sft'?"),
-        ("sft", "stages.pretrian.optimizer.lr=1", "the recipe has no stage 'pretrian'", "its stages are pretrain and sft"),
-        ("sft", "stages[2].optimizer.lr=1", "the recipe has no stage '2'", "its stages are pretrain and sft"),
+        (
+            "sft",
+            "stages.pretrian.optimizer.lr=1",
+            "the recipe has no stage 'pretrian'",
+            "its stages are pretrain and sft",
+        ),
+        (
+            "sft",
+            "stages[2].optimizer.lr=1",
+            "the recipe has no stage '2'",
+            "its stages are pretrain and sft",
+        ),
     ],
 )
-def test_a_stage_that_is_not_there_is_a_problem(recipe: Path, name: str, override: str, message: str, help: str) -> None:
+def test_a_stage_that_is_not_there_is_a_problem(
+    recipe: Path, name: str, override: str, message: str, help: str
+) -> None:
     with pytest.raises(ProblemsFound) as caught:
         stage(recipe, name, *filter(None, [override]))
     assert message in caught.value.problems[0].message
@@ -94,21 +109,31 @@ def test_a_stage_that_is_not_there_is_a_problem(recipe: Path, name: str, overrid
         ("stages: []", "stages are a list, one mapping a stage"),
         ("stages: [sft]", "a stage is a mapping"),
         ("stages: [{name: sft}]", "a stage needs 'id'"),
-        ("stages: [{id: ../sft}]", "the id of a stage is a name of letters, digits, _ and -: its folder is called so"),
+        (
+            "stages: [{id: ../sft}]",
+            "the id of a stage is a name of letters, digits, _ and -: its folder is called so",
+        ),
         ("stages: [{id: a}, {id: a}]", "two stages are called 'a'"),
         ("stages: [{id: a, dump_folder: x}]", "'dump_folder' is not a stage's"),
         ("stages: [{id: a, stages: [{id: b}]}]", "'stages' is not a stage's"),
     ],
 )
-def test_stages_of_another_form_are_problems_with_their_place(recipe: Path, stages: str, message: str) -> None:
+def test_stages_of_another_form_are_problems_with_their_place(
+    recipe: Path, stages: str, message: str
+) -> None:
     recipe.write_text(RECIPE.partition("stages:")[0] + stages)
     (problem,) = examine_file(str(recipe), (), level="rules", environment={}).problems
     assert problem.message == message
     assert problem.origin is not None and problem.origin.line == 7
 
 
-@pytest.mark.parametrize("written", ["stages: [[x, {id: a}]]", "stages: {id: [x]}", "stages: [{id: [x]}]", "extends: [[x]]"])
-def test_lists_and_mappings_where_a_stage_has_none_are_shown_as_they_were_written(recipe: Path, written: str) -> None:
+@pytest.mark.parametrize(
+    "written",
+    ["stages: [[x, {id: a}]]", "stages: {id: [x]}", "stages: [{id: [x]}]", "extends: [[x]]"],
+)
+def test_lists_and_mappings_where_a_stage_has_none_are_shown_as_they_were_written(
+    recipe: Path, written: str
+) -> None:
     recipe.write_text(RECIPE.partition("stages:")[0] + written)
     (problem,) = examine_file(str(recipe), (), level="rules", environment={}).problems
     assert '"got": ' in render([problem], format="json")
@@ -116,16 +141,24 @@ def test_lists_and_mappings_where_a_stage_has_none_are_shown_as_they_were_writte
 
 
 def test_a_stage_that_cannot_be_read_is_one_mistake(recipe: Path) -> None:
-    recipe.write_text(RECIPE.partition("stages:")[0] + "stages: [!!python/object/apply:os.system [x]]")
+    recipe.write_text(
+        RECIPE.partition("stages:")[0] + "stages: [!!python/object/apply:os.system [x]]"
+    )
     (problem,) = examine_file(str(recipe), (), level="rules", environment={}).problems
     assert problem.message == "tag !!python/object/apply:os.system is not allowed"
 
 
 def test_what_is_wrong_in_several_stages_is_said_once_and_in_one_at_its_place(recipe: Path) -> None:
     assert messages(recipe) == []
-    recipe.write_text(RECIPE.replace("lr: 1.0e-3", "lr: 1.0e-3}\nconverters: [lorra]\nloss: {").replace("lr: 2.0e-3", "momentun: 0.5"))
+    recipe.write_text(
+        RECIPE.replace("lr: 1.0e-3", "lr: 1.0e-3}\nconverters: [lorra]\nloss: {").replace(
+            "lr: 2.0e-3", "momentun: 0.5"
+        )
+    )
     found = examined(recipe)
-    assert [(problem.code, problem.origin and problem.origin.line) for problem in found.problems] == [
+    assert [
+        (problem.code, problem.origin and problem.origin.line) for problem in found.problems
+    ] == [
         ("unknown-name", 6),
         ("unknown-key", 13),
     ]
@@ -135,17 +168,30 @@ def test_what_is_wrong_in_several_stages_is_said_once_and_in_one_at_its_place(re
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("checkpoint.enable=false", "stage 'sft' starts from stage 'pretrain', which saves nothing"),
-        ("stages.pretrain.checkpoint.load_only=true", "stage 'sft' starts from stage 'pretrain', which saves nothing"),
-        ("stages.sft.model.n_layers=3", "stage 'sft' has model.n_layers 3, and stage 'pretrain', from which it starts, 6"),
+        (
+            "checkpoint.enable=false",
+            "stage 'sft' starts from stage 'pretrain', which saves nothing",
+        ),
+        (
+            "stages.pretrain.checkpoint.load_only=true",
+            "stage 'sft' starts from stage 'pretrain', which saves nothing",
+        ),
+        (
+            "stages.sft.model.n_layers=3",
+            "stage 'sft' has model.n_layers 3, and stage 'pretrain', from which it starts, 6",
+        ),
     ],
 )
-def test_a_stage_must_be_able_to_start_from_the_one_before(recipe: Path, change: str, message: str) -> None:
+def test_a_stage_must_be_able_to_start_from_the_one_before(
+    recipe: Path, change: str, message: str
+) -> None:
     assert messages(recipe, change) == [message]
 
 
 def test_a_stage_may_say_what_it_starts_from(recipe: Path) -> None:
-    recipe.write_text(RECIPE + "    checkpoint: {initial_load_path: elsewhere}\n    model: {n_layers: 3}\n")
+    recipe.write_text(
+        RECIPE + "    checkpoint: {initial_load_path: elsewhere}\n    model: {n_layers: 3}\n"
+    )
     assert messages(recipe) == []
 
 

@@ -14,7 +14,12 @@ from titanrun.recipe.surroundings import Here, differences
 RECIPE = "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntokenizer: tiny\ntraining: {dataset: {name: text, path: 'data/*.txt'}}\n"
 MACHINE = {"device": "cuda", "device_name": "H100", "driver": "570.1", "threads": 8}
 GIT = {"commit": "a" * 40, "branch": "main", "dirty": True, "diff": "git-1.diff", "untracked": []}
-PLUGIN = {"name": "mine", "package": "mine", "version": "1.0", "files": {"mine/a.py": "1", "mine/b.py": "2"}}
+PLUGIN = {
+    "name": "mine",
+    "package": "mine",
+    "version": "1.0",
+    "files": {"mine/a.py": "1", "mine/b.py": "2"},
+}
 
 
 @pytest.fixture
@@ -24,7 +29,9 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     Path("data").mkdir()
     for name in ("a", "b"):
         Path(f"data/{name}.txt").write_text(name)
-    found, diff = start_record(resolve("recipe.yaml", environment={}).run, [], datetime(2026, 11, 21), hidden=())
+    found, diff = start_record(
+        resolve("recipe.yaml", environment={}).run, [], datetime(2026, 11, 21), hidden=()
+    )
     assert diff == ""
     found["environment"] |= {"git": GIT, "plugins": [PLUGIN]}
     return {**found, "machine": MACHINE}
@@ -41,7 +48,12 @@ def test_where_all_is_as_it_was_nothing_is_said(start: dict[str, Any]) -> None:
 
 
 def test_each_difference_of_the_environment_has_a_line(start: dict[str, Any]) -> None:
-    packages = {**start["environment"]["packages"], "torch": "2.99.0", "numpy": None, "brand-new": "1"}
+    packages = {
+        **start["environment"]["packages"],
+        "torch": "2.99.0",
+        "numpy": None,
+        "brand-new": "1",
+    }
     packages.pop("numpy")
     was = start["environment"]["packages"]
     assert said(start, packages=packages) == [
@@ -53,7 +65,10 @@ def test_each_difference_of_the_environment_has_a_line(start: dict[str, Any]) ->
         f"python {start['environment']['python']} -> 3.99.0",
         "titanrun itself has other code",
     ]
-    assert said(start, machine={"driver": "580.2", "threads": 4}) == ["driver 570.1 -> 580.2", "threads 8 -> 4"]
+    assert said(start, machine={"driver": "580.2", "threads": 4}) == [
+        "driver 570.1 -> 580.2",
+        "threads 8 -> 4",
+    ]
 
 
 def test_another_commit_and_other_uncommitted_changes_have_a_line(start: dict[str, Any]) -> None:
@@ -61,13 +76,18 @@ def test_another_commit_and_other_uncommitted_changes_have_a_line(start: dict[st
         f"git commit {'a' * 12} -> {'b' * 12}",
         "uncommitted changes: git-1.diff -> none",
     ]
-    assert said(start, git={**GIT, "dirty": None, "diff": None}) == ["uncommitted changes are not known: git did not say"]
+    assert said(start, git={**GIT, "dirty": None, "diff": None}) == [
+        "uncommitted changes are not known: git did not say"
+    ]
     assert said(start, git=None) == ["the working directory was in a git repository"]
 
 
 def test_a_plug_in_of_another_version_or_with_other_code_has_a_line(start: dict[str, Any]) -> None:
     other = {**PLUGIN, "version": "1.1", "files": {"mine/a.py": "1", "mine/b.py": "3"}}
-    assert said(start, plugins=[other]) == ["plug-in mine 1.0 -> 1.1", "plug-in mine has other code: mine/b.py"]
+    assert said(start, plugins=[other]) == [
+        "plug-in mine 1.0 -> 1.1",
+        "plug-in mine has other code: mine/b.py",
+    ]
     assert said(start, plugins=[]) == ["plug-in mine is not installed"]
 
 
@@ -79,13 +99,19 @@ def test_changed_and_missing_data_has_a_line(start: dict[str, Any]) -> None:
     assert said(start) == ["data/*.txt is gone"]
 
 
-def test_a_large_file_that_was_written_to_has_a_line_though_its_samples_are_the_same(start: dict[str, Any]) -> None:
+def test_a_large_file_that_was_written_to_has_a_line_though_its_samples_are_the_same(
+    start: dict[str, Any],
+) -> None:
     start["inputs"][0] |= {"sampled": True, "modified": "2026-01-01T00:00:00+00:00"}
     assert said(start) == ["data/*.txt was written to since, and has the same sampled bytes"]
 
 
 def test_a_line_that_is_true_of_some_starts_says_of_which(start: dict[str, Any]) -> None:
-    later = {**start, "machine": {**MACHINE, "driver": "560.0"}, "changes": ["training.steps 4 -> 8"]}
+    later = {
+        **start,
+        "machine": {**MACHINE, "driver": "560.0"},
+        "changes": ["training.steps 4 -> 8"],
+    }
     assert differences([start, later], Here(start["environment"], MACHINE)) == [
         "the recipe was changed: training.steps 4 -> 8 (start 2 of 2)",
         "driver 560.0 -> 570.1 (start 2 of 2)",
@@ -94,5 +120,7 @@ def test_a_line_that_is_true_of_some_starts_says_of_which(start: dict[str, Any])
 
 def test_what_was_not_recorded_is_said() -> None:
     here = Here({}, MACHINE)
-    assert differences([], here) == ["run.json is missing: nothing is known about where the run was made"]
+    assert differences([], here) == [
+        "run.json is missing: nothing is known about where the run was made"
+    ]
     assert differences([{"time": "then"}], here) == ["its environment is not recorded"]

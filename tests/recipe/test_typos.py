@@ -47,9 +47,15 @@ def changed(data: Any, path: DataPath, key: str) -> Any:
     """A copy of `data` in which the key at the end of `path` is called `key`."""
     step, *rest = path
     if isinstance(data, list):
-        return [changed(item, tuple(rest), key) if index == step else item for index, item in enumerate(data)]
+        return [
+            changed(item, tuple(rest), key) if index == step else item
+            for index, item in enumerate(data)
+        ]
     if rest:
-        return {name: changed(value, tuple(rest), key) if name == step else value for name, value in data.items()}
+        return {
+            name: changed(value, tuple(rest), key) if name == step else value
+            for name, value in data.items()
+        }
     return {key if name == step else name: value for name, value in data.items()}
 
 
@@ -65,7 +71,13 @@ def suggested_for(data: Any, path: DataPath) -> str | None:
 
 def keys_of_recipe(data: Any, path: DataPath = ()) -> Iterator[DataPath]:
     """The path of every key."""
-    entries = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    entries = (
+        data.items()
+        if isinstance(data, dict)
+        else enumerate(data)
+        if isinstance(data, list)
+        else ()
+    )
     for key, value in entries:
         if isinstance(key, str):
             yield (*path, key)
@@ -78,7 +90,11 @@ def key_typos(data: Any, path: DataPath, where: str) -> Iterator[Case]:
     for typo in typos(key):
         if typo not in value_at(data, path[:-1]):
             at = (*path[:-1], typo)
-            yield f"{where}:{path_text(path)} as {typo}", key, lambda typo=typo, at=at: suggested_for(changed(data, path, typo), at)
+            yield (
+                f"{where}:{path_text(path)} as {typo}",
+                key,
+                lambda typo=typo, at=at: suggested_for(changed(data, path, typo), at),
+            )
 
 
 def shipped() -> Iterator[tuple[str, Any]]:
@@ -92,7 +108,12 @@ def shipped() -> Iterator[tuple[str, Any]]:
 
 
 def typos_in_shipped_recipes() -> list[Case]:
-    return [case for name, data in shipped() for path in keys_of_recipe(data) for case in key_typos(data, path, name)]
+    return [
+        case
+        for name, data in shipped()
+        for path in keys_of_recipe(data)
+        for case in key_typos(data, path, name)
+    ]
 
 
 def all_spots() -> Iterator[Spot]:
@@ -113,15 +134,26 @@ def written(spot: Spot) -> Any:
         return spot.written
     keys = tuple(step for step in spot.path if isinstance(step, str))
     inner = bare(spot.holder.model_fields[keys[-1]].annotation)
-    return next(below.written for below in spots((*keys, next(iter(inner.model_fields)))) if below.component == spot.component)
+    return next(
+        below.written
+        for below in spots((*keys, next(iter(inner.model_fields))))
+        if below.component == spot.component
+    )
 
 
 def name_typos(path: DataPath, names: list[str], write: Callable[[str], Any]) -> Iterator[Case]:
     """Every typo of each of `names` that is not as near to another one."""
     for name in names:
         for typo in typos(name):
-            if all(other == name or edit_distance(typo.lower(), other.lower(), 1) > 1 for other in names):
-                yield f"{path_text(path)}: {typo}", name, lambda typo=typo: suggested_for(write(typo), path)
+            if all(
+                other == name or edit_distance(typo.lower(), other.lower(), 1) > 1
+                for other in names
+            ):
+                yield (
+                    f"{path_text(path)}: {typo}",
+                    name,
+                    lambda typo=typo: suggested_for(write(typo), path),
+                )
 
 
 def typos_of_component_names() -> list[Case]:
@@ -132,7 +164,11 @@ def typos_of_component_names() -> list[Case]:
         slot = item or bare(field.annotation)
         if is_slot(slot):
             where = (*spot.path, 0, "name") if item else (*spot.path, "name")
-            found += name_typos(where, registry.names(slot), lambda word, spot=spot, many=item: with_name(spot, word, many))
+            found += name_typos(
+                where,
+                registry.names(slot),
+                lambda word, spot=spot, many=item: with_name(spot, word, many),
+            )
     return found
 
 
@@ -147,8 +183,15 @@ def typos_of_choices() -> list[Case]:
         field = spot.holder.model_fields[spot.described.name]
         words = [word for word in options(field.annotation) if isinstance(word, str)]
         setting = setting_of(field)
-        if words and spot.path[-1] != "name" and not (setting and setting.not_built) and "tuple" not in str(field.annotation):
-            found += name_typos(spot.path, words, lambda word, spot=spot: replaced(spot.written, spot.path, word))
+        if (
+            words
+            and spot.path[-1] != "name"
+            and not (setting and setting.not_built)
+            and "tuple" not in str(field.annotation)
+        ):
+            found += name_typos(
+                spot.path, words, lambda word, spot=spot: replaced(spot.written, spot.path, word)
+            )
     return found
 
 
@@ -168,8 +211,16 @@ def typos_of_flavors(folder: Path) -> list[Case]:
         recipe.write_text(f"version: 1\nmodel: {family}\ntraining: {{dataset: tiny}}\n")
         path: DataPath = ("model", "flavor")
         cases = name_typos(path, list(flavors(family)), lambda word: word)
-        for where, name, typo in ((where, name, where.partition(": ")[2]) for where, name, _ in cases):
-            found.append((f"{family} {where}", name, lambda recipe=str(recipe), typo=typo: flavor_suggested(recipe, typo)))
+        for where, name, typo in (
+            (where, name, where.partition(": ")[2]) for where, name, _ in cases
+        ):
+            found.append(
+                (
+                    f"{family} {where}",
+                    name,
+                    lambda recipe=str(recipe), typo=typo: flavor_suggested(recipe, typo),
+                )
+            )
     return found
 
 
@@ -177,7 +228,14 @@ def flavor_suggested(recipe: str, typo: str) -> str | None:
     """The flavor that is suggested for a misspelt one."""
     with pytest.raises(ProblemsFound) as found:
         resolve(recipe, [f'model.flavor="{typo}"'], environment={})
-    return next((problem.suggestion for problem in found.value.problems if problem.path == ("model", "flavor")), None)
+    return next(
+        (
+            problem.suggestion
+            for problem in found.value.problems
+            if problem.path == ("model", "flavor")
+        ),
+        None,
+    )
 
 
 def share_right(cases: list[Case], what: str, *, most: int | None) -> float:
@@ -185,7 +243,9 @@ def share_right(cases: list[Case], what: str, *, most: int | None) -> float:
     taken = Random(0).sample(cases, most) if most and most < len(cases) else cases
     wrong = [(where, meant, got) for where, meant, suggest in taken if (got := suggest()) != meant]
     share = 1 - len(wrong) / len(taken)
-    print(f"{what}: {share:.2%} of {len(taken)} typos of {len(cases)} get the right word first; not: {wrong[:20]}")
+    print(
+        f"{what}: {share:.2%} of {len(taken)} typos of {len(cases)} get the right word first; not: {wrong[:20]}"
+    )
     return share
 
 
@@ -211,7 +271,9 @@ def test_a_misspelt_flavor_gets_the_right_flavor_first(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_every_misspelt_key_of_every_shipped_recipe_and_of_the_schema() -> None:
-    assert share_right(typos_in_shipped_recipes(), "all keys of shipped recipes", most=None) >= WANTED
+    assert (
+        share_right(typos_in_shipped_recipes(), "all keys of shipped recipes", most=None) >= WANTED
+    )
     assert share_right(typos_of_schema_keys(), "all keys of the schema", most=None) >= WANTED
 
 

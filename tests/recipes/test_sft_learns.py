@@ -22,10 +22,17 @@ def test_the_recipe_for_conversations_answers_what_it_never_saw(tmp_path: Path) 
     subprocess.run([sys.executable, "-m", "titanrun", *train], check=True)
     trained = cpu_seconds() - before
     command = [sys.executable, "-m", "titanrun", "eval", f"{tmp_path}/run", "--json"]
-    found = {line["task"]: line for line in map(json.loads, subprocess.run(command, capture_output=True, check=True).stdout.splitlines())}
+    found = {
+        line["task"]: line
+        for line in map(
+            json.loads, subprocess.run(command, capture_output=True, check=True).stdout.splitlines()
+        )
+    }
     assert found["exact_match"]["replies"] == 375
     assert found["exact_match"]["exact_match"] >= 0.95
-    assert found["loss"]["loss"] == pytest.approx(last_validation(tmp_path / "run" / "metrics.jsonl"), abs=1e-6)
+    assert found["loss"]["loss"] == pytest.approx(
+        last_validation(tmp_path / "run" / "metrics.jsonl"), abs=1e-6
+    )
     assert trained < CPU_SECONDS
 
 
@@ -36,5 +43,9 @@ def cpu_seconds() -> float:
 
 
 def last_validation(metrics: Path) -> float:
-    losses = [line["validation/loss"] for line in map(json.loads, metrics.read_text().splitlines()) if "validation/loss" in line]
+    losses = [
+        line["validation/loss"]
+        for line in map(json.loads, metrics.read_text().splitlines())
+        if "validation/loss" in line
+    ]
     return float(losses[-1])

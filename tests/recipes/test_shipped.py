@@ -40,11 +40,15 @@ def test_a_shipped_recipe_resolves_to_the_committed_form(form: str, recipe: str)
 
 
 def test_no_resolved_form_outlives_its_recipe() -> None:
-    assert {path.relative_to(RESOLVED).as_posix() for path in RESOLVED.rglob("*.yaml")} == set(FORMS)
+    assert {path.relative_to(RESOLVED).as_posix() for path in RESOLVED.rglob("*.yaml")} == set(
+        FORMS
+    )
 
 
 @pytest.mark.parametrize("entry", RECIPES, ids=lambda entry: entry.name)
-def test_a_shipped_recipe_repeats_nothing_that_its_fragments_say(entry: catalogue.Entry, tmp_path: Path) -> None:
+def test_a_shipped_recipe_repeats_nothing_that_its_fragments_say(
+    entry: catalogue.Entry, tmp_path: Path
+) -> None:
     own = read_source(str(entry.path))
     extends = find(own, ("extends",))
     assert extends is not None, "fragments say what several recipes share"
@@ -53,23 +57,36 @@ def test_a_shipped_recipe_repeats_nothing_that_its_fragments_say(entry: catalogu
     below = compose(str(bases))
     for path, value in leaves(own):
         found = find(below, path)
-        assert found is None or found.value != value, f"{'.'.join(map(str, path))}: {value} is what a fragment says already"
+        assert found is None or found.value != value, (
+            f"{'.'.join(map(str, path))}: {value} is what a fragment says already"
+        )
 
 
 def test_every_fragment_says_what_it_is_for_and_is_needed() -> None:
     parts = sorted((catalogue.folder() / "parts").iterdir())
-    texts = [path.read_text(encoding="utf-8") for path in (*(entry.path for entry in RECIPES), *parts)]
+    texts = [
+        path.read_text(encoding="utf-8") for path in (*(entry.path for entry in RECIPES), *parts)
+    ]
     for part in parts:
         first = part.read_text(encoding="utf-8").splitlines()[0]
-        assert first.startswith(("# hardware: ", "# data: ", "# precision: ", "# schedule: ")), part.name
-        assert part.name == "cpu.yaml" or any(part.name in text for text in texts), f"no recipe extends {part.name}"
+        assert first.startswith(("# hardware: ", "# data: ", "# precision: ", "# schedule: ")), (
+            part.name
+        )
+        assert part.name == "cpu.yaml" or any(part.name in text for text in texts), (
+            f"no recipe extends {part.name}"
+        )
 
 
 def test_a_fragment_that_ships_is_named_from_anywhere(tmp_path: Path) -> None:
     recipe = tmp_path / "mine.yaml"
     recipe.write_text("version: 1\nextends: [shipped:llama3_debug.yaml, shipped:parts/cpu.yaml]\n")
     run = resolve(str(recipe), environment={}).run
-    assert (run.device, run.training.steps, run.training.seq_len, run.optimizer.lr) == ("cpu", 5, 128, 2e-3)
+    assert (run.device, run.training.steps, run.training.seq_len, run.optimizer.lr) == (
+        "cpu",
+        5,
+        128,
+        2e-3,
+    )
 
 
 @pytest.mark.parametrize("suffix", [".yaml", ".toml"])

@@ -55,13 +55,24 @@ class Scripted:
         self.answer, self.version, self.asked = answer, 0, []
         self.tokenizer = tokenizer()
 
-    def generate(self, requests: Sequence[Request], *, temperature: float | None = None) -> list[Completion]:
+    def generate(
+        self, requests: Sequence[Request], *, temperature: float | None = None
+    ) -> list[Completion]:
         self.asked += requests
         found = []
         for request in requests:
-            whole = self.tokenizer.encode(self.answer(self.tokenizer.decode(request.tokens)), bos=False, eos=True)
+            whole = self.tokenizer.encode(
+                self.answer(self.tokenizer.decode(request.tokens)), bos=False, eos=True
+            )
             tokens = whole[: request.max_new_tokens]
-            found.append(Completion(tokens, [-0.5] * len(tokens), "stop" if tokens == whole else "length", self.version))
+            found.append(
+                Completion(
+                    tokens,
+                    [-0.5] * len(tokens),
+                    "stop" if tokens == whole else "length",
+                    self.version,
+                )
+            )
         return found
 
     def load(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
@@ -84,13 +95,25 @@ def reward(logs: Path, name: str, **options: Any) -> Any:
 def said(*answers: str, prompt: str = "?", expected: str = "", gained: float = 0.0) -> Rollout:
     """A conversation in which the policy has given these answers."""
     coder = tokenizer()
-    turns = [Turn([1], Completion(coder.encode(text, bos=False, eos=True), [], "stop", 0), text) for text in answers]
+    turns = [
+        Turn([1], Completion(coder.encode(text, bos=False, eos=True), [], "stop", 0), text)
+        for text in answers
+    ]
     return Rollout(0, 0, Question(prompt, expected), turns=turns, gained=gained)
 
 
-def rollouter(logs: Path, answer: Callable[[str], str], world: str = "single_turn", **options: Any) -> Rollouter:
-    settings = {"samples_per_prompt": 2, "max_tokens": 64, "max_new_tokens": 8, **options.pop("settings", {})}
-    rubric = options.pop("rubric", None) or Rubric({"environment": (reward(logs, "environment"), 1.0)})
+def rollouter(
+    logs: Path, answer: Callable[[str], str], world: str = "single_turn", **options: Any
+) -> Rollouter:
+    settings = {
+        "samples_per_prompt": 2,
+        "max_tokens": 64,
+        "max_new_tokens": 8,
+        **options.pop("settings", {}),
+    }
+    rubric = options.pop("rubric", None) or Rubric(
+        {"environment": (reward(logs, "environment"), 1.0)}
+    )
     return Rollouter(
         generator=Scripted(answer),
         environment=environment(logs, world, **options),

@@ -36,7 +36,9 @@ OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 def configured(name: str, **options: Any) -> AlgorithmConfig:
     known = ALGORITHMS[name].model_fields
-    return ALGORITHMS[name].model_validate({"name": name, **{key: value for key, value in options.items() if key in known}})
+    return ALGORITHMS[name].model_validate(
+        {"name": name, **{key: value for key, value in options.items() if key in known}}
+    )
 
 
 def samples(config: AlgorithmConfig, *, seed: int = 0) -> list[TrainingSample]:
@@ -52,10 +54,21 @@ def samples(config: AlgorithmConfig, *, seed: int = 0) -> list[TrainingSample]:
     return made
 
 
-def batch_of(config: AlgorithmConfig, given: list[TrainingSample], *, row_length: int = 40) -> TokenBatch:
-    packed = pack(given, row_length=row_length, multiple=1, share_rows=True, length_norm=config.length_norm, longest_answer=8)
+def batch_of(
+    config: AlgorithmConfig, given: list[TrainingSample], *, row_length: int = 40
+) -> TokenBatch:
+    packed = pack(
+        given,
+        row_length=row_length,
+        multiple=1,
+        share_rows=True,
+        length_norm=config.length_norm,
+        longest_answer=8,
+    )
     torch.manual_seed(1)
-    packed.batch.extra["reference"] = packed.batch.extra["logprobs"] - 0.3 * torch.rand_like(packed.batch.extra["logprobs"])
+    packed.batch.extra["reference"] = packed.batch.extra["logprobs"] - 0.3 * torch.rand_like(
+        packed.batch.extra["logprobs"]
+    )
     return packed.batch
 
 
@@ -84,7 +97,9 @@ def by_hand(name: str, config: Any) -> float:
         for position in range(2, len(sample.tokens)):
             policy = logprob[sample.tokens[position - 1], sample.tokens[position]]
             behind = np.float32(sample.logprobs[position]).item()
-            ratios.append((policy, behind, math.exp(max(-10, min(10, policy - behind))), next(references)))
+            ratios.append(
+                (policy, behind, math.exp(max(-10, min(10, policy - behind))), next(references))
+            )
         whole = math.exp(sum(policy - behind for policy, behind, _, _ in ratios) / len(ratios))
         advantage = sample.advantage
         for policy, behind, ratio, reference in ratios:
@@ -97,7 +112,9 @@ def by_hand(name: str, config: Any) -> float:
                 too_far = risen > config.max_rise if advantage > 0 else risen < -config.max_fall
                 terms.append(0.0 if too_far else -ratio * advantage)
             elif name == "cispo":
-                terms.append(-min(max(ratio, 1 - config.clip_low), 1 + config.clip_high) * advantage * policy)
+                terms.append(
+                    -min(max(ratio, 1 - config.clip_low), 1 + config.clip_high) * advantage * policy
+                )
             elif name == "ref_kl":
                 terms.append(-ratio * (reference - behind))
             else:
@@ -121,13 +138,21 @@ def test_a_loss_is_that_of_its_paper(name: str) -> None:
 def test_three_tokens_computed_on_paper() -> None:
     # p = 0.5 everywhere; the generator's 0.5, 0.25, 1.0: ratios 1, 2, 0.5; advantage 1, clip to 1.2: -(1 + 1.2 + 0.5) / 3
     config = configured("grpo")
-    sample = TrainingSample([0, 0, 1, 1], [False, True, True, True], [0.0, math.log(0.5), math.log(0.25), 0.0], 1.0)
+    sample = TrainingSample(
+        [0, 0, 1, 1], [False, True, True, True], [0.0, math.log(0.5), math.log(0.25), 0.0], 1.0
+    )
     batch = batch_of(config, [sample])
     logits = torch.full((*batch.tokens.shape, 2), 0.0)
-    assert config.builder()(config, sampling_temperature=1.0)(logits, batch).item() == pytest.approx(-2.7, rel=1e-6)
-    sample = replace(sample, advantage=-1.0)  # the pessimistic side: ratio 2 is not clipped, 0.5 is, to 0.8
+    assert config.builder()(config, sampling_temperature=1.0)(
+        logits, batch
+    ).item() == pytest.approx(-2.7, rel=1e-6)
+    sample = replace(
+        sample, advantage=-1.0
+    )  # the pessimistic side: ratio 2 is not clipped, 0.5 is, to 0.8
     batch = batch_of(config, [sample])
-    assert config.builder()(config, sampling_temperature=1.0)(logits, batch).item() == pytest.approx(1 + 2 + 0.8, rel=1e-6)
+    assert config.builder()(config, sampling_temperature=1.0)(
+        logits, batch
+    ).item() == pytest.approx(1 + 2 + 0.8, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["grpo", "dapo", "dr_grpo", "gspo", "cispo", "dppo", "ref_kl"])
@@ -163,7 +188,10 @@ def test_a_token_whose_logprob_is_no_number_counts_nowhere() -> None:
     spoiled = replace(given[3], logprobs=[*given[3].logprobs[:-1], -math.inf])
     shorter = replace(given[3], mask=[*given[3].mask[:-1], False])
     assert loss_of(config, [*given[:3], spoiled]) == loss_of(config, [*given[:3], shorter])
-    assert batch_of(config, [*given[:3], spoiled]).valid_count() == batch_of(config, given).valid_count() - 1
+    assert (
+        batch_of(config, [*given[:3], spoiled]).valid_count()
+        == batch_of(config, given).valid_count() - 1
+    )
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -171,7 +199,12 @@ def test_rows_that_are_all_filling_cost_nothing(name: str) -> None:
     config = configured(name)
     empty = empty_rows(2, 8)
     empty.extra["reference"] = torch.zeros(2, 8)
-    assert config.builder()(config, sampling_temperature=1.0)(torch.zeros(2, 8, 5, requires_grad=True), empty).item() == 0
+    assert (
+        config.builder()(config, sampling_temperature=1.0)(
+            torch.zeros(2, 8, 5, requires_grad=True), empty
+        ).item()
+        == 0
+    )
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -179,7 +212,14 @@ def test_the_loss_does_not_depend_on_how_answers_are_dealt_to_rows(name: str) ->
     config = configured(name, kl={"coef": 0.1}, entropy_coef=0.01)
     loss = config.builder()(config, sampling_temperature=1.0)
     whole = batch_of(config, samples(config))
-    apart = pack(samples(config), row_length=9, multiple=2, share_rows=False, length_norm=config.length_norm, longest_answer=8).batch
+    apart = pack(
+        samples(config),
+        row_length=9,
+        multiple=2,
+        share_rows=False,
+        length_norm=config.length_norm,
+        longest_answer=8,
+    ).batch
     apart.extra["reference"] = torch.zeros_like(apart.extra["logprobs"])
     apart.extra["reference"][apart.valid_mask()] = whole.extra["reference"][whole.valid_mask()]
     parts = apart.split(2)
@@ -198,7 +238,10 @@ def test_every_option_of_an_algorithm_counts() -> None:
             changed = {**base, section: {**base.get(section, {}), inner: value} if inner else value}
             one, other = configured(name, **base), configured(name, **changed)
             # not every draw has a ratio beyond each bound
-            differ = [loss_of(one, samples(one, seed=seed)) != loss_of(other, samples(other, seed=seed)) for seed in range(5)]
+            differ = [
+                loss_of(one, samples(one, seed=seed)) != loss_of(other, samples(other, seed=seed))
+                for seed in range(5)
+            ]
             assert any(differ), f"{name}.{field}"
 
 
@@ -207,7 +250,9 @@ def test_advantages_are_what_their_names_say() -> None:
     expected = {
         "group_mean": rewards - rewards.mean(),
         "group_std": (rewards - rewards.mean()) / (rewards.std() + 1e-6),
-        "leave_one_out": [reward - np.delete(rewards, index).mean() for index, reward in enumerate(rewards)],
+        "leave_one_out": [
+            reward - np.delete(rewards, index).mean() for index, reward in enumerate(rewards)
+        ],
         "group_ratio": (rewards - rewards.mean()) / rewards.mean(),
         "group_rank": [-1.0, 1.0, -1 / 3, 1 / 3],
         "running_mean": rewards,
@@ -226,7 +271,9 @@ def test_estimates_of_the_divergence_against_the_exact_sum() -> None:
     policy, reference = (torch.randn(8, dtype=torch.float64).log_softmax(-1) for _ in range(2))
     difference = policy - reference
     exact = (policy.exp() * difference).sum()
-    expectation = {name: (policy.exp() * estimate(difference)).sum() for name, estimate in ESTIMATORS.items()}
+    expectation = {
+        name: (policy.exp() * estimate(difference)).sum() for name, estimate in ESTIMATORS.items()
+    }
     torch.testing.assert_close(expectation["k1"], exact)
     torch.testing.assert_close(expectation["k3"], exact)
     torch.testing.assert_close(expectation["k2"], (policy.exp() * difference**2).sum() / 2)

@@ -15,8 +15,13 @@ def group(number: int, born: int, *, done: bool = False) -> Group:
     return Group(number, born, [made])
 
 
-@pytest.mark.parametrize(("prompts", "offpolicy", "share"), [(4, 0, 0.3), (4, 1, 0.3), (3, 3, 0.3), (2, 3, 1.0), (5, 2, 0.0)])
-def test_no_group_gets_older_than_the_bound_and_some_get_that_old(prompts: int, offpolicy: int, share: float) -> None:
+@pytest.mark.parametrize(
+    ("prompts", "offpolicy", "share"),
+    [(4, 0, 0.3), (4, 1, 0.3), (3, 3, 0.3), (2, 3, 1.0), (5, 2, 0.0)],
+)
+def test_no_group_gets_older_than_the_bound_and_some_get_that_old(
+    prompts: int, offpolicy: int, share: float
+) -> None:
     window = GroupWindow(prompts, offpolicy, share)
     bound = floor((window.capacity + window.window - 2) / prompts) if offpolicy else 0
     assert window.oldest_allowed == bound

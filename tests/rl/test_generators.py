@@ -32,12 +32,20 @@ CPU = torch.device("cpu")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     file = tmp_path_factory.mktemp("recipe") / "recipe.yaml"
     file.write_text(TEXT)
-    return read_resolved_text(resolve(str(file), ["training.seq_len=64", "model.n_layers=2"], environment={}).text)
+    return read_resolved_text(
+        resolve(str(file), ["training.seq_len=64", "model.n_layers=2"], environment={}).text
+    )
 
 
 @pytest.fixture(scope="module")
 def build(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    def make(name: str = "native", *, recomputes: bool = False, sampling: dict[str, Any] | None = None, **options: Any) -> Any:
+    def make(
+        name: str = "native",
+        *,
+        recomputes: bool = False,
+        sampling: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> Any:
         config = registry.choice(GeneratorConfig, name).model_validate({"name": name, **options})
         supplies = Supplies(
             model=lambda is_split: own_copy(recipe, CPU, torch.float32),
@@ -56,7 +64,10 @@ def build(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Callable[
 def requests(count: int = 8, *, new: int = 12) -> list[Request]:
     random = torch.Generator().manual_seed(5)
     lengths = [1 + index * 3 % 11 for index in range(count)]
-    return [Request(torch.randint(1, 56, (length,), generator=random).tolist(), index, new - index) for index, length in enumerate(lengths)]
+    return [
+        Request(torch.randint(1, 56, (length,), generator=random).tolist(), index, new - index)
+        for index, length in enumerate(lengths)
+    ]
 
 
 def test_remembered_keys_say_what_whole_passes_say(build: Callable[..., Any]) -> None:
@@ -66,27 +77,48 @@ def test_remembered_keys_say_what_whole_passes_say(build: Callable[..., Any]) ->
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
 
 
-def test_log_probabilities_are_those_of_one_pass_over_the_answer(build: Callable[..., Any], recipe: Recipe) -> None:
+def test_log_probabilities_are_those_of_one_pass_over_the_answer(
+    build: Callable[..., Any], recipe: Recipe
+) -> None:
     model = own_copy(recipe, CPU, torch.float32)
-    for request, said in zip(requests(), build(sampling={"temperature": 0.7}).generate(requests()), strict=True):
+    for request, said in zip(
+        requests(), build(sampling={"temperature": 0.7}).generate(requests()), strict=True
+    ):
         row = torch.tensor([request.tokens + said.tokens])
-        logprobs = (model(row[:, :-1])[0].float() / 0.7).log_softmax(-1).gather(-1, row[0, 1:].unsqueeze(-1)).squeeze(-1)
-        assert said.logprobs == pytest.approx(logprobs[len(request.tokens) - 1 :].tolist(), abs=1e-5)
+        logprobs = (
+            (model(row[:, :-1])[0].float() / 0.7)
+            .log_softmax(-1)
+            .gather(-1, row[0, 1:].unsqueeze(-1))
+            .squeeze(-1)
+        )
+        assert said.logprobs == pytest.approx(
+            logprobs[len(request.tokens) - 1 :].tolist(), abs=1e-5
+        )
 
 
 @pytest.mark.parametrize("recomputes", [False, True], ids=["cached", "recomputed"])
-def test_an_answer_does_not_depend_on_those_beside_it(build: Callable[..., Any], recomputes: bool) -> None:
+def test_an_answer_does_not_depend_on_those_beside_it(
+    build: Callable[..., Any], recomputes: bool
+) -> None:
     together = build(recomputes=recomputes, batch_size=32).generate(requests(32, new=36))
     alone = build(recomputes=recomputes, batch_size=1).generate(requests(32, new=36))
     assert [said.tokens for said in together] == [said.tokens for said in alone]
     for one, other in zip(together, alone, strict=True):
-        assert one.logprobs == (other.logprobs if recomputes else pytest.approx(other.logprobs, abs=1e-5))
+        assert one.logprobs == (
+            other.logprobs if recomputes else pytest.approx(other.logprobs, abs=1e-5)
+        )
 
 
-def test_so_many_prompts_are_answered_at_once(build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_many_prompts_are_answered_at_once(
+    build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     generator, sizes = build(batch_size=3), []
     answer = generator._answer
-    monkeypatch.setattr(generator, "_answer", lambda given, **options: sizes.append(len(given)) or answer(given, **options))
+    monkeypatch.setattr(
+        generator,
+        "_answer",
+        lambda given, **options: sizes.append(len(given)) or answer(given, **options),
+    )
     generator.generate(requests())
     assert sizes == [3, 3, 2]
 
@@ -94,7 +126,9 @@ def test_so_many_prompts_are_answered_at_once(build: Callable[..., Any], monkeyp
 def test_answers_end_where_they_must(build: Callable[..., Any]) -> None:
     for request, said in zip(requests(), build().generate(requests()), strict=True):
         assert said.finish == ("stop" if said.tokens[-1] == 0 else "length")
-        assert 0 not in said.tokens[:-1] and (said.finish == "stop" or len(said.tokens) == request.max_new_tokens)
+        assert 0 not in said.tokens[:-1] and (
+            said.finish == "stop" or len(said.tokens) == request.max_new_tokens
+        )
 
 
 def test_static_answers_are_given_in_turn(build: Callable[..., Any]) -> None:
@@ -106,13 +140,21 @@ def test_static_answers_are_given_in_turn(build: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize(
     ("sampling", "kept"),
-    [({}, 4), ({"top_k": 2}, 2), ({"top_p": 0.7}, 2), ({"top_p": 0.86}, 3), ({"top_k": 3, "top_p": 0.5}, 1)],
+    [
+        ({}, 4),
+        ({"top_k": 2}, 2),
+        ({"top_p": 0.7}, 2),
+        ({"top_p": 0.86}, 3),
+        ({"top_k": 3, "top_p": 0.5}, 1),
+    ],
 )
 def test_tokens_are_drawn_by_their_probability(sampling: dict[str, Any], kept: int) -> None:
     probabilities = torch.tensor([0.1, 0.5, 0.05, 0.35])
     count = 4000
     uniform = uniforms([7], count)[0]
-    drawn = draw(probabilities.log().repeat(count, 1), uniform, SamplingConfig(**sampling), temperature=1.0)
+    drawn = draw(
+        probabilities.log().repeat(count, 1), uniform, SamplingConfig(**sampling), temperature=1.0
+    )
     order = probabilities.argsort(descending=True)[:kept]
     shares = torch.bincount(drawn.tokens_B, minlength=4) / count
     expected = torch.zeros(4).index_put((order,), probabilities[order] / probabilities[order].sum())
@@ -124,7 +166,10 @@ def test_tokens_are_drawn_by_their_probability(sampling: dict[str, Any], kept: i
 def test_temperature_sharpens_and_zero_takes_the_likeliest() -> None:
     logits = torch.tensor([[0.0, 1.0, 0.5]]).repeat(2000, 1)
     uniform = uniforms([1], 2000)[0]
-    shares = [(draw(logits, uniform, SamplingConfig(), temperature=value).tokens_B == 1).float().mean() for value in (2.0, 1.0, 0.25)]
+    shares = [
+        (draw(logits, uniform, SamplingConfig(), temperature=value).tokens_B == 1).float().mean()
+        for value in (2.0, 1.0, 0.25)
+    ]
     assert shares[0] < shares[1] < shares[2]
     assert (draw(logits, uniform, SamplingConfig(), temperature=0.0).tokens_B == 1).all()
 
@@ -136,7 +181,10 @@ def test_weights_are_taken_in_whole(build: Callable[..., Any], recipe: Recipe) -
             parameter.add_(0.1)
     before = generator.generate(requests())
     generator.load(other.state_dict().items(), version=7)
-    assert all(torch.equal(tensor, other.state_dict()[name]) for name, tensor in generator.model.state_dict().items())
+    assert all(
+        torch.equal(tensor, other.state_dict()[name])
+        for name, tensor in generator.model.state_dict().items()
+    )
     after = generator.generate(requests())
     assert [said.version for said in before + after] == [-1] * 8 + [7] * 8
     with pytest.raises(AssertionError, match="weights without"):
@@ -145,24 +193,54 @@ def test_weights_are_taken_in_whole(build: Callable[..., Any], recipe: Recipe) -
 
 def test_a_batch_invariant_generator_computes_whole_rows(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(TEXT)
-    asked = ["rl.batch_invariant=true", "debug.deterministic=true", "training.mixed_precision_param=bfloat16"]
+    asked = [
+        "rl.batch_invariant=true",
+        "debug.deterministic=true",
+        "training.mixed_precision_param=bfloat16",
+    ]
     run = read_resolved_text(resolve(str(tmp_path / "recipe.yaml"), asked, environment={}).text)
     assert run.rl is not None
-    assert build_supplies(run, run.rl, Job(tmp_path / "resolved.yaml", "", Place()), CPU, None, tokenizer()).reread is not None
+    assert (
+        build_supplies(
+            run, run.rl, Job(tmp_path / "resolved.yaml", "", Place()), CPU, None, tokenizer()
+        ).reread
+        is not None
+    )
     assert dtype_of(run, run.rl) == torch.float32
 
 
 def test_vllm_is_opened_with_what_the_recipe_says(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(TEXT)
-    run = read_resolved_text(resolve(str(tmp_path / "recipe.yaml"), ["rl.sampling.temperature=0.5"], environment={}).text)
+    run = read_resolved_text(
+        resolve(str(tmp_path / "recipe.yaml"), ["rl.sampling.temperature=0.5"], environment={}).text
+    )
     assert run.rl is not None
-    supplies = build_supplies(run, run.rl, Job(tmp_path / "resolved.yaml", "its text", Place(rank=1)), CPU, None, tokenizer())
+    supplies = build_supplies(
+        run,
+        run.rl,
+        Job(tmp_path / "resolved.yaml", "its text", Place(rank=1)),
+        CPU,
+        None,
+        tokenizer(),
+    )
     config = VllmConfig(model="huggingface", batch_size=7, memory_share=0.5, enforce_eager=False)
     told = settings_of(config, supplies)
     opened = options(told)
-    assert (told["recipe"], told["model"], told["end_ids"]) == ("its text", "huggingface", [tokenizer().eos_id])
-    assert (opened["max_num_seqs"], opened["gpu_memory_utilization"], opened["enforce_eager"]) == (7, 0.5, False)
-    assert (opened["dtype"], opened["max_model_len"], opened["logprobs_mode"]) == ("float32", 32, "processed_logprobs")
+    assert (told["recipe"], told["model"], told["end_ids"]) == (
+        "its text",
+        "huggingface",
+        [tokenizer().eos_id],
+    )
+    assert (opened["max_num_seqs"], opened["gpu_memory_utilization"], opened["enforce_eager"]) == (
+        7,
+        0.5,
+        False,
+    )
+    assert (opened["dtype"], opened["max_model_len"], opened["logprobs_mode"]) == (
+        "float32",
+        32,
+        "processed_logprobs",
+    )
     assert supplies.beside.log == tmp_path / "logs" / "generator-rank1.log"
 
 
@@ -172,8 +250,16 @@ def test_a_vllm_that_takes_too_long_is_a_problem(build: Callable[..., Any]) -> N
     assert caught.value.problems[0].path == ("rl", "generator")
 
 
-def test_a_process_beside_a_rank_is_no_rank_and_has_its_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"RANK": "3", "LOCAL_RANK": "1", "MASTER_PORT": "1", "TITANRUN_QUIET": "1", "KEPT": "yes"}.items():
+def test_a_process_beside_a_rank_is_no_rank_and_has_its_accelerator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in {
+        "RANK": "3",
+        "LOCAL_RANK": "1",
+        "MASTER_PORT": "1",
+        "TITANRUN_QUIET": "1",
+        "KEPT": "yes",
+    }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     variables = alone_with(1)

@@ -15,7 +15,15 @@ pytestmark = pytest.mark.slow
 
 def trained(name: str, folder: Path, *overrides: str, stage: str = "") -> list[dict[str, float]]:
     """What a shipped recipe logs when it is trained in a folder, or one of its stages."""
-    command = [sys.executable, "-m", "titanrun", "train", str(catalogue.find(name).path), f"dump_folder={folder}", *overrides]
+    command = [
+        sys.executable,
+        "-m",
+        "titanrun",
+        "train",
+        str(catalogue.find(name).path),
+        f"dump_folder={folder}",
+        *overrides,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return read_metrics(folder / stage / "metrics.jsonl")

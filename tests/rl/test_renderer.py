@@ -17,7 +17,11 @@ def test_plain_prompts_are_followed_by_what_was_drawn_token_by_token() -> None:
     talk = said("4", prompt="?")
     talk.heard = ["+"]
     tokens = PlainRenderer(coder).prompt(talk)
-    assert tokens == [*talk.turns[0].prompt, *talk.turns[0].completion.tokens, *coder.encode("+", bos=False, eos=False)]
+    assert tokens == [
+        *talk.turns[0].prompt,
+        *talk.turns[0].completion.tokens,
+        *coder.encode("+", bos=False, eos=False),
+    ]
     assert PlainRenderer(coder).text(talk.turns[0].completion.tokens) == "4"
 
 
@@ -25,7 +29,9 @@ def test_a_conversation_is_put_into_the_words_of_a_template() -> None:
     coder = tiny_tokenizer(TinyTokenizerConfig())
     config: dict[str, Any] = {"rewards": ["exact_match"]}
     plain = build_renderer(RlConfig.model_validate(config), coder)
-    chat = build_renderer(RlConfig.model_validate({**config, "rollout": {"renderer": "chat"}}), coder)
+    chat = build_renderer(
+        RlConfig.model_validate({**config, "rollout": {"renderer": "chat"}}), coder
+    )
     talk = said("four", prompt="two and two")
     talk.turns.clear()
     words: Callable[[list[int]], str] = coder.decode
@@ -39,7 +45,10 @@ def test_a_conversation_is_put_into_the_words_of_a_template() -> None:
 
 def test_a_second_answer_follows_the_first_in_the_templates_words() -> None:
     coder = tiny_tokenizer(TinyTokenizerConfig())
-    chat = build_renderer(RlConfig.model_validate({"rewards": ["exact_match"], "rollout": {"renderer": "chat"}}), coder)
+    chat = build_renderer(
+        RlConfig.model_validate({"rewards": ["exact_match"], "rollout": {"renderer": "chat"}}),
+        coder,
+    )
     talk = said("four", prompt="two and two")
     talk.heard = ["sure?"]
     text = coder.decode(chat.prompt(talk))

@@ -45,8 +45,12 @@ NO_WEIGHT = [
         ("length_penalty", {"free": 2, "span": 8}, "abcde", "", -0.5),
     ],
 )
-def test_a_reward_of_a_text(tmp_path: Path, name: str, options: dict, answer: str, expected: str, worth: float) -> None:
-    assert reward(tmp_path, name, **options).score([said(answer, expected=expected)]) == [pytest.approx(worth)]
+def test_a_reward_of_a_text(
+    tmp_path: Path, name: str, options: dict, answer: str, expected: str, worth: float
+) -> None:
+    assert reward(tmp_path, name, **options).score([said(answer, expected=expected)]) == [
+        pytest.approx(worth)
+    ]
 
 
 def test_the_environments_reward_is_what_it_gave(tmp_path: Path) -> None:
@@ -72,7 +76,9 @@ def test_a_program_is_asked_line_by_line(tmp_path: Path) -> None:
     ],
     ids=["dies", "hangs"],
 )
-def test_a_program_that_fails_is_started_again(tmp_path: Path, body: str, told: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_program_that_fails_is_started_again(
+    tmp_path: Path, body: str, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
     command = [sys.executable, "-c", f"import sys, time; print('why', file=sys.stderr); {body}"]
     program = reward(tmp_path, "command", command=command, timeout_seconds=0.5, max_restarts=1)
     assert program.score([said("abc"), said("a")]) == [None, None]
@@ -83,14 +89,27 @@ def test_a_program_that_fails_is_started_again(tmp_path: Path, body: str, told: 
         assert "why" in (tmp_path / "reward.log").read_text()
 
 
-@pytest.mark.parametrize("line", ["rubbish", "[1]", '{"reward": "much"}', '{"reward": NaN}', '{"reward": true}', "{}"])
+@pytest.mark.parametrize(
+    "line", ["rubbish", "[1]", '{"reward": "much"}', '{"reward": NaN}', '{"reward": true}', "{}"]
+)
 def test_rubbish_is_no_reward_and_no_reason_to_stop(tmp_path: Path, line: str) -> None:
     rubbish = f"import sys\nfor _ in sys.stdin: print({line!r}, flush=True)"
-    rubric = Rubric({"command": (reward(tmp_path, "command", command=[sys.executable, "-c", rubbish], max_restarts=0), 1.0)})
+    rubric = Rubric(
+        {
+            "command": (
+                reward(
+                    tmp_path, "command", command=[sys.executable, "-c", rubbish], max_restarts=0
+                ),
+                1.0,
+            )
+        }
+    )
     rollouts = [said("abc"), said("abc")]
     rubric.score(rollouts)
     rubric.close()
-    assert [(rollout.reward, rollout.status) for rollout in rollouts] == [(None, "error_reward")] * 2
+    assert [(rollout.reward, rollout.status) for rollout in rollouts] == [
+        (None, "error_reward")
+    ] * 2
 
 
 def test_a_program_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
@@ -100,7 +119,11 @@ def test_a_program_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
 
 def test_a_rubric_is_the_weighted_mean(tmp_path: Path) -> None:
     config = {
-        "rewards": [{"name": "exact_match", "weight": 3.0}, {"name": "char_share", "characters": "e", "weight": 1.0}, *NO_WEIGHT],
+        "rewards": [
+            {"name": "exact_match", "weight": 3.0},
+            {"name": "char_share", "characters": "e", "weight": 1.0},
+            *NO_WEIGHT,
+        ],
     }
     right, wrong = said("ee", expected="ee"), said("eb", expected="ee")
     rubric = build_rubric(RlConfig.model_validate(config), tmp_path)
@@ -110,7 +133,9 @@ def test_a_rubric_is_the_weighted_mean(tmp_path: Path) -> None:
     assert wrong.parts["exact_match"] == 0.0 and wrong.parts["char_share"] == 0.5
 
 
-def test_answers_that_were_cut_off_and_worlds_that_failed_have_rewards_of_their_own(tmp_path: Path) -> None:
+def test_answers_that_were_cut_off_and_worlds_that_failed_have_rewards_of_their_own(
+    tmp_path: Path,
+) -> None:
     cut, failed, usual = said("e"), said("e"), said("e")
     cut.status, failed.status, usual.status = "truncated_length", "error_environment", "completed"
     parts = {"one": (reward(tmp_path, "char_share", characters="e"), 1.0)}

@@ -9,7 +9,15 @@ from tests.rl.parts import Scripted, rollouter, tokenizer
 from titanrun.rl.packing import pack
 from titanrun.rl.rewards.rubric import Rubric
 from titanrun.rl.rollouts import Rollouter
-from titanrun.rl.samples import Completion, Group, Question, Rollout, Turn, group_of, training_samples
+from titanrun.rl.samples import (
+    Completion,
+    Group,
+    Question,
+    Rollout,
+    Turn,
+    group_of,
+    training_samples,
+)
 
 COUNTS = """
 import json, sys
@@ -53,8 +61,12 @@ def test_guessing_takes_several_turns(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["guess_number", "tool_lookup", "calculator"])
 def test_a_conversation_is_cut_off_after_its_turns(tmp_path: Path, name: str) -> None:
     answers = {"guess_number": "1", "tool_lookup": "?a", "calculator": "1+1="}
-    group = played(rollouter(tmp_path, lambda prompt: answers[name], name, max_turns=2), Question("?", "7"))
-    assert {(rollout.status, len(rollout.turns)) for rollout in group.rollouts} == {("truncated_turns", 2)}
+    group = played(
+        rollouter(tmp_path, lambda prompt: answers[name], name, max_turns=2), Question("?", "7")
+    )
+    assert {(rollout.status, len(rollout.turns)) for rollout in group.rollouts} == {
+        ("truncated_turns", 2)
+    }
 
 
 def test_a_tool_looks_words_up(tmp_path: Path) -> None:
@@ -66,24 +78,40 @@ def test_a_tool_looks_words_up(tmp_path: Path) -> None:
 def test_a_calculator_computes(tmp_path: Path) -> None:
     answers = iter(["2*(3+4)=", "1/0=", "boo=", "14"])
     first = played(
-        rollouter(tmp_path, lambda prompt: next(answers), "calculator", settings={"samples_per_prompt": 1, "max_new_tokens": 12}),
+        rollouter(
+            tmp_path,
+            lambda prompt: next(answers),
+            "calculator",
+            settings={"samples_per_prompt": 1, "max_new_tokens": 12},
+        ),
         Question("?", "14"),
     )
     assert first.rollouts[0].heard == ["14>", "!>", "!>"] and first.rollouts[0].reward == 1.0
 
 
 def test_a_program_is_a_world(tmp_path: Path) -> None:
-    group = played(rollouter(tmp_path, lambda prompt: "a", "program", command=[sys.executable, "-c", COUNTS]), Question("?", "7"))
-    assert [(rollout.heard, rollout.reward, rollout.status) for rollout in group.rollouts] == [(["1"], 1.0, "completed")] * 2
+    group = played(
+        rollouter(tmp_path, lambda prompt: "a", "program", command=[sys.executable, "-c", COUNTS]),
+        Question("?", "7"),
+    )
+    assert [(rollout.heard, rollout.reward, rollout.status) for rollout in group.rollouts] == [
+        (["1"], 1.0, "completed")
+    ] * 2
 
 
 @pytest.mark.parametrize("limit", ["max_turns", "step_timeout_seconds", "max_restarts"])
 def test_a_program_keeps_within_its_limits(tmp_path: Path, limit: str) -> None:
     talks = "import json, sys\nfor line in sys.stdin: print(json.dumps({'text': 'x', 'done': False}), flush=True)"
     sleeps = "import sys, time\nsys.stdin.readline()\ntime.sleep(60)"
-    options = {"max_turns": 2} if limit == "max_turns" else {"step_timeout_seconds": 0.3, "max_restarts": 1}
+    options = (
+        {"max_turns": 2}
+        if limit == "max_turns"
+        else {"step_timeout_seconds": 0.3, "max_restarts": 1}
+    )
     program = talks if limit == "max_turns" else sleeps
-    talk = rollouter(tmp_path, lambda prompt: "a", "program", command=[sys.executable, "-c", program], **options)
+    talk = rollouter(
+        tmp_path, lambda prompt: "a", "program", command=[sys.executable, "-c", program], **options
+    )
     group = played(talk, Question("?", "7"))
     ended = "truncated_turns" if limit == "max_turns" else "error_environment"
     assert {rollout.status for rollout in group.rollouts} == {ended}
@@ -92,13 +120,29 @@ def test_a_program_keeps_within_its_limits(tmp_path: Path, limit: str) -> None:
 
 
 def test_what_ends_a_conversation(tmp_path: Path) -> None:
-    long = played(rollouter(tmp_path, lambda prompt: "abcdefghi", settings={"max_new_tokens": 4}), Question("?", "7"))
-    assert {rollout.status for rollout in long.rollouts} == {"truncated_length"} and long.rollouts[0].answer == "abcd"
-    full = played(rollouter(tmp_path, lambda prompt: "ab", settings={"max_tokens": 3}), Question("abc", "7"))
-    assert {(rollout.status, len(rollout.turns)) for rollout in full.rollouts} == {("truncated_prompt", 0)}
+    long = played(
+        rollouter(tmp_path, lambda prompt: "abcdefghi", settings={"max_new_tokens": 4}),
+        Question("?", "7"),
+    )
+    assert {rollout.status for rollout in long.rollouts} == {"truncated_length"} and long.rollouts[
+        0
+    ].answer == "abcd"
+    full = played(
+        rollouter(tmp_path, lambda prompt: "ab", settings={"max_tokens": 3}), Question("abc", "7")
+    )
+    assert {(rollout.status, len(rollout.turns)) for rollout in full.rollouts} == {
+        ("truncated_prompt", 0)
+    }
     # an environment of several turns never sees half an answer
-    half = played(rollouter(tmp_path, lambda prompt: "1234567", "guess_number", settings={"max_new_tokens": 4}), Question("?", "7"))
-    assert {(rollout.status, len(rollout.turns)) for rollout in half.rollouts} == {("truncated_length", 1)}
+    half = played(
+        rollouter(
+            tmp_path, lambda prompt: "1234567", "guess_number", settings={"max_new_tokens": 4}
+        ),
+        Question("?", "7"),
+    )
+    assert {(rollout.status, len(rollout.turns)) for rollout in half.rollouts} == {
+        ("truncated_length", 1)
+    }
 
 
 def test_siblings_draw_differently_and_the_same_again(tmp_path: Path) -> None:
@@ -116,9 +160,15 @@ def turn(prompt: list[int], *tokens: int) -> Turn:
 
 
 def test_turns_that_continue_each_other_are_one_sequence_and_an_edited_history_is_two() -> None:
-    rollout = Rollout(0, 0, Question("", ""), advantage=2.0, turns=[turn([1, 2], 3, 4), turn([1, 2, 3, 4, 5], 6)])
+    rollout = Rollout(
+        0, 0, Question("", ""), advantage=2.0, turns=[turn([1, 2], 3, 4), turn([1, 2, 3, 4, 5], 6)]
+    )
     one = training_samples(rollout)
-    assert len(one) == 1 and one[0].tokens == [1, 2, 3, 4, 5, 6] and one[0].mask == [False, False, True, True, False, True]
+    assert (
+        len(one) == 1
+        and one[0].tokens == [1, 2, 3, 4, 5, 6]
+        and one[0].mask == [False, False, True, True, False, True]
+    )
     rollout.turns[1] = turn([1, 2, 9], 6)
     two = training_samples(rollout)
     assert [sample.tokens for sample in two] == [[1, 2, 3, 4], [1, 2, 9, 6]]
@@ -126,22 +176,39 @@ def test_turns_that_continue_each_other_are_one_sequence_and_an_edited_history_i
 
 
 def test_packing_keeps_every_token_and_filling_is_a_document_of_its_own() -> None:
-    rollouts = [Rollout(0, index, Question("", ""), turns=[turn([1, 2], *range(3, 4 + index))]) for index in range(5)]
+    rollouts = [
+        Rollout(0, index, Question("", ""), turns=[turn([1, 2], *range(3, 4 + index))])
+        for index in range(5)
+    ]
     given = [sample for rollout in rollouts for sample in training_samples(rollout)]
-    packed = pack(given, row_length=8, multiple=2, share_rows=True, length_norm="token_mean", longest_answer=4)
+    packed = pack(
+        given, row_length=8, multiple=2, share_rows=True, length_norm="token_mean", longest_answer=4
+    )
     assert len(packed.batch.tokens) % 2 == 0 and packed.dropped == 0
-    assert packed.tokens == int(packed.batch.valid_count()) == sum(sum(sample.mask) for sample in given)
+    assert (
+        packed.tokens
+        == int(packed.batch.valid_count())
+        == sum(sum(sample.mask) for sample in given)
+    )
     for row in range(len(packed.batch.tokens)):
         filled = packed.batch.extra["sequences"][row] < 0
         if filled.any():
             assert packed.batch.positions is not None
             assert packed.batch.positions[row][filled].tolist() == list(range(int(filled.sum())))
-    too_long = pack(given, row_length=4, multiple=1, share_rows=True, length_norm="token_mean", longest_answer=4)
+    too_long = pack(
+        given, row_length=4, multiple=1, share_rows=True, length_norm="token_mean", longest_answer=4
+    )
     assert too_long.dropped == 2
 
 
 def test_a_group_in_a_checkpoint_is_the_same_group() -> None:
-    rollout = Rollout(3, 0, Question("a", "b", 7), turns=[Turn([1], Completion([2], [float("-inf")], "stop", 4), "x")], heard=["y"])
+    rollout = Rollout(
+        3,
+        0,
+        Question("a", "b", 7),
+        turns=[Turn([1], Completion([2], [float("-inf")], "stop", 4), "x")],
+        heard=["y"],
+    )
     group = Group(3, 2, [rollout])
     assert group_of(group.as_data()) == group
 

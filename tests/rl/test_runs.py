@@ -22,14 +22,19 @@ def write_run(folder: Path, *overrides: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder.parent / f"{folder.name}.yaml").write_text(TEXT)
     resolved = folder / "resolved.yaml"
-    resolved.write_text(resolve(str(folder.parent / f"{folder.name}.yaml"), overrides, environment={}).text)
+    resolved.write_text(
+        resolve(str(folder.parent / f"{folder.name}.yaml"), overrides, environment={}).text
+    )
     return resolved
 
 
 def numbers(folder: Path) -> Numbers:
     """What a run logged, without what the machine's speed decides."""
     lines = read_metrics(folder / "metrics.jsonl")
-    return [{name: value for name, value in line.items() if not name.startswith(TIMES)} for line in lines]
+    return [
+        {name: value for name, value in line.items() if not name.startswith(TIMES)}
+        for line in lines
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +59,28 @@ def kept(folder: Path) -> list[dict]:
 def test_a_run_asks_scores_learns_and_leaves_its_files(runs: Callable[..., Path]) -> None:
     lines = numbers(runs())
     assert [line["step"] for line in lines] == [0, 1, 2]
-    assert lines[1]["rl/logprob_diff_max"] < 1e-5 and lines[1]["rl/ratio_mean"] == pytest.approx(1, abs=1e-5)
+    assert lines[1]["rl/logprob_diff_max"] < 1e-5 and lines[1]["rl/ratio_mean"] == pytest.approx(
+        1, abs=1e-5
+    )
     assert "validation/reward_mean" in lines[0] and "validation/reward_mean" in lines[2]
     assert lines[1]["rollout/age_max"] == 0
     answers = kept(runs())
     assert {line["step"] for line in answers} == {1, 2} and len(answers) == 8
     assert set(answers[0]) == {
-        *("step", "group", "rollout", "status", "reward", "rewards", "advantage", "version", "prompt", "expected", "answers", "heard")
+        *(
+            "step",
+            "group",
+            "rollout",
+            "status",
+            "reward",
+            "rewards",
+            "advantage",
+            "version",
+            "prompt",
+            "expected",
+            "answers",
+            "heard",
+        )
     }
 
 
@@ -92,10 +112,14 @@ def test_another_value_gives_other_numbers(runs: Callable[..., Path], change: st
     assert numbers(runs(change, "training.steps=1")) != numbers(runs("training.steps=1"))
 
 
-def test_groups_of_one_reward_are_left_out_unless_they_are_wanted(runs: Callable[..., Path]) -> None:
+def test_groups_of_one_reward_are_left_out_unless_they_are_wanted(
+    runs: Callable[..., Path],
+) -> None:
     flat = "rl.rewards=[{name: regex, pattern: 'z'}]"
     kept_all = numbers(runs(flat, "rl.rollout.drop_zero_variance=false"))
-    assert [line["loss"] for line in kept_all[1:]] == [0.0, 0.0] and kept_all[1]["rollout/flat_groups"] == 2
+    assert [line["loss"] for line in kept_all[1:]] == [0.0, 0.0] and kept_all[1][
+        "rollout/flat_groups"
+    ] == 2
     stopped = runs(flat, "rl.rollout.stop_after_dropped=2", exit_code=3)
     log = (stopped / "logs" / "rank-0.log").read_text()
     assert "in 2 steps in a row all answers to a prompt had the same reward" in log
@@ -105,21 +129,38 @@ def test_groups_of_one_reward_are_left_out_unless_they_are_wanted(runs: Callable
 def test_validation_comes_as_often_as_it_should(runs: Callable[..., Path]) -> None:
     often = numbers(runs("training.steps=3", "rl.validation.freq=1"))
     assert ["validation/reward_mean" in line for line in often] == [True] * 4
-    assert ["validation/reward_mean" in line for line in numbers(runs("training.steps=3"))] == [True, False, False, True]
-    assert not any("validation/reward_mean" in line for line in numbers(runs("rl.validation.dataset=null")))
-    few, many = (numbers(runs(f"rl.validation={{samples: {count}, temperature: 2.0}}", "training.steps=1")) for count in (3, 7))
+    assert ["validation/reward_mean" in line for line in numbers(runs("training.steps=3"))] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+    assert not any(
+        "validation/reward_mean" in line for line in numbers(runs("rl.validation.dataset=null"))
+    )
+    few, many = (
+        numbers(runs(f"rl.validation={{samples: {count}, temperature: 2.0}}", "training.steps=1"))
+        for count in (3, 7)
+    )
     assert few[0] != many[0]
 
 
 def test_what_the_policy_writes_is_kept_as_in_pretraining(runs: Callable[..., Path]) -> None:
-    folder = runs("metrics.samples={prompts: ['ab>'], freq: 1, max_new_tokens: 2}", "name=with-samples")
+    folder = runs(
+        "metrics.samples={prompts: ['ab>'], freq: 1, max_new_tokens: 2}", "name=with-samples"
+    )
     lines = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
     assert {line["step"] for line in lines} == {1, 2}
 
 
-def test_ranks_wait_no_longer_than_they_should_after_the_first_step(runs: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_wait_no_longer_than_they_should_after_the_first_step(
+    runs: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     shortened: list[int] = []
-    monkeypatch.setattr("titanrun.worker.rl.shorten_patience", lambda recipe, meshes: shortened.append(recipe.comm.train_timeout_seconds))
+    monkeypatch.setattr(
+        "titanrun.worker.rl.shorten_patience",
+        lambda recipe, meshes: shortened.append(recipe.comm.train_timeout_seconds),
+    )
     runs("comm.train_timeout_seconds=77", "name=patience")
     assert shortened == [77]
 
@@ -134,21 +175,32 @@ def test_the_recorder_keeps_what_it_should(runs: Callable[..., Path]) -> None:
 
 
 @pytest.mark.parametrize("transport", ["shared_memory", "file", "dcp"])
-def test_every_way_of_the_weights_gives_the_same_run(runs: Callable[..., Path], transport: str) -> None:
+def test_every_way_of_the_weights_gives_the_same_run(
+    runs: Callable[..., Path], transport: str
+) -> None:
     folder = runs(f"rl.sync.transport={transport}", "rl.sync.keep_versions=1")
     assert numbers(folder) == numbers(runs())
     left = sorted(path.name for path in (folder / "weights").iterdir())
     assert left == ([] if transport == "shared_memory" else ["version-2"])
 
 
-def test_log_probabilities_are_verified_at_each_step(runs: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_probabilities_are_verified_at_each_step(
+    runs: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert numbers(runs("rl.sync.max_logprob_diff=1.0e-4")) == numbers(runs())
     from titanrun.rl.weight_sync.delivery import Delivery
 
     deliver = Delivery.deliver
-    monkeypatch.setattr(Delivery, "deliver", lambda self, engine: deliver(self, engine) if engine.policy_version == 0 else None)
+    monkeypatch.setattr(
+        Delivery,
+        "deliver",
+        lambda self, engine: deliver(self, engine) if engine.policy_version == 0 else None,
+    )
     stopped = runs("rl.sync.max_logprob_diff=1.0e-4", "name=one-sync-skipped", exit_code=3)
-    assert "at step 2 the generator's log-probabilities are up to" in (stopped / "logs" / "rank-0.log").read_text()
+    assert (
+        "at step 2 the generator's log-probabilities are up to"
+        in (stopped / "logs" / "rank-0.log").read_text()
+    )
     assert [line["step"] for line in numbers(stopped)] == [0, 1]
 
 
@@ -170,7 +222,11 @@ def test_a_wide_window_lets_the_quick_overtake(runs: Callable[..., Path]) -> Non
         "training.steps=4",
     )
     narrow, wide = (
-        [line["group"] for line in kept(runs(*world, f"rl.schedule={{target_offpolicy: 3, window: {share}}}"))] for share in (0.0, 1.0)
+        [
+            line["group"]
+            for line in kept(runs(*world, f"rl.schedule={{target_offpolicy: 3, window: {share}}}"))
+        ]
+        for share in (0.0, 1.0)
     )
     assert narrow == sorted(narrow) and wide != sorted(wide)
 
@@ -180,23 +236,43 @@ def test_the_penalty_needs_the_weights_that_training_began_with(runs: Callable[.
     assert held[1]["rl/kl"] == pytest.approx(0, abs=1e-6) and held[2]["rl/kl"] > 1e-6
 
 
-def test_a_policy_without_its_adapters_is_what_training_began_with(runs: Callable[..., Path]) -> None:
+def test_a_policy_without_its_adapters_is_what_training_began_with(
+    runs: Callable[..., Path],
+) -> None:
     held = ("converters=[{name: lora, rank: 2}]", "rl.algorithm={name: grpo, kl: {coef: 0.1}}")
-    copied, switched_off = (numbers(runs(*held, f"rl.reference={name}")) for name in ("frozen_copy", "adapter_off"))
+    copied, switched_off = (
+        numbers(runs(*held, f"rl.reference={name}")) for name in ("frozen_copy", "adapter_off")
+    )
     assert copied[2]["rl/kl"] > 1e-6
     for one, other in zip(copied, switched_off, strict=True):
         assert other == pytest.approx(one, abs=1e-6)
 
 
 def test_nothing_differs_by_a_bit_where_that_is_asked_for(runs: Callable[..., Path]) -> None:
-    larger = ("model.n_layers=2", "training.local_batch_size=3", "training.dataset={name: arithmetic, count: 64, digits: 3}")
-    exact = numbers(runs("rl.batch_invariant=true", "debug.deterministic=true", "training.steps=5", *larger))
+    larger = (
+        "model.n_layers=2",
+        "training.local_batch_size=3",
+        "training.dataset={name: arithmetic, count: 64, digits: 3}",
+    )
+    exact = numbers(
+        runs("rl.batch_invariant=true", "debug.deterministic=true", "training.steps=5", *larger)
+    )
     assert [line["rl/logprob_diff_max"] for line in exact[1:]] == [0.0] * 5
 
 
-def test_a_run_that_is_stopped_goes_on_as_if_nothing_had_been(runs: Callable[..., Path], tmp_path: Path) -> None:
-    options = ("training.steps=6", "checkpoint={enable: true, interval: 3}", "rl.schedule={target_offpolicy: 1, window: 0.5}")
-    world = ("rl.environment={name: calculator, max_turns: 2}", "rl.algorithm=reinforce", "rl.rollout.drop_zero_variance=false")
+def test_a_run_that_is_stopped_goes_on_as_if_nothing_had_been(
+    runs: Callable[..., Path], tmp_path: Path
+) -> None:
+    options = (
+        "training.steps=6",
+        "checkpoint={enable: true, interval: 3}",
+        "rl.schedule={target_offpolicy: 1, window: 0.5}",
+    )
+    world = (
+        "rl.environment={name: calculator, max_turns: 2}",
+        "rl.algorithm=reinforce",
+        "rl.rollout.drop_zero_variance=false",
+    )
     whole = numbers(runs(*options, *world))
     resolved = write_run(tmp_path / "run", *options, *world)
     with pytest.MonkeyPatch.context() as patch:
@@ -207,23 +283,36 @@ def test_a_run_that_is_stopped_goes_on_as_if_nothing_had_been(runs: Callable[...
     assert "step 0       step 6" in (tmp_path / "run" / "logs" / "rank-0.log").read_text()
 
 
-def test_a_reward_program_that_fails_costs_answers_and_in_the_end_the_run(runs: Callable[..., Path]) -> None:
-    odd = (
-        "import sys, json\nfor i, line in enumerate(sys.stdin): print('oops' if i % 3 == 0 else json.dumps({'reward': i % 5}), flush=True)"
-    )
+def test_a_reward_program_that_fails_costs_answers_and_in_the_end_the_run(
+    runs: Callable[..., Path],
+) -> None:
+    odd = "import sys, json\nfor i, line in enumerate(sys.stdin): print('oops' if i % 3 == 0 else json.dumps({'reward': i % 5}), flush=True)"
     reward = json.dumps([{"name": "command", "command": [sys.executable, "-c", odd]}])
     counted = numbers(runs(f"rl.rewards={reward}", "rl.validation.dataset=null"))
     assert counted[1]["rollout/dropped_without_reward"] == 3
-    dead = json.dumps([{"name": "command", "command": [sys.executable, "-c", "exit(1)"], "max_restarts": 0}])
-    assert "failed too often" in (runs(f"rl.rewards={dead}", exit_code=3) / "logs" / "rank-0.log").read_text()
+    dead = json.dumps(
+        [{"name": "command", "command": [sys.executable, "-c", "exit(1)"], "max_restarts": 0}]
+    )
+    assert (
+        "failed too often"
+        in (runs(f"rl.rewards={dead}", exit_code=3) / "logs" / "rank-0.log").read_text()
+    )
 
 
-def test_each_program_has_a_log_of_its_own_and_what_it_died_of_is_said(runs: Callable[..., Path]) -> None:
+def test_each_program_has_a_log_of_its_own_and_what_it_died_of_is_said(
+    runs: Callable[..., Path],
+) -> None:
     def program(words: str) -> dict:
-        body = f"import sys, json\nsys.stderr.write('{words}\\n')\nif '{words}' == 'boom': exit(1)\n"
+        body = (
+            f"import sys, json\nsys.stderr.write('{words}\\n')\nif '{words}' == 'boom': exit(1)\n"
+        )
         return {
             "name": "command",
-            "command": [sys.executable, "-c", body + "for line in sys.stdin: print(json.dumps({'reward': 1}), flush=True)"],
+            "command": [
+                sys.executable,
+                "-c",
+                body + "for line in sys.stdin: print(json.dumps({'reward': 1}), flush=True)",
+            ],
         }
 
     rewards = json.dumps([program("all is well"), {**program("boom"), "max_restarts": 0}])
@@ -233,7 +322,9 @@ def test_each_program_has_a_log_of_its_own_and_what_it_died_of_is_said(runs: Cal
     assert "reward-command-2.log: boom" in (folder / "rank-0.log").read_text()
 
 
-def test_a_program_as_environment_that_fails_drops_conversations_or_gives_them_a_reward(runs: Callable[..., Path]) -> None:
+def test_a_program_as_environment_that_fails_drops_conversations_or_gives_them_a_reward(
+    runs: Callable[..., Path],
+) -> None:
     world = f"rl.environment={json.dumps({'name': 'program', 'command': [sys.executable, '-c', 'exit(1)'], 'max_restarts': 40})}"
     given = numbers(
         runs(

@@ -22,7 +22,13 @@ BASE: dict[str, dict[str, Any]] = {
     "lookup_task": {"count": 20},
 }
 OTHERS: dict[str, dict[str, Any]] = {
-    "string_task": {"count": 21, "split": "held_out", "operation": "sort", "length": 4, "alphabet": "xyz"},
+    "string_task": {
+        "count": 21,
+        "split": "held_out",
+        "operation": "sort",
+        "length": 4,
+        "alphabet": "xyz",
+    },
     "arithmetic": {"count": 21, "split": "held_out", "operation": "digit_sum", "digits": 3},
     "guess_task": {"count": 3, "split": "held_out", "highest": 3},
     "lookup_task": {"count": 21, "split": "held_out", "words": "ab", "digits": 3},
@@ -42,7 +48,9 @@ def asked(name: str, **options: Any) -> list[tuple[str, str]]:
 def test_every_option_of_a_task_makes_other_questions(tmp_path: Path) -> None:
     for name, others in OTHERS.items():
         for field, value in others.items():
-            assert asked(name, **BASE[name]) != asked(name, **{**BASE[name], field: value}), f"{name}.{field}"
+            assert asked(name, **BASE[name]) != asked(name, **{**BASE[name], field: value}), (
+                f"{name}.{field}"
+            )
     first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     first.write_text(json.dumps({"prompt": "1", "answer": "2", "q": "3", "a": "4"}))
     second.write_text(json.dumps({"prompt": "5", "answer": "6"}))
@@ -51,16 +59,27 @@ def test_every_option_of_a_task_makes_other_questions(tmp_path: Path) -> None:
     assert asked("questions", path=str(second)) == [("5", "6")]
     assert asked("questions", **read, prompt_column="q", answer_column="a") == [("3", "4")]
     first.write_text(json.dumps({"prompt": "1", "answer": "half of 4 #### 2 "}))
-    assert asked("questions", **read, answer_pattern="#### (.*?) *$") == asked("questions", **read, answer_pattern="2") == [("1", "2")]
+    assert (
+        asked("questions", **read, answer_pattern="#### (.*?) *$")
+        == asked("questions", **read, answer_pattern="2")
+        == [("1", "2")]
+    )
 
 
 @pytest.mark.parametrize(
-    ("pattern", "message"), [("#### (.*)", "record 2 of a hub has no match in 'answer'"), ("(", "pattern cannot be read")]
+    ("pattern", "message"),
+    [("#### (.*)", "record 2 of a hub has no match in 'answer'"), ("(", "pattern cannot be read")],
 )
-def test_an_answer_that_a_pattern_does_not_find_is_named(monkeypatch: pytest.MonkeyPatch, pattern: str, message: str) -> None:
+def test_an_answer_that_a_pattern_does_not_find_is_named(
+    monkeypatch: pytest.MonkeyPatch, pattern: str, message: str
+) -> None:
     records = [{"prompt": "1", "answer": "#### 2"}, {"prompt": "3", "answer": "4"}]
-    placed = [(f"record {number} of a hub", record) for number, record in enumerate(records, start=1)]
-    monkeypatch.setattr("titanrun.components.data.hub_records.hub_records", lambda config: iter(placed))
+    placed = [
+        (f"record {number} of a hub", record) for number, record in enumerate(records, start=1)
+    ]
+    monkeypatch.setattr(
+        "titanrun.components.data.hub_records.hub_records", lambda config: iter(placed)
+    )
     with pytest.raises(ProblemsFound, match=message) as problems:
         task("hub_questions", repo="a/b", revision="0" * 40, answer_pattern=pattern)
     assert problems.value.problems[0].path == ("answer_pattern",)
@@ -71,10 +90,25 @@ def test_an_answer_that_a_pattern_does_not_find_is_named(monkeypatch: pytest.Mon
     [
         ("string_task", {"operation": "reverse"}, r"[a-j]{3}>", lambda prompt: prompt[-2::-1]),
         ("string_task", {"operation": "copy"}, r"[a-j]{3}>", lambda prompt: prompt[:-1]),
-        ("string_task", {"operation": "sort"}, r"[a-j]{3}>", lambda prompt: "".join(sorted(prompt[:-1]))),
+        (
+            "string_task",
+            {"operation": "sort"},
+            r"[a-j]{3}>",
+            lambda prompt: "".join(sorted(prompt[:-1])),
+        ),
         ("string_task", {"operation": "upper"}, r"[a-j]{3}>", lambda prompt: prompt[:-1].upper()),
-        ("arithmetic", {"operation": "addition"}, r"\d+\+\d+=", lambda prompt: str(sum(map(int, prompt[:-1].split("+"))))),
-        ("arithmetic", {"operation": "digit_sum"}, r"\d\d:", lambda prompt: str(sum(map(int, prompt[:-1])))),
+        (
+            "arithmetic",
+            {"operation": "addition"},
+            r"\d+\+\d+=",
+            lambda prompt: str(sum(map(int, prompt[:-1].split("+")))),
+        ),
+        (
+            "arithmetic",
+            {"operation": "digit_sum"},
+            r"\d\d:",
+            lambda prompt: str(sum(map(int, prompt[:-1]))),
+        ),
     ],
 )
 def test_answers_are_right(name: str, options: dict[str, Any], prompt: str, answer: Any) -> None:
@@ -86,11 +120,18 @@ def test_a_word_stands_in_its_dictionary() -> None:
     for prompt, answer in asked("lookup_task", words="xyz", digits=3, count=50):
         entries, _, wanted = answer.partition(";")
         known = dict(entry.split("=") for entry in entries.split(","))
-        assert list(known) == ["x", "y", "z"] and known[prompt.removesuffix(">")] == wanted and len(wanted) == 3
+        assert (
+            list(known) == ["x", "y", "z"]
+            and known[prompt.removesuffix(">")] == wanted
+            and len(wanted) == 3
+        )
 
 
 def test_held_out_prompts_are_no_others() -> None:
-    train, held_out = set(asked("string_task", count=500)), set(asked("string_task", count=100, split="held_out"))
+    train, held_out = (
+        set(asked("string_task", count=500)),
+        set(asked("string_task", count=100, split="held_out")),
+    )
     assert len(train) == 500 and len(held_out) == 100 and not train & held_out
 
 
@@ -121,10 +162,23 @@ def test_questions_come_in_the_order_that_the_recipe_says() -> None:
 
     assert order(shuffle=False, repeat=True) == [0, 1, 2, 3, 4, 5, 6, 0, 1]
     assert order(shuffle=False, repeat=False) == [0, 1, 2, 3, 4, 5, 6]
-    assert sorted(order(shuffle=True, repeat=False)) == [0, 1, 2, 3, 4, 5, 6] != order(shuffle=True, repeat=False)
+    assert (
+        sorted(order(shuffle=True, repeat=False))
+        == [0, 1, 2, 3, 4, 5, 6]
+        != order(shuffle=True, repeat=False)
+    )
 
 
-@pytest.mark.parametrize("line", ["no json", "[]", '{"prompt": 1, "answer": "b"}', '{"prompt": "a"}', '{"prompt": "", "answer": "b"}'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "no json",
+        "[]",
+        '{"prompt": 1, "answer": "b"}',
+        '{"prompt": "a"}',
+        '{"prompt": "", "answer": "b"}',
+    ],
+)
 def test_a_file_that_is_none_names_its_line(tmp_path: Path, line: str) -> None:
     (tmp_path / "questions.jsonl").write_text(f'{{"prompt": "a", "answer": "b"}}\n\n{line}\n')
     with pytest.raises(ProblemsFound, match=r"line 3 of .*questions\.jsonl"):

@@ -45,7 +45,9 @@ MODELS = {
     "qwen3 moe": ("native", [other("qwen3", "debugmodel_moe")]),
     "decoder": (
         "native",
-        ["model={name: decoder, flavor: debugmodel, attention: {mask: block_causal, window: 4, window_pattern: [window, full]}}"],
+        [
+            "model={name: decoder, flavor: debugmodel, attention: {mask: block_causal, window: 4, window_pattern: [window, full]}}"
+        ],
     ),
 }
 Build = Callable[..., tuple[Any, nn.Module]]
@@ -55,10 +57,17 @@ Build = Callable[..., tuple[Any, nn.Module]]
 def build(tmp_path: Path) -> Iterator[Build]:
     made, numbers = [], count()
 
-    def make(*overrides: str, sampling: dict[str, Any] | None = None, ends: tuple[int, ...] = (), **options: Any) -> tuple[Any, nn.Module]:
+    def make(
+        *overrides: str,
+        sampling: dict[str, Any] | None = None,
+        ends: tuple[int, ...] = (),
+        **options: Any,
+    ) -> tuple[Any, nn.Module]:
         (tmp_path / "recipe.yaml").write_text(TEXT)
         resolved = resolve(str(tmp_path / "recipe.yaml"), list(overrides), environment={})
-        config = registry.choice(GeneratorConfig, "vllm").model_validate({"name": "vllm", **options})
+        config = registry.choice(GeneratorConfig, "vllm").model_validate(
+            {"name": "vllm", **options}
+        )
         recipe = read_resolved_text(resolved.text)
         model = own_copy(recipe, CPU, torch.float32)
         log = tmp_path / f"generator-{next(numbers)}.log"
@@ -83,10 +92,15 @@ def build(tmp_path: Path) -> Iterator[Build]:
 def requests(number: int = 6, *, new: int = 12) -> list[Request]:
     random = torch.Generator().manual_seed(5)
     lengths = [1 + index * 3 % 11 for index in range(number)]
-    return [Request(torch.randint(1, 56, (length,), generator=random).tolist(), index, new - index) for index, length in enumerate(lengths)]
+    return [
+        Request(torch.randint(1, 56, (length,), generator=random).tolist(), index, new - index)
+        for index, length in enumerate(lengths)
+    ]
 
 
-def logprobs_of(model: nn.Module, request: Request, said: Completion, *, temperature: float = 1.0) -> list[float]:
+def logprobs_of(
+    model: nn.Module, request: Request, said: Completion, *, temperature: float = 1.0
+) -> list[float]:
     """What one pass over prompt and answer gives the tokens of the answer."""
     row = torch.tensor([request.tokens + said.tokens])
     all_logprobs = (model(row[:, :-1])[0].float() / temperature).log_softmax(-1)
@@ -95,16 +109,24 @@ def logprobs_of(model: nn.Module, request: Request, said: Completion, *, tempera
 
 
 @pytest.mark.parametrize(("how", "overrides"), MODELS.values(), ids=MODELS)
-def test_log_probabilities_are_those_of_the_policy(build: Build, how: str, overrides: list[str]) -> None:
+def test_log_probabilities_are_those_of_the_policy(
+    build: Build, how: str, overrides: list[str]
+) -> None:
     generator, model = build(*overrides, model=how)
     for weights in range(2):
         for request, said in zip(requests(), generator.generate(requests()), strict=True):
-            assert len(said.tokens) == request.max_new_tokens and said.finish == "length" and said.version == weights
+            assert (
+                len(said.tokens) == request.max_new_tokens
+                and said.finish == "length"
+                and said.version == weights
+            )
             assert said.logprobs == pytest.approx(logprobs_of(model, request, said), abs=2e-5)
         # others, as after an update
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter += 0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+                parameter += 0.02 * torch.randn(
+                    parameter.shape, generator=torch.Generator().manual_seed(1)
+                )
         generator.load(model.state_dict().items(), version=1)
 
 
@@ -113,7 +135,9 @@ def test_draws_are_those_of_the_recipe_and_of_the_seed(build: Build) -> None:
     asked = requests(32, new=40)
     first = generator.generate(asked)
     for request, said in zip(asked, first, strict=True):
-        assert said.logprobs == pytest.approx(logprobs_of(model, request, said, temperature=0.7), abs=2e-5)
+        assert said.logprobs == pytest.approx(
+            logprobs_of(model, request, said, temperature=0.7), abs=2e-5
+        )
         assert (said.tokens[-1] == 3) == (said.finish == "stop") and 3 not in said.tokens[:-1]
     assert {said.finish for said in first} == {"stop", "length"}
     assert [said.tokens for said in generator.generate(asked)] == [said.tokens for said in first]
@@ -124,7 +148,9 @@ def test_draws_are_those_of_the_recipe_and_of_the_seed(build: Build) -> None:
 
 
 def test_weights_that_vllms_model_does_not_take_are_a_problem(build: Build) -> None:
-    with pytest.raises(ProblemsFound, match=r"its model takes no new weights for .*experts") as caught:
+    with pytest.raises(
+        ProblemsFound, match=r"its model takes no new weights for .*experts"
+    ) as caught:
         build(other("qwen3", "debugmodel_moe"), model="huggingface")
     assert caught.value.problems[0].path == ("rl", "generator")
 
@@ -139,11 +165,19 @@ def test_a_policy_learns_from_what_vllm_says(tmp_path: Path) -> None:
 
 
 def test_each_rank_has_a_vllm_of_its_own(tmp_path: Path) -> None:
-    few = ["training.steps=3", "lr_scheduler.warmup_steps=1", "rl.rollout.prompts_per_step=4", "rl.validation.samples=8"]
+    few = [
+        "training.steps=3",
+        "lr_scheduler.warmup_steps=1",
+        "rl.rollout.prompts_per_step=4",
+        "rl.validation.samples=8",
+    ]
     done = train("char_share", tmp_path / "run", *few, "launch.nproc_per_node=2")
     assert done.returncode == 0, done.stderr
     assert len(read_metrics(tmp_path / "run" / "metrics.jsonl")) == 4
-    assert {log.name for log in (tmp_path / "run" / "logs").glob("generator-*")} == {"generator-rank0.log", "generator-rank1.log"}
+    assert {log.name for log in (tmp_path / "run" / "logs").glob("generator-*")} == {
+        "generator-rank0.log",
+        "generator-rank1.log",
+    }
 
 
 def test_a_vllm_that_dies_ends_the_run_with_its_last_words(build: Build) -> None:
@@ -156,5 +190,13 @@ def test_a_vllm_that_dies_ends_the_run_with_its_last_words(build: Build) -> None
 
 def train(name: str, run: Path, *overrides: str) -> "subprocess.CompletedProcess[str]":
     """A run of a shipped recipe that vLLM answers in."""
-    command = [sys.executable, "-m", "titanrun", "train", str(catalogue.find(name).path), f"dump_folder={run}", "rl.generator=vllm"]
+    command = [
+        sys.executable,
+        "-m",
+        "titanrun",
+        "train",
+        str(catalogue.find(name).path),
+        f"dump_folder={run}",
+        "rl.generator=vllm",
+    ]
     return subprocess.run([*command, *overrides], capture_output=True, text=True, check=False)

@@ -26,8 +26,14 @@ BUSES: dict[str, Callable[[Path], WeightBus]] = {
 
 
 def weights(version: int) -> dict[str, Tensor]:
-    made = {"a.weight": torch.full((3, 5), float(version)), "b.bias": torch.full((7,), version, dtype=torch.bfloat16)}
-    return made | {"c.counts": torch.tensor(version), "d.weight": torch.full((2, 2), -float(version))}
+    made = {
+        "a.weight": torch.full((3, 5), float(version)),
+        "b.bias": torch.full((7,), version, dtype=torch.bfloat16),
+    }
+    return made | {
+        "c.counts": torch.tensor(version),
+        "d.weight": torch.full((2, 2), -float(version)),
+    }
 
 
 @pytest.mark.parametrize("kind", BUSES)
@@ -55,13 +61,18 @@ def write_for_ever(folder: Path, kind: str) -> None:
     torch.set_num_threads(1)
     bus, version = BUSES[kind](folder), 1
     while True:
-        bus.publish(version, {f"{number}": torch.full((64, 64), float(version)) for number in range(20)}.items())
+        bus.publish(
+            version,
+            {f"{number}": torch.full((64, 64), float(version)) for number in range(20)}.items(),
+        )
         version += 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["shared_memory", "file", "dcp"])
-def test_a_reader_never_sees_half_a_version_whenever_its_writer_is_killed(tmp_path: Path, kind: str) -> None:
+def test_a_reader_never_sees_half_a_version_whenever_its_writer_is_killed(
+    tmp_path: Path, kind: str
+) -> None:
     context = multiprocessing.get_context("fork")
     for round in range(6):
         folder = tmp_path / str(round)
@@ -97,7 +108,9 @@ def test_shared_memory_is_given_back(tmp_path: Path) -> None:
     bus = SharedMemoryBus(tmp_path, keep=1, ranks=Ranks())
     for version in range(3):
         bus.publish(version, nn.Linear(4, 4).state_dict().items())
-    mine = {name for name in blocks() - before if name.startswith(f"titanrun-weights-{os.getpid()}-")}
+    mine = {
+        name for name in blocks() - before if name.startswith(f"titanrun-weights-{os.getpid()}-")
+    }
     assert len(mine) == 1
     bus.close()
     assert not {name for name in blocks() if name in mine}

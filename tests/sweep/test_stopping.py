@@ -33,12 +33,22 @@ def test_too_early_or_with_too_few_others_nothing_ends() -> None:
 
 def test_a_run_whose_loss_is_no_number_falls_behind() -> None:
     others = {name: curve(5, 4, 3) for name in "abc"}
-    assert falls_behind(MEDIAN, "own", {**others, "own": curve(math.nan, math.nan, math.nan)}) is not None
+    assert (
+        falls_behind(MEDIAN, "own", {**others, "own": curve(math.nan, math.nan, math.nan)})
+        is not None
+    )
 
 
 @pytest.mark.parametrize(
     ("own", "ends"),
-    [((5, 1, 1, 1), False), ((5, 4.5, 4, 4), True), ((5, 1, 3, 9), False), ((5, 3), False), ((5, 4.1), True), ((5,), False)],
+    [
+        ((5, 1, 1, 1), False),
+        ((5, 4.5, 4, 4), True),
+        ((5, 1, 3, 9), False),
+        ((5, 3), False),
+        ((5, 4.1), True),
+        ((5,), False),
+    ],
 )
 def test_halving_lets_the_best_go_on_at_each_rung(own: tuple[float, ...], ends: bool) -> None:
     others = {"a": curve(5, 2, 2, 2), "b": curve(5, 4, 3, 2.5), "c": curve(5, 4.2, 4.1, 4.1)}

@@ -22,7 +22,9 @@ def written(folder: Path, text: str) -> Path:
 
 
 def tried(file: Path) -> list[dict[str, object]]:
-    return [{path: plain(node) for path, node in point.items()} for point in read_sweep(file).points]
+    return [
+        {path: plain(node) for path, node in point.items()} for point in read_sweep(file).points
+    ]
 
 
 def runs(file: Path, *changes: str) -> list[Planned]:
@@ -37,12 +39,17 @@ def said(file: Path, *changes: str) -> list[str]:
         found = list(error.problems)
     for problem in found:
         assert problem.origin is not None and problem.origin.source.name == str(file), problem
-    return [f"{item.origin.line}:{item.origin.column} {item.code}: {item.message} ({item.help})" for item in found]  # type: ignore[union-attr]
+    return [
+        f"{item.origin.line}:{item.origin.column} {item.code}: {item.message} ({item.help})"
+        for item in found
+    ]  # type: ignore[union-attr]
 
 
 def test_every_value_of_a_grid_meets_every_other(tmp_path: Path) -> None:
     file = written(tmp_path, "grid: {optimizer.lr: [1.0e-3, 2.0e-3], debug: {seed: [1, 2, 3]}}")
-    assert tried(file) == [{"optimizer.lr": lr, "debug.seed": seed} for lr in (1e-3, 2e-3) for seed in (1, 2, 3)]
+    assert tried(file) == [
+        {"optimizer.lr": lr, "debug.seed": seed} for lr in (1e-3, 2e-3) for seed in (1, 2, 3)
+    ]
 
 
 def test_zip_and_list_keep_values_together_and_meet_the_rest(tmp_path: Path) -> None:
@@ -57,8 +64,12 @@ def test_random_points_are_the_same_every_time_and_each_path_has_its_own(tmp_pat
     text = f"random: {{count: 50, seed: 3, values: {{{draws}}}}}"
     points = tried(written(tmp_path, text))
     assert tried(written(tmp_path, text)) == points
-    more = tried(written(tmp_path, text.replace("values: {", "values: {debug.seed: {choice: [1, 2]}, ")))
-    assert [{path: value for path, value in point.items() if path != "debug.seed"} for point in more] == points
+    more = tried(
+        written(tmp_path, text.replace("values: {", "values: {debug.seed: {choice: [1, 2]}, "))
+    )
+    assert [
+        {path: value for path, value in point.items() if path != "debug.seed"} for point in more
+    ] == points
     assert {point["debug.seed"] for point in more} == {1, 2}
     assert tried(written(tmp_path, text.replace("seed: 3", "seed: 4"))) != points
     rates = sorted(point["optimizer.lr"] for point in points)  # type: ignore[type-var]
@@ -105,11 +116,19 @@ def test_runs_are_named_by_what_varies(tmp_path: Path) -> None:
 def test_no_two_names_are_alike_and_each_is_one_folder(points: list[dict[str, object]]) -> None:
     names = point_names(points)
     assert len(set(names)) == len(points)
-    assert all(0 < len(name) <= LONGEST + 7 and "/" not in name and name not in (".", "..") for name in names)
+    assert all(
+        0 < len(name) <= LONGEST + 7 and "/" not in name and name not in (".", "..")
+        for name in names
+    )
 
 
 def test_only_different_models_are_built_before_the_start(tmp_path: Path) -> None:
-    found = runs(written(tmp_path, "grid: {optimizer.lr: [1.0e-3, 2.0e-3], debug.seed: [1, 2], model.n_layers: [2, 4]}"))
+    found = runs(
+        written(
+            tmp_path,
+            "grid: {optimizer.lr: [1.0e-3, 2.0e-3], debug.seed: [1, 2], model.n_layers: [2, 4]}",
+        )
+    )
     assert [run.values["model.n_layers"] for run in built_once(found)] == [2, 4]
 
 
@@ -128,16 +147,26 @@ def test_only_different_models_are_built_before_the_start(tmp_path: Path) -> Non
             "overrides: [training.stepz=3]\ngrid: {debug.seed: [1]}",
             ["3:13 unknown-key: unknown key 'stepz' in section 'training' (did you mean 'steps'?)"],
         ),
-        ("slot: 2\ngrid: {debug.seed: [1]}", ["3:1 unknown-key: unknown key 'slot' (did you mean 'slots'?)"]),
+        (
+            "slot: 2\ngrid: {debug.seed: [1]}",
+            ["3:1 unknown-key: unknown key 'slot' (did you mean 'slots'?)"],
+        ),
         ("slots: 0\ngrid: {debug.seed: [1]}", ["3:8 out-of-range: 0 is not above 0 (None)"]),
         (
             "grid: {debug.seed: 1}",
-            ["3:20 wrong-type: 'debug.seed' needs a list of the values to try (write optimizer.lr: [1.0e-3, 2.0e-3])"],
+            [
+                "3:20 wrong-type: 'debug.seed' needs a list of the values to try (write optimizer.lr: [1.0e-3, 2.0e-3])"
+            ],
         ),
-        ("grid: [1]", ["3:7 wrong-type: grid maps paths to values (write optimizer.lr: [1.0e-3, 2.0e-3])"]),
+        (
+            "grid: [1]",
+            ["3:7 wrong-type: grid maps paths to values (write optimizer.lr: [1.0e-3, 2.0e-3])"],
+        ),
         (
             "zip: {debug.seed: [1, 2], optimizer.lr: [1.0e-3]}",
-            ["3:1 conflict: zip needs as many values of each: 'debug.seed' has 2 and 'optimizer.lr' has 1 (None)"],
+            [
+                "3:1 conflict: zip needs as many values of each: 'debug.seed' has 2 and 'optimizer.lr' has 1 (None)"
+            ],
         ),
         (
             "grid: {debug.seed: [1]}\nlist: [{debug.seed: 2}]",
@@ -155,10 +184,15 @@ def test_only_different_models_are_built_before_the_start(tmp_path: Path) -> Non
             "random: {count: 2, values: {optimizer.lr: {log_uniform: [0, 1]}}}",
             ["3:57 out-of-range: a draw needs two numbers above zero, the lower one first (None)"],
         ),
-        ("random: {values: {debug.seed: {integer: [1, 2]}}}", ["3:1 missing-key: random needs 'count' (add count)"]),
+        (
+            "random: {values: {debug.seed: {integer: [1, 2]}}}",
+            ["3:1 missing-key: random needs 'count' (add count)"],
+        ),
         (
             "filters: [lr 3]\ngrid: {debug.seed: [1]}",
-            ["3:11 usage: 'lr 3' is no condition (write a path, one of <= >= == != < >, and a value or another path: optimizer.lr < 0.01)"],
+            [
+                "3:11 usage: 'lr 3' is no condition (write a path, one of <= >= == != < >, and a value or another path: optimizer.lr < 0.01)"
+            ],
         ),
         (
             "filters: [optimizer.rate < 3]\ngrid: {debug.seed: [1]}",
@@ -166,11 +200,15 @@ def test_only_different_models_are_built_before_the_start(tmp_path: Path) -> Non
         ),
         (
             "grid: {debug.seed: [1, 2, 1]}",
-            ["3:27 conflict: two points are the same recipe; the second one is left out (take one of the two values out)"],
+            [
+                "3:27 conflict: two points are the same recipe; the second one is left out (take one of the two values out)"
+            ],
         ),
     ],
 )
-def test_a_mistake_is_named_with_its_place_in_the_file(tmp_path: Path, text: str, expected: list[str]) -> None:
+def test_a_mistake_is_named_with_its_place_in_the_file(
+    tmp_path: Path, text: str, expected: list[str]
+) -> None:
     assert said(written(tmp_path, text)) == expected
 
 

@@ -22,7 +22,10 @@ from tiny_corpus.tokenizer import BOS, EOS, VOCAB_SIZE, tokenise, unigram_entrop
 
 
 def read_documents(name: str) -> list[str]:
-    return [json.loads(line)["text"] for line in (ASSETS / f"{name}.jsonl").read_text(encoding="ascii").splitlines()]
+    return [
+        json.loads(line)["text"]
+        for line in (ASSETS / f"{name}.jsonl").read_text(encoding="ascii").splitlines()
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +36,9 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture
 def toy_model() -> TrigramModel:
     """Vocabulary 9 with BOS 7 and EOS 8; token 6 is never seen."""
-    return TrigramModel.build(np.array([7, 0, 1, 2, 0, 1, 3, 8, 7, 0, 1, 2, 4, 8, 7, 5, 8]), vocab_size=9, bos_id=7)
+    return TrigramModel.build(
+        np.array([7, 0, 1, 2, 0, 1, 3, 8, 7, 0, 1, 2, 4, 8, 7, 5, 8]), vocab_size=9, bos_id=7
+    )
 
 
 def test_committed_files_have_the_committed_hashes():
@@ -60,7 +65,17 @@ def test_any_text_survives_encoding_and_decoding(text):
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "  a  b ", "a\r\n\tb\n\n", "naïve Ω 漢字 עברית", "e\u0301 \u00a0\u200d\ufeff", "👩‍👩‍👧🏽🚀", "\x00\x7f", f"{BOS}x{EOS}"],
+    [
+        "",
+        " ",
+        "  a  b ",
+        "a\r\n\tb\n\n",
+        "naïve Ω 漢字 עברית",
+        "e\u0301 \u00a0\u200d\ufeff",
+        "👩‍👩‍👧🏽🚀",
+        "\x00\x7f",
+        f"{BOS}x{EOS}",
+    ],
 )
 def test_odd_text_survives_encoding_and_decoding(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False) == text
@@ -91,7 +106,9 @@ def test_a_shared_window_is_found_and_a_shorter_one_is_not():
     assert not shares_window("short", hashes)
 
 
-@pytest.mark.parametrize(("before", "last"), [(7, 7), (7, 0), (0, 1), (2, 0), (6, 6), (5, 1), (1, 6)])
+@pytest.mark.parametrize(
+    ("before", "last"), [(7, 7), (7, 0), (0, 1), (2, 0), (6, 6), (5, 1), (1, 6)]
+)
 def test_trigram_probabilities_sum_to_one(toy_model, before, last):
     every = np.arange(9)
     probabilities = toy_model.probabilities(np.full(9, before), np.full(9, last), every)
@@ -106,7 +123,9 @@ def test_trigram_probability_is_the_one_worked_out_by_hand(toy_model):
     unigram = (1 - one) / 10 + one * 7 / 10 * (1 / 9)
     bigram = (1 - two) / 2 + two * 2 / 2 * unigram
     trigram = (2 - three) / 3 + three * 2 / 3 * bigram
-    assert toy_model.probabilities(np.array([0]), np.array([1]), np.array([2]))[0] == pytest.approx(trigram, rel=1e-12)
+    assert toy_model.probabilities(np.array([0]), np.array([1]), np.array([2]))[0] == pytest.approx(
+        trigram, rel=1e-12
+    )
 
 
 def test_discount_is_one_half_where_nothing_was_seen_once():
@@ -118,7 +137,10 @@ def test_discount_is_one_half_where_nothing_was_seen_once():
 def test_documents_are_scored_apart_from_each_other(toy_model):
     train = np.array([7, 0, 1, 2, 0, 1, 3, 8, 7, 0, 1, 2, 4, 8, 7, 5, 8])
     first, second = np.array([7, 0, 1, 8]), np.array([7, 5, 2, 0, 8])
-    loss = [kneser_ney_loss(train, tokens, vocab_size=9, bos_id=7) for tokens in (first, second, np.concatenate([first, second]))]
+    loss = [
+        kneser_ney_loss(train, tokens, vocab_size=9, bos_id=7)
+        for tokens in (first, second, np.concatenate([first, second]))
+    ]
     assert loss[2] == pytest.approx((3 * loss[0] + 4 * loss[1]) / 7, rel=1e-12)
 
 
@@ -135,14 +157,21 @@ def test_a_fresh_make_equals_the_committed_files():
 @pytest.mark.parametrize(("hash_seed", "threads"), [("1", "1"), ("2", "2")])
 def test_the_make_depends_on_neither_hash_seed_nor_threads(tmp_path, hash_seed, threads):
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "RAYON_NUM_THREADS": threads}
-    subprocess.run([sys.executable, TOOLS / "make_tiny_corpus.py", "--out", tmp_path], env=environment, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, TOOLS / "make_tiny_corpus.py", "--out", tmp_path],
+        env=environment,
+        check=True,
+        capture_output=True,
+    )
     assert hash_files(tmp_path) == hash_files(ASSETS)
 
 
 @pytest.mark.slow
 def test_token_streams_are_the_tokens_of_all_documents(tokenizer):
     for name in ("train", "held_out"):
-        np.testing.assert_array_equal(np.load(ASSETS / f"{name}.npy"), tokenise(tokenizer, read_documents(name)))
+        np.testing.assert_array_equal(
+            np.load(ASSETS / f"{name}.npy"), tokenise(tokenizer, read_documents(name))
+        )
 
 
 @pytest.mark.slow

@@ -49,7 +49,9 @@ def engine(*, max_norm: float | None = 1.0, precision: Precision = FP32, steps: 
 
 
 def batch(step: int = 0, *, rows: int = 8, uneven: bool = False) -> TokenBatch:
-    made = TokenBatch.from_rows(torch.randint(VOCABULARY, (rows, 13), generator=torch.Generator().manual_seed(step)))
+    made = TokenBatch.from_rows(
+        torch.randint(VOCABULARY, (rows, 13), generator=torch.Generator().manual_seed(step))
+    )
     if uneven:
         made.labels[:2, 3:] = IGNORE
         made.loss_mask[5] = False
@@ -57,7 +59,11 @@ def batch(step: int = 0, *, rows: int = 8, uneven: bool = False) -> TokenBatch:
 
 
 def gradients(trained: Engine) -> list[Tensor]:
-    return [parameter.grad.clone() for parameter in trained.model.parameters() if parameter.grad is not None]
+    return [
+        parameter.grad.clone()
+        for parameter in trained.model.parameters()
+        if parameter.grad is not None
+    ]
 
 
 @pytest.mark.parametrize("rows_per_pass", [1, 2, 3, 8])
@@ -71,7 +77,9 @@ def test_a_step_is_the_same_however_it_is_cut_into_passes(rows_per_pass: int, un
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
         assert output.loss.item() == pytest.approx(expected.loss.item(), rel=1e-6)
         assert output.valid_tokens.item() == expected.valid_tokens.item()
-        assert cut.optim_step().grad_norm.item() == pytest.approx(whole.optim_step().grad_norm.item(), rel=1e-5)
+        assert cut.optim_step().grad_norm.item() == pytest.approx(
+            whole.optim_step().grad_norm.item(), rel=1e-5
+        )
 
 
 def test_a_step_with_weights_is_the_same_however_it_is_cut_into_passes() -> None:
@@ -82,11 +90,19 @@ def test_a_step_with_weights_is_the_same_however_it_is_cut_into_passes() -> None
     weighed = replace(given, weights=weights)
     output = whole.forward_backward(weighed)
     cut_output = cut.forward_backward(weighed.split(3))
-    assert output.valid_tokens.item() == pytest.approx((weights * given.valid_mask()).sum().item()) and output.valid_tokens.item() < 1
+    assert (
+        output.valid_tokens.item() == pytest.approx((weights * given.valid_mask()).sum().item())
+        and output.valid_tokens.item() < 1
+    )
     assert cut_output.loss.item() == pytest.approx(output.loss.item(), rel=1e-6)
     for one, other in zip(gradients(cut), gradients(whole), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-8)
-    losses = cross_entropy(alone.model(given.tokens).flatten(0, 1), given.labels.flatten(), reduction="none", ignore_index=IGNORE)
+    losses = cross_entropy(
+        alone.model(given.tokens).flatten(0, 1),
+        given.labels.flatten(),
+        reduction="none",
+        ignore_index=IGNORE,
+    )
     counted = weights * given.valid_mask()
     mean = (losses * counted.flatten()).sum() / counted.sum()
     mean.backward()
@@ -99,13 +115,22 @@ def test_a_step_is_that_of_a_bare_loop_bit_for_bit() -> None:
     ours = engine()
     torch.manual_seed(0)
     model = Bigram()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, fused=True)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, fused=True
+    )
     for step in range(5):
         given = batch(step)
         logits = model(given.tokens)
-        loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), given.labels.flatten(), reduction="sum") / given.labels.numel()
+        loss = (
+            nn.functional.cross_entropy(
+                logits.flatten(0, 1).float(), given.labels.flatten(), reduction="sum"
+            )
+            / given.labels.numel()
+        )
         loss.backward()
-        norm = nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()], foreach=True)
+        norm = nn.utils.get_total_norm(
+            [parameter.grad for parameter in model.parameters()], foreach=True
+        )
         nn.utils.clip_grads_with_norm_(model.parameters(), 1.0, norm, foreach=True)
         optimizer.param_groups[0]["lr"] = 1e-2 * ours.schedule.factor(step)
         optimizer.step()
@@ -209,7 +234,9 @@ def test_forward_gives_logprobs_and_entropy_in_fp32() -> None:
     distribution = torch.distributions.Categorical(logits=outputs["logits"])
     valid = given.valid_mask()
     assert {tensor.dtype for tensor in outputs.values()} == {torch.float32}
-    torch.testing.assert_close(outputs["logprobs"][valid], distribution.log_prob(given.labels.clamp(min=0))[valid])
+    torch.testing.assert_close(
+        outputs["logprobs"][valid], distribution.log_prob(given.labels.clamp(min=0))[valid]
+    )
     assert not outputs["logprobs"][~valid].any()
     torch.testing.assert_close(outputs["entropy"], distribution.entropy())
     assert trained.model.training
@@ -221,9 +248,16 @@ def test_bf16_storage_halves_weights_gradients_and_states() -> None:
         counted: list[int] = []
 
         def count(optimizer: torch.optim.Optimizer, *_: object) -> None:
-            states = [tensor for state in optimizer.state.values() for name, tensor in state.items() if name != "step"]
+            states = [
+                tensor
+                for state in optimizer.state.values()
+                for name, tensor in state.items()
+                if name != "step"
+            ]
             weights = list(trained.model.parameters())
-            counted.append(sum(tensor.nbytes for tensor in [*weights, *gradients(trained), *states]))
+            counted.append(
+                sum(tensor.nbytes for tensor in [*weights, *gradients(trained), *states])
+            )
 
         trained.optimizer.register_step_post_hook(count)
         for step in range(2):
@@ -236,12 +270,17 @@ def test_bf16_storage_halves_weights_gradients_and_states() -> None:
     assert bytes_at_step(Precision(torch.bfloat16, torch.bfloat16)) * 2 == full
 
 
-@pytest.mark.parametrize("precision", [Precision(torch.float32, torch.bfloat16), Precision(torch.bfloat16, torch.bfloat16)])
+@pytest.mark.parametrize(
+    "precision",
+    [Precision(torch.float32, torch.bfloat16), Precision(torch.bfloat16, torch.bfloat16)],
+)
 def test_bf16_training_stays_near_fp32(precision: Precision) -> None:
     exact, rounded = engine(), engine(precision=precision)
     for step in range(5):
         expected = exact.forward_backward(batch(step)).loss.item()
-        assert rounded.forward_backward(batch(step)).loss.item() == pytest.approx(expected, rel=1e-2)
+        assert rounded.forward_backward(batch(step)).loss.item() == pytest.approx(
+            expected, rel=1e-2
+        )
         exact.optim_step()
         rounded.optim_step()
 
@@ -251,7 +290,9 @@ def test_weights_are_streamed_by_name() -> None:
     streamed = dict(trained.state_dict_stream(dtype=torch.bfloat16))
     assert list(streamed) == list(trained.model.state_dict())
     assert {tensor.dtype for tensor in streamed.values()} == {torch.bfloat16}
-    assert all(tensor is not None and not tensor.requires_grad for _, tensor in trained.state_dict_stream())
+    assert all(
+        tensor is not None and not tensor.requires_grad for _, tensor in trained.state_dict_stream()
+    )
 
 
 def test_another_loss_takes_the_place_of_the_engines_own() -> None:
@@ -267,7 +308,9 @@ def test_another_loss_takes_the_place_of_the_engines_own() -> None:
     assert doubled.loss_sum.item() == pytest.approx(2 * usual.loss_sum.item(), rel=1e-6)
     for one, other in zip(gradients(trained), expected, strict=True):
         torch.testing.assert_close(one, other)
-    assert trained.eval_forward(batch(), loss=twice).loss_sum.item() == pytest.approx(doubled.loss_sum.item(), rel=1e-6)
+    assert trained.eval_forward(batch(), loss=twice).loss_sum.item() == pytest.approx(
+        doubled.loss_sum.item(), rel=1e-6
+    )
 
 
 def test_the_version_counts_updates_that_were_made_and_groups_may_have_rates_of_their_own() -> None:
@@ -279,4 +322,7 @@ def test_the_version_counts_updates_that_were_made_and_groups_may_have_rates_of_
     before = [parameter.detach().clone() for parameter in trained.model.parameters()]
     assert trained.optim_step(accepts=lambda norm: False).is_skipped
     assert (trained.policy_version, trained.steps_done) == (1, 2)
-    assert all(torch.equal(one, other) for one, other in zip(before, trained.model.parameters(), strict=True))
+    assert all(
+        torch.equal(one, other)
+        for one, other in zip(before, trained.model.parameters(), strict=True)
+    )

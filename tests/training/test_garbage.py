@@ -34,7 +34,9 @@ def test_cycles_go_at_the_steps_that_are_due_and_not_before() -> None:
     assert gc.isenabled()
 
 
-def test_debugging_reports_tensors_in_cycles_and_frees_them(caplog: pytest.LogCaptureFixture) -> None:
+def test_debugging_reports_tensors_in_cycles_and_frees_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with GarbageCollection(config(debug=True)) as collection, caplog.at_level(logging.WARNING):
         collection.after_step(1)
         caplog.clear()
@@ -42,7 +44,9 @@ def test_debugging_reports_tensors_in_cycles_and_frees_them(caplog: pytest.LogCa
         collection.after_step(2)
         assert lives() is None
         collection.after_step(3)
-    assert [record.getMessage() for record in caplog.records] == ["step 2: reference cycles held 1 tensors, whose memory is free only now"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "step 2: reference cycles held 1 tensors, whose memory is free only now"
+    ]
     assert gc.get_debug() == 0
 
 

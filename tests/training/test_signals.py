@@ -38,7 +38,11 @@ def test_a_second_ctrl_c_stops_at_once() -> None:
 
 
 def test_the_handlers_of_before_come_back() -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)]
+    before = [
+        signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
+    ]
     with SignalRequests():
         assert signal.getsignal(signal.SIGTERM) not in before
-    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)] == before
+    assert [
+        signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
+    ] == before

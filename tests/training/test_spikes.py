@@ -7,7 +7,11 @@ from titanrun.training.spikes import SpikeWatch
 
 def heard(watch: SpikeWatch, losses: list[float]) -> list[int]:
     """The steps, counted from 1, whose loss was a spike."""
-    return [step for step, loss in enumerate(losses, start=1) if (watch.hear(step, loss), watch.take())[1]]
+    return [
+        step
+        for step, loss in enumerate(losses, start=1)
+        if (watch.hear(step, loss), watch.take())[1]
+    ]
 
 
 NOISE = [3.0 + 0.1 * math.sin(7 * step) for step in range(40)]

@@ -32,14 +32,19 @@ def run_steps(watch: StragglerWatch, first: int, last: int) -> None:
         watch.after_step(step)
 
 
-def test_a_rank_that_stays_slow_is_named_within_20_steps_and_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rank_that_stays_slow_is_named_within_20_steps_and_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     watch = StragglerWatch(1.3, ranks=Told([(0, 1.0), (0, 1.0), (0, 1.5), (0, 1.02)]))  # type: ignore[arg-type]
     run_steps(watch, 1, 20)
     assert watch.take() == {"guard/slow_rank": 2, "guard/slow_rank_ratio": 1.5}
     assert watch.take() == {}
     run_steps(watch, 21, 60)
     assert caplog.text.count("is slow") == 1
-    assert "rank 2 is slow at step 15: its own work takes 1.5 s of a step, the others' 1 s" in caplog.text
+    assert (
+        "rank 2 is slow at step 15: its own work takes 1.5 s of a step, the others' 1 s"
+        in caplog.text
+    )
 
 
 def test_slow_for_a_moment_is_not_slow() -> None:
@@ -58,7 +63,9 @@ def test_stages_are_compared_with_their_like_only() -> None:
     assert [others_median(rank, told) for rank in range(5)] == [1.1, 1.0, 3.2, 3.0, 0.0]
 
 
-def test_what_a_rank_tells_is_the_time_of_its_layers_and_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_rank_tells_is_the_time_of_its_layers_and_updates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = [0.0]
     monkeypatch.setattr("titanrun.distributed.stopwatch.time.perf_counter", lambda: now[0])
 

@@ -16,7 +16,12 @@ class Clock:
 
 def test_each_phase_has_its_own_limit() -> None:
     clock = Clock()
-    config = GuardConfig(build_timeout_seconds=90, first_step_timeout_seconds=60, step_timeout_seconds=10, save_timeout_seconds=30)
+    config = GuardConfig(
+        build_timeout_seconds=90,
+        first_step_timeout_seconds=60,
+        step_timeout_seconds=10,
+        save_timeout_seconds=30,
+    )
     watchdog = Watchdog(config, clock=clock)
     clock.now += 91
     assert watchdog.hang() == Hang("build", 91.0, 0)

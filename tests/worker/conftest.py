@@ -73,7 +73,13 @@ def metrics(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[dict
 
     @cache
     def train(*overrides: str) -> list[dict[str, float]]:
-        resolved = write_run(parent, tokens, f"run-{len(list(parent.iterdir()))}", "checkpoint.enable=false", *overrides)
+        resolved = write_run(
+            parent,
+            tokens,
+            f"run-{len(list(parent.iterdir()))}",
+            "checkpoint.enable=false",
+            *overrides,
+        )
         assert main([str(resolved)]) == 0
         return read_metrics(resolved.parent / "metrics.jsonl")
 

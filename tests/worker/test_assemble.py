@@ -12,5 +12,7 @@ from titanrun.worker.assemble import compute_field
         ("bfloat16", "bfloat16", "training.dtype"),
     ],
 )
-def test_a_slow_dtype_is_blamed_on_the_field_that_decides_it(storage: str, compute: str, field: str) -> None:
+def test_a_slow_dtype_is_blamed_on_the_field_that_decides_it(
+    storage: str, compute: str, field: str
+) -> None:
     assert compute_field(precision_named(storage, compute)) == field

@@ -6,7 +6,12 @@ import pytest
 
 from titanrun.components.data.config import TINY_CHAT
 
-TINY_RUN = ("tokenizer={name: tiny}", "model.vocab_size=2048", "training.steps=3", "training.seq_len=64")
+TINY_RUN = (
+    "tokenizer={name: tiny}",
+    "model.vocab_size=2048",
+    "training.steps=3",
+    "training.seq_len=64",
+)
 
 
 def test_packed_conversations_train_as_those_in_rows_of_their_own(tmp_path: Path, metrics) -> None:
@@ -24,6 +29,10 @@ def test_packed_conversations_train_as_those_in_rows_of_their_own(tmp_path: Path
         )
         for packing, rows in (("null", 24), ("best_fit", 14))
     )
-    assert [line["loss"] for line in packed] == pytest.approx([line["loss"] for line in apart], rel=1e-5)
-    assert [line["grad_norm"] for line in packed] == pytest.approx([line["grad_norm"] for line in apart], rel=1e-4)
+    assert [line["loss"] for line in packed] == pytest.approx(
+        [line["loss"] for line in apart], rel=1e-5
+    )
+    assert [line["grad_norm"] for line in packed] == pytest.approx(
+        [line["grad_norm"] for line in apart], rel=1e-4
+    )
     assert packed[-1]["loss"] < packed[0]["loss"]

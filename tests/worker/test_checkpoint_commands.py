@@ -51,12 +51,18 @@ def in_worker(job: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def titanrun(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, "-m", "titanrun", *arguments], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "titanrun", *arguments], capture_output=True, text=True, check=False
+    )
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
-    layouts = {name: layout for name, layout in read_layouts(folder).items() if name.startswith("model.")}
-    tensors = {name: torch.empty(layout.shape, dtype=layout.dtype) for name, layout in layouts.items()}
+    layouts = {
+        name: layout for name, layout in read_layouts(folder).items() if name.startswith("model.")
+    }
+    tensors = {
+        name: torch.empty(layout.shape, dtype=layout.dtype) for name, layout in layouts.items()
+    }
     read_tensors(folder, tensors)
     return {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
 
@@ -67,33 +73,53 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_ls_and_show_tell_what_the_manifests_say(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ls_and_show_tell_what_the_manifests_say(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (trained / "checkpoint" / "step-8" / "manifest.json").unlink()
     assert command.run(["ls", str(trained)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == [str(trained / "checkpoint" / f"step-{step}") for step in (4, 8, 10)]
+    assert [line.split()[0] for line in lines] == [
+        str(trained / "checkpoint" / f"step-{step}") for step in (4, 8, 10)
+    ]
     assert "everything" in lines[0] and "BAD" in lines[1] and "manifest.json" in lines[1]
     assert command.run(["ls", str(trained), "--format", "json"]) == 0
-    assert [json.loads(line).get("step") for line in capsys.readouterr().out.splitlines()] == [4, None, 10]
+    assert [json.loads(line).get("step") for line in capsys.readouterr().out.splitlines()] == [
+        4,
+        None,
+        10,
+    ]
     assert command.run(["ls", str(trained / "checkpoint" / "step-10")]) == 0
     assert capsys.readouterr().out.splitlines() == lines[2:]
     assert command.run(["show", str(trained), "--tensors"]) == 0
     shown = capsys.readouterr().out
-    assert "model.layers.1.attention.wk.weight  float32[16, 32]" in shown and f"torch {torch.__version__}" in shown
+    assert (
+        "model.layers.1.attention.wk.weight  float32[16, 32]" in shown
+        and f"torch {torch.__version__}" in shown
+    )
     assert re.search(r"^layout +1 rank$", shown, re.MULTILINE)
 
 
-def test_show_tells_how_many_ranks_saved_and_what_they_split(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_tells_how_many_ranks_saved_and_what_they_split(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = trained / "checkpoint" / "step-10"
     manifest = read_manifest(folder)
     degrees = {"ranks": 4, "data_parallel_shard_degree": 2, "tensor_parallel_degree": 2}
-    (folder / "manifest.json").write_text(manifest_text(replace(manifest, layout={**manifest.layout, **degrees})))
+    (folder / "manifest.json").write_text(
+        manifest_text(replace(manifest, layout={**manifest.layout, **degrees}))
+    )
     assert command.run(["show", str(trained)]) == 0
     layout = re.search(r"^layout +(.*)$", capsys.readouterr().out, re.MULTILINE)
-    assert layout is not None and layout[1] == "4 ranks, data_parallel_shard_degree 2, tensor_parallel_degree 2"
+    assert (
+        layout is not None
+        and layout[1] == "4 ranks, data_parallel_shard_degree 2, tensor_parallel_degree 2"
+    )
 
 
-def test_verify_names_the_bad_file_and_exits_with_4(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_names_the_bad_file_and_exits_with_4(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert command.run(["verify", str(trained)]) == 0
     assert capsys.readouterr().out.count(": ok") == 3
     flip(trained / "checkpoint" / "step-8" / "__0_0.distcp")
@@ -102,20 +128,26 @@ def test_verify_names_the_bad_file_and_exits_with_4(trained: Path, capsys: pytes
     assert command.run(["verify", str(trained / "checkpoint" / "step-4")]) == 0
 
 
-def test_diff_by_name_and_by_value(run: Run, trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_by_name_and_by_value(
+    run: Run, trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     shallow = run("shallow", "model.n_layers=1")
     assert main([str(shallow)]) == 0
     assert command.run(["diff", str(trained), str(trained), "--names"]) == 0
     capsys.readouterr()
     assert command.run(["diff", str(trained), str(shallow.parent), "--names"]) == 1
     assert "- model.layers.1.ffn_norm.weight  float32[32]" in capsys.readouterr().out.splitlines()
-    steps = {side: str(trained / "checkpoint" / f"step-{step}") for side, step in (("a", 4), ("b", 8))}
+    steps = {
+        side: str(trained / "checkpoint" / f"step-{step}") for side, step in (("a", 4), ("b", 8))
+    }
     assert in_worker({"do": "diff", **steps}, monkeypatch) == 1
     assert "~ model.norm.weight  32 of 32 values differ, by " in capsys.readouterr().out
     assert in_worker({"do": "diff", **steps, "b": steps["a"]}, monkeypatch) == 0
 
 
-def test_prune_deletes_what_no_option_keeps(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prune_deletes_what_no_option_keeps(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = trained / "checkpoint"
     (folder / "step-2.damaged-0123abcd").mkdir()
     (folder / "notes").mkdir()
@@ -136,10 +168,21 @@ def test_prune_never_deletes_what_it_cannot_read(trained: Path) -> None:
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
 @pytest.mark.parametrize("shard_bytes", [SHARD_BYTES, 20_000])
 def test_the_export_for_transformers_has_the_same_weights(
-    trained: Path, tmp_path: Path, dtype: str | None, shard_bytes: int, monkeypatch: pytest.MonkeyPatch
+    trained: Path,
+    tmp_path: Path,
+    dtype: str | None,
+    shard_bytes: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     step, out = trained / "checkpoint" / "step-4", tmp_path / "out"
-    asked = {"checkpoint": str(step), "out": str(out), "format": "hf", "merge": False, "dtype": dtype, "shard_bytes": shard_bytes}
+    asked = {
+        "checkpoint": str(step),
+        "out": str(out),
+        "format": "hf",
+        "merge": False,
+        "dtype": dtype,
+        "shard_bytes": shard_bytes,
+    }
     assert in_worker({"do": "export", **asked}, monkeypatch) == 0
     assert (out / "model.safetensors.index.json").exists() == (shard_bytes < SHARD_BYTES)
     theirs = AutoModelForCausalLM.from_pretrained(out)
@@ -149,23 +192,38 @@ def test_the_export_for_transformers_has_the_same_weights(
     assert GenerationConfig.from_pretrained(out).eos_token_id is None
 
 
-def test_an_export_needs_nothing_but_the_checkpoint(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_needs_nothing_but_the_checkpoint(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     moved = shutil.copytree(trained / "checkpoint" / "step-4", tmp_path / "elsewhere" / "step-4")
     expected = weights_of(moved)
     (tmp_path / "tokens.npy").unlink()
     shutil.rmtree(trained)
-    done = titanrun("checkpoint", "export", str(moved), str(tmp_path / "weights.pt"), "--format", "torch")
+    done = titanrun(
+        "checkpoint", "export", str(moved), str(tmp_path / "weights.pt"), "--format", "torch"
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{tmp_path / 'weights.pt'}\n", "")
-    asked = {"checkpoint": str(moved), "out": str(tmp_path / "weights"), "format": "safetensors", **PLAIN}
+    asked = {
+        "checkpoint": str(moved),
+        "out": str(tmp_path / "weights"),
+        "format": "safetensors",
+        **PLAIN,
+    }
     assert in_worker({"do": "export", **asked}, monkeypatch) == 0
     loaded = torch.load(tmp_path / "weights.pt", weights_only=True)
     other = safetensors.torch.load_file(tmp_path / "weights" / "model.safetensors")
     assert loaded.keys() == other.keys() == expected.keys()
-    assert all(torch.equal(loaded[name], tensor) and torch.equal(other[name], tensor) for name, tensor in expected.items())
+    assert all(
+        torch.equal(loaded[name], tensor) and torch.equal(other[name], tensor)
+        for name, tensor in expected.items()
+    )
 
 
 def test_nothing_is_exported_from_a_damaged_checkpoint_or_over_something(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     step = trained / "checkpoint" / "step-4"
     with pytest.raises(ProblemsFound, match="never written over"):
@@ -177,14 +235,24 @@ def test_nothing_is_exported_from_a_damaged_checkpoint_or_over_something(
     assert not (tmp_path / "out").exists()
 
 
-def imported(source: Path, origin: str, resolved: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor]:
-    job = {"do": "import", "from": origin, "source": str(source), "out": str(out), "resolved": resolved.read_text()}
+def imported(
+    source: Path, origin: str, resolved: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, torch.Tensor]:
+    job = {
+        "do": "import",
+        "from": origin,
+        "source": str(source),
+        "out": str(out),
+        "resolved": resolved.read_text(),
+    }
     assert in_worker(job, monkeypatch) == 0
     return weights_of(out / "step-0")
 
 
 @pytest.mark.parametrize("tied", ["false", "true"])
-def test_weights_come_back_from_every_format(run: Run, tmp_path: Path, tied: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_come_back_from_every_format(
+    run: Run, tmp_path: Path, tied: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tie = f"model.tie_word_embeddings={tied}"
     resolved = run("run", tie, "checkpoint.last_save_in_hf=true")
     assert main([str(resolved)]) == 0
@@ -192,7 +260,10 @@ def test_weights_come_back_from_every_format(run: Run, tmp_path: Path, tied: str
     expected = weights_of(step)
     with pytest.warns(UserWarning, match="single process"):
         # as torchtitan saves: parameters by name, pickled state beside them
-        dcp.save({**expected, "train_state": {"step": torch.tensor(3)}, "dataloader": Strange()}, checkpoint_id=tmp_path / "dcp")
+        dcp.save(
+            {**expected, "train_state": {"step": torch.tensor(3)}, "dataloader": Strange()},
+            checkpoint_id=tmp_path / "dcp",
+        )
     sources = {"hf": resolved.parent / "hf", "torchtitan": tmp_path / "dcp", "titanrun": step}
     for origin, source in sources.items():
         found = imported(source, origin, resolved, tmp_path / origin, monkeypatch)
@@ -207,13 +278,27 @@ class Strange:
 
 
 def test_weights_of_another_model_are_refused_by_name(
-    run: Run, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Run,
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    deeper = run("deeper", "model.n_layers=3", "model.vocab_size=32", "training.dataset.path=none.npy")
-    job = {"do": "import", "from": "titanrun", "source": str(trained / "checkpoint" / "step-4"), "resolved": deeper.read_text()}
+    deeper = run(
+        "deeper", "model.n_layers=3", "model.vocab_size=32", "training.dataset.path=none.npy"
+    )
+    job = {
+        "do": "import",
+        "from": "titanrun",
+        "source": str(trained / "checkpoint" / "step-4"),
+        "resolved": deeper.read_text(),
+    }
     assert in_worker({**job, "out": str(tmp_path / "out")}, monkeypatch) == 4
     said = capsys.readouterr().err
-    assert "missing: layers.2." in said and "another shape: output.weight (float32[64, 32], wanted float32[32, 32])" in said
+    assert (
+        "missing: layers.2." in said
+        and "another shape: output.weight (float32[64, 32], wanted float32[32, 32])" in said
+    )
 
 
 def test_a_run_goes_on_without_its_recipe(run: Run, tmp_path: Path) -> None:
@@ -226,11 +311,20 @@ def test_a_run_goes_on_without_its_recipe(run: Run, tmp_path: Path) -> None:
     assert list(step_folders(resolved.parent / "checkpoint")) == [4, 8, 10, 12]
 
 
-def test_resume_knows_a_run_from_a_checkpoint_inside_and_outside_of_it(trained: Path, tmp_path: Path) -> None:
+def test_resume_knows_a_run_from_a_checkpoint_inside_and_outside_of_it(
+    trained: Path, tmp_path: Path
+) -> None:
     run_dir, step = str(trained / "resolved.yaml"), trained / "checkpoint" / "step-8"
     assert resume.resumed(trained) == [run_dir, f"dump_folder={json.dumps(str(trained))}"]
-    assert resume.resumed(step) == [run_dir, f"dump_folder={json.dumps(str(trained))}", "checkpoint.load_step=8"]
-    assert resume.resumed(trained / "checkpoint" / "step-10") == [run_dir, f"dump_folder={json.dumps(str(trained))}"]
+    assert resume.resumed(step) == [
+        run_dir,
+        f"dump_folder={json.dumps(str(trained))}",
+        "checkpoint.load_step=8",
+    ]
+    assert resume.resumed(trained / "checkpoint" / "step-10") == [
+        run_dir,
+        f"dump_folder={json.dumps(str(trained))}",
+    ]
     moved = shutil.copytree(step, tmp_path / "backup" / "step-8")
     found = resume.resumed(moved)
     assert found[0] == str(moved / "resolved.yaml")
@@ -244,8 +338,13 @@ def test_a_checkpoint_under_another_name_is_no_run_directory(trained: Path, tmp_
     for copy in copies:
         shutil.copytree(trained / "checkpoint" / "step-8", copy)
         found = resume.resumed(copy)
-        assert found[0] == str(copy / "resolved.yaml") and f"checkpoint.initial_load_path={json.dumps(str(copy))}" in found
-        assert "checkpoint.initial_load_model_only=false" in found and not any("dump_folder" in word for word in found)
+        assert (
+            found[0] == str(copy / "resolved.yaml")
+            and f"checkpoint.initial_load_path={json.dumps(str(copy))}" in found
+        )
+        assert "checkpoint.initial_load_model_only=false" in found and not any(
+            "dump_folder" in word for word in found
+        )
     (copies[0] / "manifest.json").unlink()
     done = titanrun("resume", str(copies[0]))
     assert done.returncode == 2 and "is a checkpoint, or what is left of one" in done.stderr
@@ -254,11 +353,17 @@ def test_a_checkpoint_under_another_name_is_no_run_directory(trained: Path, tmp_
 
 def test_a_fork_starts_from_the_weights_and_names_its_parent(trained: Path, tmp_path: Path) -> None:
     step, child = trained / "checkpoint" / "step-8", tmp_path / "child"
-    done = titanrun("fork", str(step), "training.steps=3", "optimizer.lr=1e-4", f"dump_folder={child}")
+    done = titanrun(
+        "fork", str(step), "training.steps=3", "optimizer.lr=1e-4", f"dump_folder={child}"
+    )
     assert done.returncode == 0, done.stderr
     assert "took the initial weights from" in done.stderr
     record = json.loads((child / "run.json").read_text())
-    assert record["parent"] == {"checkpoint": str(step), "step": 8, "recipe": read_manifest(step).recipe}
+    assert record["parent"] == {
+        "checkpoint": str(step),
+        "step": 8,
+        "recipe": read_manifest(step).recipe,
+    }
     assert list(step_folders(child / "checkpoint")) == [3]
 
 
@@ -271,35 +376,54 @@ def test_a_fork_of_a_run_passes_over_its_damaged_checkpoints(
     flip(next(folders[10].glob("*.distcp")))
     (folders[8] / "manifest.json").unlink()
     assert fork.run([str(trained), "training.steps=3"]) == 0
-    assert resume.setting("checkpoint.initial_load_path", str(folders[4])) in told[0] and told[0][0] == str(folders[4] / "resolved.yaml")
-    assert re.fullmatch(rf"warning: {folders[10]} cannot be used: \S+ has other bytes than were saved\n", capsys.readouterr().err)
+    assert resume.setting("checkpoint.initial_load_path", str(folders[4])) in told[0] and told[0][
+        0
+    ] == str(folders[4] / "resolved.yaml")
+    assert re.fullmatch(
+        rf"warning: {folders[10]} cannot be used: \S+ has other bytes than were saved\n",
+        capsys.readouterr().err,
+    )
     flip(folders[4] / "resolved.yaml")
     with pytest.raises(ProblemsFound) as error:
         fork.run([str(trained)])
-    assert [(problem.code, str(folders[step]) in problem.message) for problem, step in zip(error.value.problems, (10, 4), strict=True)] == [
-        ("checkpoint", True)
-    ] * 2
+    assert [
+        (problem.code, str(folders[step]) in problem.message)
+        for problem, step in zip(error.value.problems, (10, 4), strict=True)
+    ] == [("checkpoint", True)] * 2
 
 
 def test_the_weights_of_another_run_come_in_without_a_recipe(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("titanrun.cli.checkpoint_copies.in_worker", lambda job: in_worker(job, monkeypatch))
+    monkeypatch.setattr(
+        "titanrun.cli.checkpoint_copies.in_worker", lambda job: in_worker(job, monkeypatch)
+    )
     assert command.run(["import", str(trained), str(tmp_path / "out"), "--from", "titanrun"]) == 0
     assert list(step_folders(tmp_path / "out")) == [0], capsys.readouterr().err
     assert command.run(["export", str(trained), str(tmp_path / "hf"), "--format", "hf"]) == 0
-    assert command.run(["import", str(tmp_path / "hf"), str(tmp_path / "back"), "--from", "hf"]) == 0
+    assert (
+        command.run(["import", str(tmp_path / "hf"), str(tmp_path / "back"), "--from", "hf"]) == 0
+    )
     first, second = (weights_of(tmp_path / folder / "step-0") for folder in ("out", "back"))
-    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    assert first.keys() == second.keys() and all(
+        torch.equal(first[name], second[name]) for name in first
+    )
     with pytest.raises(ProblemsFound, match="come without a recipe"):
         command.run(["import", str(trained), str(tmp_path / "other"), "--from", "peft"])
 
 
-def saved_by_torchtitan(folder: Path, *, family: str, flavor: str, **changes: Any) -> dict[str, torch.Tensor]:
+def saved_by_torchtitan(
+    folder: Path, *, family: str, flavor: str, **changes: Any
+) -> dict[str, torch.Tensor]:
     """Weights of a flavor, by torchtitan's names, as it saves them; its sizes changed."""
     sizes = {"name": family, "flavor": flavor, "vocab_size": 64, **changes}
     data = {"name": "tokens", "path": "none.npy"}
-    (folder.parent / "theirs.yaml").write_text(json.dumps({"version": 1, "model": sizes, "tokenizer": None, "training": {"dataset": data}}))
+    (folder.parent / "theirs.yaml").write_text(
+        json.dumps({"version": 1, "model": sizes, "tokenizer": None, "training": {"dataset": data}})
+    )
     config = resolve(str(folder.parent / "theirs.yaml"), environment={}).run.model
     model = config.builder()(config, seq_len=8)
     model.init_weights(generator=torch.Generator().manual_seed(1))
@@ -312,12 +436,16 @@ def saved_by_torchtitan(folder: Path, *, family: str, flavor: str, **changes: An
 def test_torchtitans_weights_come_in_without_a_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("titanrun.cli.checkpoint_copies.in_worker", lambda job: in_worker(job, monkeypatch))
+    monkeypatch.setattr(
+        "titanrun.cli.checkpoint_copies.in_worker", lambda job: in_worker(job, monkeypatch)
+    )
     expected = saved_by_torchtitan(tmp_path / "theirs", family="llama3", flavor="debugmodel")
     words = ["import", str(tmp_path / "theirs"), str(tmp_path / "out"), "--from", "torchtitan"]
     assert command.run(words) == 0, capsys.readouterr().err
     found = weights_of(tmp_path / "out" / "step-0")
-    assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
+    assert found.keys() == expected.keys() and all(
+        torch.equal(found[name], expected[name]) for name in expected
+    )
     model = read_resolved(tmp_path / "out" / "step-0" / "resolved.yaml").model
     assert (model.name, model.flavor, model.vocab_size) == ("llama3", "debugmodel", 64)
     with pytest.raises(ProblemsFound, match="overrides need one that is named"):
@@ -327,16 +455,34 @@ def test_torchtitans_weights_come_in_without_a_recipe(
 @pytest.mark.parametrize(
     ("family", "flavor", "changes", "said"),
     [
-        ("llama3", "debugmodel", {"n_heads": 16, "n_kv_heads": 2}, "are those of no flavor that titanrun knows"),
+        (
+            "llama3",
+            "debugmodel",
+            {"n_heads": 16, "n_kv_heads": 2},
+            "are those of no flavor that titanrun knows",
+        ),
         ("llama4", "debugmodel", {}, "are those of llama4 debugmodel and llama4 debugmodel_irope"),
     ],
 )
 def test_torchtitans_weights_that_tell_no_model_need_a_recipe(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], family: str, flavor: str, changes: Any, said: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    family: str,
+    flavor: str,
+    changes: Any,
+    said: str,
 ) -> None:
-    monkeypatch.setattr("titanrun.cli.checkpoint_copies.in_worker", lambda job: in_worker(job, monkeypatch))
+    monkeypatch.setattr(
+        "titanrun.cli.checkpoint_copies.in_worker", lambda job: in_worker(job, monkeypatch)
+    )
     saved_by_torchtitan(tmp_path / "theirs", family=family, flavor=flavor, **changes)
-    assert command.run(["import", str(tmp_path / "theirs"), str(tmp_path / "out"), "--from", "torchtitan"]) == 4
+    assert (
+        command.run(
+            ["import", str(tmp_path / "theirs"), str(tmp_path / "out"), "--from", "torchtitan"]
+        )
+        == 4
+    )
     err = capsys.readouterr().err
     assert said in err and "name the recipe of its model" in err and not (tmp_path / "out").exists()
 
@@ -359,16 +505,25 @@ def test_nothing_is_pruned_below_a_run_that_trains(trained: Path) -> None:
 
 @pytest.mark.parametrize("words", [["ls"], ["verify"], ["show"], ["prune", "--keep", "1"]])
 def test_an_address_with_credentials_is_refused_without_showing_them(words: list[str]) -> None:
-    with pytest.raises(ProblemsFound, match=r"'memory://\*\*\*@bucket/run' is an address that cannot be used") as found:
+    with pytest.raises(
+        ProblemsFound, match=r"'memory://\*\*\*@bucket/run' is an address that cannot be used"
+    ) as found:
         command.run([*words, "memory://me:hunter2@bucket/run"])
     assert "hunter2" not in str(found.value.problems)
 
 
 def test_a_run_that_trains_saves_when_it_is_asked(run: Run) -> None:
-    resolved = run("run", "training.steps=100000", "lr_scheduler.total_steps=100000", "checkpoint.interval=1000000")
+    resolved = run(
+        "run",
+        "training.steps=100000",
+        "lr_scheduler.total_steps=100000",
+        "checkpoint.interval=1000000",
+    )
     with pytest.raises(ProblemsFound, match="no run is training"):
         command.run(["save", str(resolved.parent)])
-    process = subprocess.Popen([sys.executable, "-m", "titanrun.worker", str(resolved)], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "titanrun.worker", str(resolved)], stderr=subprocess.DEVNULL
+    )
     try:
         while read_json(resolved.parent / "status.json").get("state") != "running":
             assert process.poll() is None

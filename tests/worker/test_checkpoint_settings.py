@@ -29,28 +29,42 @@ def stop_after(resolved: Path, step: int) -> None:
 
     with (
         SignalRequests() as signals,
-        assembled(read_resolved(resolved), meet_others(resolved, Place()), signals=signals, on_step=stop) as trainer,
+        assembled(
+            read_resolved(resolved), meet_others(resolved, Place()), signals=signals, on_step=stop
+        ) as trainer,
     ):
         trainer.fit()
 
 
 def manifests(resolved: Path) -> dict[int, Manifest]:
-    return {step: read_manifest(folder) for step, folder in step_folders(resolved.parent / "checkpoint").items()}
+    return {
+        step: read_manifest(folder)
+        for step, folder in step_folders(resolved.parent / "checkpoint").items()
+    }
 
 
 def losses(resolved: Path) -> dict[int, float]:
-    return {int(line["step"]): line["loss"] for line in read_metrics(resolved.parent / "metrics.jsonl")}
+    return {
+        int(line["step"]): line["loss"] for line in read_metrics(resolved.parent / "metrics.jsonl")
+    }
 
 
-def test_tensors_of_another_dtype_are_converted_where_that_is_allowed(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tensors_of_another_dtype_are_converted_where_that_is_allowed(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     stop_after(run("run"), 4)
     half = "training.dtype=bfloat16"
     assert main([str(run("run", half))]) == 4
-    assert "another type: model.layers.0.attention.wk.weight (float32[16, 32], wanted bfloat16[16, 32])" in capsys.readouterr().err
+    assert (
+        "another type: model.layers.0.attention.wk.weight (float32[16, 32], wanted bfloat16[16, 32])"
+        in capsys.readouterr().err
+    )
     assert main([str(run("run", half, "checkpoint.allow_cast=true"))]) == 0
 
 
-def test_tensors_that_the_model_has_not_are_passed_over_where_that_is_allowed(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tensors_that_the_model_has_not_are_passed_over_where_that_is_allowed(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     stop_after(run("run"), 4)
     shallow = "model.n_layers=1"
     assert main([str(run("run", shallow))]) == 4
@@ -68,7 +82,9 @@ def test_the_first_step_is_saved_where_that_is_asked_for(run: Run) -> None:
 
 
 def test_multiples_stay_beside_the_latest(run: Run) -> None:
-    resolved = run("run", "checkpoint.interval=1", "checkpoint.keep_latest_k=1", "checkpoint.keep_every=4")
+    resolved = run(
+        "run", "checkpoint.interval=1", "checkpoint.keep_latest_k=1", "checkpoint.keep_every=4"
+    )
     assert main([str(resolved)]) == 0
     assert list(manifests(resolved)) == [4, 8, 10]
 
@@ -76,14 +92,29 @@ def test_multiples_stay_beside_the_latest(run: Run) -> None:
 def test_the_best_by_validation_loss_stay(run: Run, tokens: Path) -> None:
     held_out = f"validation.dataset={{name: tokens, path: {tokens}}}"
     validates = ["validation.enable=true", "validation.freq=2", held_out, "optimizer.lr=0.3"]
-    everything = run("everything", *validates, "checkpoint.interval=1", "checkpoint.keep_latest_k=0")
+    everything = run(
+        "everything", *validates, "checkpoint.interval=1", "checkpoint.keep_latest_k=0"
+    )
     assert main([str(everything)]) == 0
-    measured = {step: found.validation_loss for step, found in manifests(everything).items() if found.validation_loss is not None}
+    measured = {
+        step: found.validation_loss
+        for step, found in manifests(everything).items()
+        if found.validation_loss is not None
+    }
     assert sorted(measured) == [1, 2, 4, 6, 8, 10]
-    lines = {line["step"]: line.get("validation/loss") for line in read_metrics(everything.parent / "metrics.jsonl")}
+    lines = {
+        line["step"]: line.get("validation/loss")
+        for line in read_metrics(everything.parent / "metrics.jsonl")
+    }
     assert {step: lines[step] for step in measured} == measured
     best = sorted(measured, key=lambda step: measured[step])[:2]
-    resolved = run("run", *validates, "checkpoint.interval=1", "checkpoint.keep_latest_k=1", "checkpoint.keep_best=2")
+    resolved = run(
+        "run",
+        *validates,
+        "checkpoint.interval=1",
+        "checkpoint.keep_latest_k=1",
+        "checkpoint.keep_best=2",
+    )
     assert main([str(resolved)]) == 0
     assert list(manifests(resolved)) == sorted({*best, 10})
 
@@ -116,7 +147,9 @@ def test_a_run_goes_on_from_the_step_asked_for_once(run: Run) -> None:
     assert losses(anew) == losses(uncut)
 
 
-def test_a_step_that_is_not_there_is_named_with_those_that_are(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_that_is_not_there_is_named_with_those_that_are(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     stop_after(run("run", *SAVED), 6)
     assert main([str(run("run", *SAVED, "checkpoint.load_step=3"))]) == 4
     said = capsys.readouterr().err
@@ -145,7 +178,9 @@ def test_what_is_excluded_begins_anew(run: Run, excluded: str, changed: set[str]
         assert list(manifests(resolved)) == [2, 4, 6, 8, 10]
         return
     after = next(line for line in lines if line["step"] == 6)
-    assert {name for name in ("loss", "lr", "tokens_seen") if after[name] != expected[6][name]} == changed
+    assert {
+        name for name in ("loss", "lr", "tokens_seen") if after[name] != expected[6][name]
+    } == changed
 
 
 def test_what_is_excluded_is_excluded_once(run: Run) -> None:
@@ -153,7 +188,10 @@ def test_what_is_excluded_is_excluded_once(run: Run) -> None:
     anew = [*SAVED, "checkpoint.exclude_from_loading=[lr_scheduler]"]
     stop_after(run("run", *anew), 7)
     assert main([str(run("run", *anew))]) == 0
-    lines = {line["step"]: line["lr"] for line in read_metrics(run("run", *anew).parent / "metrics.jsonl")}
+    lines = {
+        line["step"]: line["lr"]
+        for line in read_metrics(run("run", *anew).parent / "metrics.jsonl")
+    }
     # the schedule's first five steps, the second start not beginning a third time
     assert [lines[step] for step in (6, 7, 8, 9, 10)] == [lines[step] for step in (1, 2, 3, 4, 5)]
 
@@ -188,13 +226,20 @@ def test_a_seed_checkpoint_holds_the_first_weights(run: Run) -> None:
     plain = run("plain", "training.dataset.shuffle=false")
     assert main([str(resolved)]) == main([str(plain)]) == 0
     assert losses(resolved) == losses(plain)
-    assert "from " + str(seed.parent / "checkpoint" / "step-0") in (seed.parent / "logs" / "rank-0.log").read_text()
+    assert (
+        "from " + str(seed.parent / "checkpoint" / "step-0")
+        in (seed.parent / "logs" / "rank-0.log").read_text()
+    )
 
 
 def test_the_last_weights_have_the_dtype_asked_for(run: Run) -> None:
-    resolved = run("run", "checkpoint.last_save_model_only=true", "checkpoint.export_dtype=bfloat16")
+    resolved = run(
+        "run", "checkpoint.last_save_model_only=true", "checkpoint.export_dtype=bfloat16"
+    )
     assert main([str(resolved)]) == 0
-    assert {text.partition("[")[0] for text in manifests(resolved)[10].tensors.values()} == {"bfloat16"}
+    assert {text.partition("[")[0] for text in manifests(resolved)[10].tensors.values()} == {
+        "bfloat16"
+    }
     # nothing to do, and loading them is no mistake
     assert main([str(resolved)]) == 0
 
@@ -223,5 +268,8 @@ def test_a_save_that_fails_beside_training_fails_the_run(run: Run, mode: str) ->
     (resolved.parent / "checkpoint").mkdir()
     (resolved.parent / "checkpoint" / "step-4").write_text("in the way")
     assert main([str(resolved)]) == 4
-    assert "step-4 exists and is never written over" in (resolved.parent / "logs" / "rank-0.log").read_text()
+    assert (
+        "step-4 exists and is never written over"
+        in (resolved.parent / "logs" / "rank-0.log").read_text()
+    )
     assert max(losses(resolved)) < 10

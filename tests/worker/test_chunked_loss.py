@@ -27,7 +27,9 @@ ROWS = ["training.steps=3"]
 
 def trainer_of(resolved: Path) -> AbstractContextManager[Trainer]:
     """The trainer of a run."""
-    return assembled(read_resolved(resolved), meet_others(resolved, Place()), signals=SignalRequests())
+    return assembled(
+        read_resolved(resolved), meet_others(resolved, Place()), signals=SignalRequests()
+    )
 
 
 def chunked(number: int, settings: str = "") -> str:
@@ -36,12 +38,18 @@ def chunked(number: int, settings: str = "") -> str:
 
 # rows have 16 tokens: even chunks, uneven ones, and more chunks than tokens
 @pytest.mark.parametrize("number", [1, 4, 5, 40])
-@pytest.mark.parametrize("settings", ["", ", label_smoothing: 0.1", ", z_loss: 0.01"], ids=["plain", "smoothed", "with_z_loss"])
+@pytest.mark.parametrize(
+    "settings",
+    ["", ", label_smoothing: 0.1", ", z_loss: 0.01"],
+    ids=["plain", "smoothed", "with_z_loss"],
+)
 def test_it_is_the_plain_loss_to_1e_6(number: int, settings: str, metrics: Metrics) -> None:
     plain = metrics(*ROWS, f"loss={{name: cross_entropy{settings}}}")
     found = metrics(*ROWS, chunked(number, settings))
     for name in ("loss", "grad_norm"):
-        assert [line[name] for line in found] == pytest.approx([line[name] for line in plain], rel=1e-6)
+        assert [line[name] for line in found] == pytest.approx(
+            [line[name] for line in plain], rel=1e-6
+        )
 
 
 @pytest.mark.parametrize("number", [2, 4, 8])
@@ -106,7 +114,11 @@ print(json.dumps((peak_memory_bytes(device) - before) / 2**20))
 def test_peak_memory_falls_with_the_number_of_chunks() -> None:
     def peak_mib(chunks: int) -> float:
         # what is freed goes back to the system at once, as on a device
-        environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+        environment = {
+            **os.environ,
+            "MALLOC_MMAP_THRESHOLD_": "65536",
+            "MALLOC_TRIM_THRESHOLD_": "65536",
+        }
         command = [sys.executable, "-c", PEAK, str(chunks)]
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
         return float(json.loads(done.stdout))

@@ -41,7 +41,9 @@ AUTOCAST = "training.mixed_precision_param=bfloat16"
 @contextmanager
 def started(resolved: Path) -> Iterator[Trainer]:
     """The trainer of a run, before its first step."""
-    with assembled(read_resolved(resolved), meet_others(resolved, Place()), signals=SignalRequests()) as trainer:
+    with assembled(
+        read_resolved(resolved), meet_others(resolved, Place()), signals=SignalRequests()
+    ) as trainer:
         yield trainer
 
 
@@ -63,7 +65,9 @@ def losses(resolved: Path) -> list[float]:
     ],
     ids=["tensorwise", "rowwise", "rowwise_with_gw_hp", "autocast", "mxfp8", "experts"],
 )
-def test_thirty_steps_follow_the_run_without_converters_and_are_not_the_same(run: Run, converters: str, base: tuple[str, ...]) -> None:
+def test_thirty_steps_follow_the_run_without_converters_and_are_not_the_same(
+    run: Run, converters: str, base: tuple[str, ...]
+) -> None:
     common = ("training.steps=30", "checkpoint.enable=false", *base)
     expected, found = losses(run("plain", *common)), losses(run("converted", *common, converters))
     assert found == pytest.approx(expected, rel=0.02)
@@ -75,8 +79,16 @@ def test_thirty_steps_follow_the_run_without_converters_and_are_not_the_same(run
 @pytest.mark.parametrize("converters", [FLOAT8, MXFP8], ids=["float8", "mxfp8"])
 def test_the_debug_model_follows_too(tmp_path: Path, converters: str) -> None:
     root = Path(__file__).parents[2]
-    (tmp_path / "recipe.yaml").write_text(f"extends: [{root}/recipes/llama3_debug.yaml, {root}/recipes/parts/cpu.yaml]\nversion: 1\n")
-    small = ["model.n_layers=2", "training.steps=30", "training.seq_len=64", "checkpoint.enable=false", "validation.enable=false"]
+    (tmp_path / "recipe.yaml").write_text(
+        f"extends: [{root}/recipes/llama3_debug.yaml, {root}/recipes/parts/cpu.yaml]\nversion: 1\n"
+    )
+    small = [
+        "model.n_layers=2",
+        "training.steps=30",
+        "training.seq_len=64",
+        "checkpoint.enable=false",
+        "validation.enable=false",
+    ]
     found = []
     for number, changed in enumerate(([], [converters])):
         resolved = tmp_path / str(number) / "resolved.yaml"
@@ -89,17 +101,37 @@ def test_the_debug_model_follows_too(tmp_path: Path, converters: str) -> None:
     assert found[1] != found[0]
 
 
-def test_the_log_and_show_say_what_was_taken_and_what_was_left(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_and_show_say_what_was_taken_and_what_was_left(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
     resolved = run("run", FLOAT8, "model.n_kv_heads=1")
     with caplog.at_level(logging.INFO), started(resolved) as trainer:
-        kinds = {name: type(module).__name__ for name, module in trainer.engine.model.named_modules() if isinstance(module, nn.Linear)}
-    taken = [f"layers.{layer}.{name}" for layer in (0, 1) for name in ("attention.wq", "attention.wo", *FEED_FORWARD)]
+        kinds = {
+            name: type(module).__name__
+            for name, module in trainer.engine.model.named_modules()
+            if isinstance(module, nn.Linear)
+        }
+    taken = [
+        f"layers.{layer}.{name}"
+        for layer in (0, 1)
+        for name in ("attention.wq", "attention.wo", *FEED_FORWARD)
+    ]
     assert {name for name, kind in kinds.items() if kind == "Float8Linear"} == set(taken)
-    (line,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("float8_linear")]
+    (line,) = [
+        record.getMessage()
+        for record in caplog.records
+        if record.getMessage().startswith("float8_linear")
+    ]
     assert line.startswith("float8_linear: 10 modules (layers.*.attention.wq, ")
-    assert "left layers.*.attention.wk, layers.*.attention.wv: 8 x 32 is not in blocks of 16" in line
+    assert (
+        "left layers.*.attention.wk, layers.*.attention.wv: 8 x 32 is not in blocks of 16" in line
+    )
     shown = {module["name"]: module for module in modules(read_resolved(resolved), world_size=1)}
-    assert {name for name, module in shown.items() if module["taken"] == "float8_linear: float8 tensorwise, emulated"} == set(taken)
+    assert {
+        name
+        for name, module in shown.items()
+        if module["taken"] == "float8_linear: float8 tensorwise, emulated"
+    } == set(taken)
     assert shown["output"]["left"] == {"float8_linear": "'output' is in its name"}
     assert (shown["norm"]["taken"], shown["norm"]["shapes"]) == (None, {"weight": [32]})
 
@@ -120,8 +152,16 @@ def test_ten_steps_in_float8_are_five_and_the_rest(run: Run) -> None:
             (0, "filter_fqns", 0),
             "no module of the model has 'ouput' in its name",
         ),
-        ("[{name: float8_linear, emulate: true, auto_filter_small_kn: true}]", (0,), "float8_linear converts none of the model's modules"),
-        ("[fp32_lm_head, {name: mxfp8_linear, emulate: true, filter_fqns: [layers]}]", (1,), "mxfp8_linear converts none"),
+        (
+            "[{name: float8_linear, emulate: true, auto_filter_small_kn: true}]",
+            (0,),
+            "float8_linear converts none of the model's modules",
+        ),
+        (
+            "[fp32_lm_head, {name: mxfp8_linear, emulate: true, filter_fqns: [layers]}]",
+            (1,),
+            "mxfp8_linear converts none",
+        ),
     ],
     ids=["pattern", "small", "all-filtered"],
 )
@@ -137,8 +177,24 @@ def test_a_converter_that_finds_nothing_is_a_problem_of_the_recipe(
 
 
 @pytest.mark.parametrize("name", ["float8_linear", "mxfp8_linear", "nvfp4_linear"])
-def test_a_device_without_the_kernels_is_told_before_anything_is_built(run: Run, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(run("run", f"converters=[{name}]", "training.local_batch_size=8", "training.global_batch_size=8"))]) == 2
+def test_a_device_without_the_kernels_is_told_before_anything_is_built(
+    run: Run, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main(
+            [
+                str(
+                    run(
+                        "run",
+                        f"converters=[{name}]",
+                        "training.local_batch_size=8",
+                        "training.global_batch_size=8",
+                    )
+                )
+            ]
+        )
+        == 2
+    )
     told = capsys.readouterr().err
     assert f"{name} needs" in told and "this device (cpu) does not have" in told
     assert ("emulate: true" in told) == (name != "nvfp4_linear")
@@ -148,7 +204,11 @@ def test_the_head_computes_in_fp32_where_the_rest_does_not(run: Run) -> None:
     tokens = torch.arange(12).reshape(2, 6)
     logits = {}
     for name, overrides in {"bf16": [], "head": ["converters=[fp32_lm_head]"]}.items():
-        with started(run(name, AUTOCAST, *overrides)) as trainer, torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        with (
+            started(run(name, AUTOCAST, *overrides)) as trainer,
+            torch.no_grad(),
+            torch.autocast("cpu", dtype=torch.bfloat16),
+        ):
             logits[name] = trainer.engine.model(tokens)
             head, stream = trainer.engine.model.output, []
             head.register_forward_pre_hook(lambda _, given, seen=stream: seen.append(given[0]))
@@ -166,4 +226,6 @@ def test_the_export_of_a_float8_run_is_plain_weights(run: Run) -> None:
     with started(resolved) as trainer:
         weights = dict(trainer.engine.state_dict_stream())
     assert {tensor.dtype for tensor in exported.values()} == {torch.float32}
-    assert torch.equal(exported["model.layers.0.mlp.gate_proj.weight"], weights["layers.0.feed_forward.w1.weight"])
+    assert torch.equal(
+        exported["model.layers.0.mlp.gate_proj.weight"], weights["layers.0.feed_forward.w1.weight"]
+    )

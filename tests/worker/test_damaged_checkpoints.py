@@ -23,7 +23,12 @@ EVERY_3 = "checkpoint.interval=3"
 def train(resolved: Path, on_step: Callable[[int], None] = lambda step: None) -> None:
     with (
         SignalRequests() as signals,
-        assembled(read_resolved(resolved), meet_others(resolved, Place()), signals=signals, on_step=on_step) as trainer,
+        assembled(
+            read_resolved(resolved),
+            meet_others(resolved, Place()),
+            signals=signals,
+            on_step=on_step,
+        ) as trainer,
     ):
         trainer.fit()
 
@@ -62,8 +67,20 @@ def log_of(resolved: Path) -> str:
     return (resolved.parent / "logs" / "rank-0.log").read_text()
 
 
-@pytest.mark.parametrize("file", ["__0_0.distcp", ".metadata", "manifest.json", "state.json", "rng-rank-0.safetensors", "resolved.yaml"])
-def test_a_flipped_bit_costs_one_interval_and_no_bit_of_the_result(run: Run, stopped: Path, file: str) -> None:
+@pytest.mark.parametrize(
+    "file",
+    [
+        "__0_0.distcp",
+        ".metadata",
+        "manifest.json",
+        "state.json",
+        "rng-rank-0.safetensors",
+        "resolved.yaml",
+    ],
+)
+def test_a_flipped_bit_costs_one_interval_and_no_bit_of_the_result(
+    run: Run, stopped: Path, file: str
+) -> None:
     uncut = run("uncut", EVERY_3)
     train(uncut)
     flip(step_folder(stopped, 9) / file)
@@ -87,10 +104,16 @@ def test_two_bad_ones_cost_two_intervals(run: Run, stopped: Path) -> None:
     assert_same_end(uncut, stopped)
 
 
-def test_a_run_with_bad_checkpoints_only_stops_and_never_begins_anew(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_with_bad_checkpoints_only_stops_and_never_begins_anew(
+    stopped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for step, file in ((3, "__0_0.distcp"), (6, "state.json"), (9, "manifest.json")):
         flip(step_folder(stopped, step) / file)
-    before = {path: path.read_bytes() for path in step_folder(stopped, 0).parent.rglob("*") if path.is_file()}
+    before = {
+        path: path.read_bytes()
+        for path in step_folder(stopped, 0).parent.rglob("*")
+        if path.is_file()
+    }
     metrics = (stopped.parent / "metrics.jsonl").read_bytes()
     assert main([str(stopped)]) == 4
     said = capsys.readouterr().err
@@ -101,7 +124,11 @@ def test_a_run_with_bad_checkpoints_only_stops_and_never_begins_anew(stopped: Pa
         "restore one from a copy, or move",
     ):
         assert expected in said
-    assert {path: path.read_bytes() for path in step_folder(stopped, 0).parent.rglob("*") if path.is_file()} == before
+    assert {
+        path: path.read_bytes()
+        for path in step_folder(stopped, 0).parent.rglob("*")
+        if path.is_file()
+    } == before
     assert (stopped.parent / "metrics.jsonl").read_bytes() == metrics
 
 
@@ -114,7 +141,9 @@ class Hostile:
 
 
 @pytest.mark.parametrize("verify", ["always", "off"])
-def test_a_hostile_pickle_leaves_no_trace(run: Run, stopped: Path, tmp_path: Path, verify: str) -> None:
+def test_a_hostile_pickle_leaves_no_trace(
+    run: Run, stopped: Path, tmp_path: Path, verify: str
+) -> None:
     index = step_folder(stopped, 9) / ".metadata"
     size = index.stat().st_size
     index.write_bytes(pickle.dumps(Hostile(tmp_path / "victim")).ljust(size, b"\0"))

@@ -30,8 +30,13 @@ def losses(resolved: Path) -> dict[float, float]:
 @pytest.mark.slow
 @pytest.mark.parametrize("before", [0, 2])
 @pytest.mark.parametrize("after", [0, 2])
-def test_a_run_that_breaks_off_reads_on_where_it_was_saved_with_and_without_processes(before: int, after: int, run: Run) -> None:
-    whole, broken = run("whole"), run("broken", "checkpoint.interval=3", f"training.dataloader.num_workers={before}")
+def test_a_run_that_breaks_off_reads_on_where_it_was_saved_with_and_without_processes(
+    before: int, after: int, run: Run
+) -> None:
+    whole, broken = (
+        run("whole"),
+        run("broken", "checkpoint.interval=3", f"training.dataloader.num_workers={before}"),
+    )
     outcome, expected = train(whole)
     assert outcome.state == "finished"
     with pytest.raises(Broken):

@@ -13,7 +13,13 @@ from titanrun.recipe.resolve import read_resolved, resolve
 from titanrun.worker.build_data import build_marking, build_tokenizer
 from titanrun.worker.build_model import build_model, refuse_attention
 
-TINY = ("tokenizer={name: tiny}", "training.dataset={name: tiny}", "model.vocab_size=2048", "training.steps=3", "training.seq_len=128")
+TINY = (
+    "tokenizer={name: tiny}",
+    "training.dataset={name: tiny}",
+    "model.vocab_size=2048",
+    "training.steps=3",
+    "training.seq_len=128",
+)
 DOCUMENTS = ("model.attention.mask=block_causal",)
 
 
@@ -23,23 +29,35 @@ def losses(metrics, *overrides):
 
 def test_attention_that_does_not_cross_documents_trains_alike_with_every_back_end(metrics):
     across = losses(metrics)
-    (within, *others) = (losses(metrics, *DOCUMENTS, f"model.attention.backend={backend}") for backend in BACKENDS)
+    (within, *others) = (
+        losses(metrics, *DOCUMENTS, f"model.attention.backend={backend}") for backend in BACKENDS
+    )
     assert within != across
     assert others == [within, within]
 
 
 @pytest.mark.parametrize(
     ("family", "backend"),
-    [*product(("llama3", "llama4", "qwen3", "deepseek_v3", "decoder"), BACKENDS), ("gpt_oss", "sdpa"), ("gpt_oss", "flex")],
+    [
+        *product(("llama3", "llama4", "qwen3", "deepseek_v3", "decoder"), BACKENDS),
+        ("gpt_oss", "sdpa"),
+        ("gpt_oss", "flex"),
+    ],
 )
 def test_the_model_has_the_attention_that_the_recipe_names(family, backend, tmp_path):
-    recipe = recipe_of(tmp_path, family, f"model.attention.backend={backend}", "model.attention.mask=block_causal")
+    recipe = recipe_of(
+        tmp_path, family, f"model.attention.backend={backend}", "model.attention.mask=block_causal"
+    )
     model = build_model(recipe, precision_named("float32", "float32"))
     for layer in model.layers.children():
         assert type(layer.attention.backend) is BACKENDS[backend]
         assert layer.attention.backend.mask.documents
     causal = recipe_of(tmp_path, family, "model.attention.mask=causal")
-    assert not build_model(causal, precision_named("float32", "float32")).layers["0"].attention.backend.mask.documents
+    assert (
+        not build_model(causal, precision_named("float32", "float32"))
+        .layers["0"]
+        .attention.backend.mask.documents
+    )
 
 
 def test_end_tokens_tell_documents_apart_where_the_data_has_no_positions(tmp_path):
@@ -53,11 +71,18 @@ def test_end_tokens_tell_documents_apart_where_the_data_has_no_positions(tmp_pat
     assert build_marking(causal, tokenizer)(batch).documents is None
 
 
-@pytest.mark.parametrize("family", ["llama3", "llama4", "qwen3", "deepseek_v3", "gpt_oss", "decoder"])
+@pytest.mark.parametrize(
+    "family", ["llama3", "llama4", "qwen3", "deepseek_v3", "gpt_oss", "decoder"]
+)
 @pytest.mark.parametrize("source", ["positions", "null"])
 def test_documents_that_nothing_tells_apart_are_refused(source, family, tmp_path):
     with pytest.raises(ProblemsFound) as found:
-        recipe_of(tmp_path, family, "model.attention.mask=block_causal", f"model.attention.documents={source}")
+        recipe_of(
+            tmp_path,
+            family,
+            "model.attention.mask=block_causal",
+            f"model.attention.documents={source}",
+        )
     assert [(problem.rule, problem.path) for problem in found.value.problems] == [
         ("one-source-of-documents", ("model", "attention", "documents"))
     ]
@@ -76,6 +101,8 @@ def test_varlen_attention_on_an_accelerator_computes_in_16_bits(tmp_path):
 def recipe_of(folder, family, *overrides):
     """The resolved debug recipe of a family, in two layers."""
     written, resolved = folder / "recipe.yaml", folder / "resolved.yaml"
-    written.write_text(f"version: 1\nmodel: {{name: {family}, flavor: debugmodel, n_layers: 2}}\ntraining: {{dataset: tiny}}\n")
+    written.write_text(
+        f"version: 1\nmodel: {{name: {family}, flavor: debugmodel, n_layers: 2}}\ntraining: {{dataset: tiny}}\n"
+    )
     resolved.write_text(resolve(str(written), list(overrides), environment={}).text)
     return read_resolved(resolved)

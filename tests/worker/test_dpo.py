@@ -24,21 +24,42 @@ from titanrun.worker.main import main
 
 BETA, LR = 0.5, 0.5
 QUESTIONS = ("Say: a goat", "Say: the moon", "Who is there?", "Say: hand and fire")
-REPLIES = (("a goat", "an owl"), ("the moon", "moon"), ("The bear.", "Nobody is there."), ("hand and fire", "fire and hand"))
+REPLIES = (
+    ("a goat", "an owl"),
+    ("the moon", "moon"),
+    ("The bear.", "Nobody is there."),
+    ("hand and fire", "fire and hand"),
+)
 Run = Callable[..., Path]
 
 
 def pairs() -> list[dict[str, Any]]:
-    return [{"prompt": question, "chosen": good, "rejected": bad} for question, (good, bad) in zip(QUESTIONS, REPLIES, strict=True)]
+    return [
+        {"prompt": question, "chosen": good, "rejected": bad}
+        for question, (good, bad) in zip(QUESTIONS, REPLIES, strict=True)
+    ]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of random weights with the tiny tokenizer, and pairs beside it."""
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
     path = tmp_path_factory.mktemp("random")
-    config = LlamaConfig(vocab_size=2048, max_position_embeddings=128, initializer_range=0.1, bos_token_id=0, eos_token_id=1, **sizes)
+    config = LlamaConfig(
+        vocab_size=2048,
+        max_position_embeddings=128,
+        initializer_range=0.1,
+        bos_token_id=0,
+        eos_token_id=1,
+        **sizes,
+    )
     LlamaForCausalLM(config).save_pretrained(path)
     for file in TinyTokenizerConfig().folder.iterdir():
         if file.name.startswith(("tokenizer", "chat_template")):
@@ -76,13 +97,18 @@ def test_steps_are_those_of_the_formula_on_transformers(run: Run, folder: Path) 
 
     def logprob(question: str, reply: str) -> torch.Tensor:
         messages = [{"role": "user", "content": question}, {"role": "assistant", "content": reply}]
-        text = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
+        text = tokenizer.apply_chat_template(
+            messages, return_dict=True, return_assistant_tokens_mask=True
+        )
         ids, counted = torch.tensor(text["input_ids"]), torch.tensor(text["assistant_masks"]).bool()
         said = model(ids[None, :-1]).logits[0].log_softmax(-1).gather(-1, ids[1:, None])[:, 0]
         return said[counted[1:]].sum()
 
     def preferences() -> torch.Tensor:
-        both = [(logprob(question, good), logprob(question, bad)) for question, (good, bad) in zip(QUESTIONS, REPLIES, strict=True)]
+        both = [
+            (logprob(question, good), logprob(question, bad))
+            for question, (good, bad) in zip(QUESTIONS, REPLIES, strict=True)
+        ]
         return torch.stack([good - bad for good, bad in both])
 
     before = preferences().detach()
@@ -91,7 +117,9 @@ def test_steps_are_those_of_the_formula_on_transformers(run: Run, folder: Path) 
         margins = BETA * (preferences() - before)
         loss = -torch.nn.functional.logsigmoid(margins).mean()
         assert line["loss"] == pytest.approx(float(loss.detach()), rel=1e-5)
-        assert line["dpo/margin"] == pytest.approx(float(margins.detach().mean()), rel=1e-4, abs=1e-5)
+        assert line["dpo/margin"] == pytest.approx(
+            float(margins.detach().mean()), rel=1e-4, abs=1e-5
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -102,28 +130,48 @@ def test_steps_are_those_of_the_formula_on_transformers(run: Run, folder: Path) 
 LORA = "converters=[{name: lora, rank: 4}]"
 
 
-@pytest.mark.parametrize("lora", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["adapters", "whole"])
-def test_a_run_that_goes_on_compares_with_what_the_first_start_did(run: Run, folder: Path, lora: bool) -> None:
+@pytest.mark.parametrize(
+    "lora", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["adapters", "whole"]
+)
+def test_a_run_that_goes_on_compares_with_what_the_first_start_did(
+    run: Run, folder: Path, lora: bool
+) -> None:
     overrides, lr = ((LORA,), 0.3) if lora else ((), LR)
-    uncut, stopped = (preference_run(run, folder, name, *overrides, lr=lr) for name in ("uncut", "stopped"))
+    uncut, stopped = (
+        preference_run(run, folder, name, *overrides, lr=lr) for name in ("uncut", "stopped")
+    )
     train(uncut)
     assert train(stopped, sending(signal.SIGTERM, at=2))[0].step == 2
     assert train(stopped)[0].step == 4
-    losses = [[line["loss"] for line in read_metrics(path.parent / "metrics.jsonl")] for path in (uncut, stopped)]
+    losses = [
+        [line["loss"] for line in read_metrics(path.parent / "metrics.jsonl")]
+        for path in (uncut, stopped)
+    ]
     assert losses[0] == losses[1]
     assert losses[0][0] == pytest.approx(math.log(2), rel=1e-6)
     assert losses[0][-1] < losses[0][0]
 
 
 def test_a_pair_is_two_replies_or_two_conversations() -> None:
-    config = PreferenceDatasetConfig(path="x", prompt_column="asked", chosen_column="better", rejected_column="worse")
-    asked, good, bad = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "assistant", "content": "c"}
+    config = PreferenceDatasetConfig(
+        path="x", prompt_column="asked", chosen_column="better", rejected_column="worse"
+    )
+    asked, good, bad = (
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"},
+        {"role": "assistant", "content": "c"},
+    )
     expected = ([asked, good], [asked, bad])
     assert pair_in(config, {"asked": "a", "better": "b", "worse": "c"}, "line 1") == expected
-    assert pair_in(config, {"asked": [asked], "better": [good], "worse": [bad]}, "line 1") == expected
+    assert (
+        pair_in(config, {"asked": [asked], "better": [good], "worse": [bad]}, "line 1") == expected
+    )
     assert pair_in(config, {"better": [asked, good], "worse": [asked, bad]}, "line 1") == expected
     # the prompt beside whole conversations, as in HuggingFaceH4/ultrafeedback_binarized, is not said twice
-    assert pair_in(config, {"asked": "a", "better": [asked, good], "worse": [asked, bad]}, "line 1") == expected
+    assert (
+        pair_in(config, {"asked": "a", "better": [asked, good], "worse": [asked, bad]}, "line 1")
+        == expected
+    )
 
 
 REPLY = {"role": "assistant", "content": "b"}
@@ -134,11 +182,26 @@ REPLY = {"role": "assistant", "content": "b"}
     [
         ({"prompt": "a", "chosen": "b"}, "has no 'rejected'; it has: prompt, chosen"),
         ({"prompt": "a", "chosen": "b", "rejected": "b"}, "prefers a reply to itself"),
-        ({"chosen": "b", "rejected": "c"}, "has replies, and no 'prompt' that they answer; it has: chosen, rejected"),
-        ({"promt": "a", "chosen": [REPLY], "rejected": [{**REPLY, "content": "c"}]}, "no 'prompt' that they answer; it has: promt"),
-        ({"prompt": "a", "chosen": [{"content": "b"}], "rejected": "c"}, "message 1, has no 'role'; it has: content"),
-        ({"prompt": "a", "chosen": [{"role": "user", "content": "b"}], "rejected": "c"}, "does not end with what the assistant says"),
-        ({"prompt": "a", "chosen": [{"role": "bot", "content": "b"}], "rejected": "c"}, "is from 'bot', which is no role"),
+        (
+            {"chosen": "b", "rejected": "c"},
+            "has replies, and no 'prompt' that they answer; it has: chosen, rejected",
+        ),
+        (
+            {"promt": "a", "chosen": [REPLY], "rejected": [{**REPLY, "content": "c"}]},
+            "no 'prompt' that they answer; it has: promt",
+        ),
+        (
+            {"prompt": "a", "chosen": [{"content": "b"}], "rejected": "c"},
+            "message 1, has no 'role'; it has: content",
+        ),
+        (
+            {"prompt": "a", "chosen": [{"role": "user", "content": "b"}], "rejected": "c"},
+            "does not end with what the assistant says",
+        ),
+        (
+            {"prompt": "a", "chosen": [{"role": "bot", "content": "b"}], "rejected": "c"},
+            "is from 'bot', which is no role",
+        ),
     ],
 )
 def test_a_record_that_is_no_pair_is_named(record: dict[str, Any], message: str) -> None:
@@ -156,7 +219,10 @@ def test_a_pair_without_its_columns_says_which_field_names_them() -> None:
     )
     with pytest.raises(ProblemsFound) as found:
         pair_in(config, {"prompt": "a", "chosen": "b", "worse": "c"}, "line 1")
-    assert (found.value.problems[0].path, found.value.problems[0].help) == (("prompt_column",), "did you mean 'prompt'?")
+    assert (found.value.problems[0].path, found.value.problems[0].help) == (
+        ("prompt_column",),
+        "did you mean 'prompt'?",
+    )
 
 
 def test_pairs_longer_than_a_row_are_left_out_or_refused(folder: Path, tmp_path: Path) -> None:
@@ -164,24 +230,32 @@ def test_pairs_longer_than_a_row_are_left_out_or_refused(folder: Path, tmp_path:
     long = {"prompt": "a", "chosen": "goat " * 40, "rejected": "b"}
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, [*pairs(), long])))
     config = PreferenceDatasetConfig(path=str(tmp_path / "pairs.jsonl"))
-    rows = preference_rows(config, tokenizer=tokenizer, row_length=65, cache_folder=tmp_path / "cache")
+    rows = preference_rows(
+        config, tokenizer=tokenizer, row_length=65, cache_folder=tmp_path / "cache"
+    )
     assert len(rows) == 4
     refusing = PreferenceDatasetConfig(path=str(tmp_path / "pairs.jsonl"), too_long="refuse")
     with pytest.raises(ProblemsFound, match="1 pair of 5 longer than a row of 65 tokens"):
-        preference_rows(refusing, tokenizer=tokenizer, row_length=65, cache_folder=tmp_path / "cache")
+        preference_rows(
+            refusing, tokenizer=tokenizer, row_length=65, cache_folder=tmp_path / "cache"
+        )
 
 
 def test_a_template_of_ones_own_puts_pairs_into_words(folder: Path, tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer(TinyTokenizerConfig())
-    words = (
-        "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}!{{ m.content }}{% endgeneration %}{% endif %}{% endfor %}"
-    )
+    words = "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}!{{ m.content }}{% endgeneration %}{% endif %}{% endfor %}"
     (tmp_path / "own.jinja").write_text(words)
-    config = PreferenceDatasetConfig(path=str(folder / "pairs.jsonl"), template=str(tmp_path / "own.jinja"))
-    rows = preference_rows(config, tokenizer=tokenizer, row_length=65, cache_folder=tmp_path / "cache")
+    config = PreferenceDatasetConfig(
+        path=str(folder / "pairs.jsonl"), template=str(tmp_path / "own.jinja")
+    )
+    rows = preference_rows(
+        config, tokenizer=tokenizer, row_length=65, cache_folder=tmp_path / "cache"
+    )
     ids, counted, positions = rows[0]
     good, bad = (tokenizer.encode(f"!{text}", bos=False, eos=False) for text in REPLIES[0])
     assert ids[: len(good) + len(bad)].tolist() == good + bad
     # the first token of each follows nothing
-    assert counted[: len(good) + len(bad)].tolist() == [0] + [1] * (len(good) - 1) + [0] + [1] * (len(bad) - 1)
+    assert counted[: len(good) + len(bad)].tolist() == [0] + [1] * (len(good) - 1) + [0] + [1] * (
+        len(bad) - 1
+    )
     assert positions[len(good)] == 0

@@ -18,7 +18,10 @@ TIED = "model.tie_word_embeddings=true"
 def weights(trainer: Trainer) -> dict[str, Any]:
     """The weights and the optimizer's states, whole."""
     found = trainer.engine.tensors()
-    return {name: tensor.full_tensor() if hasattr(tensor, "placements") else tensor.clone() for name, tensor in found.items()}
+    return {
+        name: tensor.full_tensor() if hasattr(tensor, "placements") else tensor.clone()
+        for name, tensor in found.items()
+    }
 
 
 def agree(found: Any, expected: Any, *, rel: float) -> None:
@@ -38,7 +41,9 @@ def agree(found: Any, expected: Any, *, rel: float) -> None:
         pytest.param(EXPERTS, id="experts", marks=pytest.mark.slow),
     ],
 )
-def test_early_steps_are_those_of_the_whole_optimizer_and_leave_no_gradient(base: tuple[str, ...]) -> None:
+def test_early_steps_are_those_of_the_whole_optimizer_and_leave_no_gradient(
+    base: tuple[str, ...],
+) -> None:
     expected, found = (train(1, [*base, *ONE_PASS, *more], look=weights) for more in ([], [EARLY]))
     # the norm is summed in another order
     agree(found, expected, rel=1e-6)
@@ -60,7 +65,13 @@ def test_early_steps_are_those_of_the_whole_optimizer_and_leave_no_gradient(base
     ],
     ids=["fsdp2", "ddp2", "fsdp2_offload", "tp2", "fsdp2_tp2_compiled", "cp2_recomputed"],
 )
-def test_early_steps_on_ranks_are_those_of_one_process(nproc: int, rows: int, layout: list[str]) -> None:
+def test_early_steps_on_ranks_are_those_of_one_process(
+    nproc: int, rows: int, layout: list[str]
+) -> None:
     base = ("training.max_norm=null", "validation.local_batch_size=2")
     expected = alone((*base, "training.local_batch_size=8"))
-    agree(train(nproc, [*base, f"training.local_batch_size={rows}", EARLY, *layout]), expected, rel=1e-5)
+    agree(
+        train(nproc, [*base, f"training.local_batch_size={rows}", EARLY, *layout]),
+        expected,
+        rel=1e-5,
+    )

@@ -15,10 +15,16 @@ from titanrun.worker.main import main
 HELD_OUT = "validation={enable: true, dataset: {name: tokens, path: %s}}"
 
 
-def test_it_measures_the_weights_it_starts_from_and_trains_nothing(run: Callable[..., Path], tokens: Path) -> None:
+def test_it_measures_the_weights_it_starts_from_and_trains_nothing(
+    run: Callable[..., Path], tokens: Path
+) -> None:
     trained = run("trained", HELD_OUT % tokens, "training.steps=3")
     assert main([str(trained)]) == 0
-    losses = [line["validation/loss"] for line in read_metrics(trained.parent / "metrics.jsonl") if "validation/loss" in line]
+    losses = [
+        line["validation/loss"]
+        for line in read_metrics(trained.parent / "metrics.jsonl")
+        if "validation/loss" in line
+    ]
 
     start = f"checkpoint.initial_load_path={trained.parent}"
     measured = run("measured", "kind=eval", HELD_OUT % tokens, start, "evaluation.batch_size=7")
@@ -53,5 +59,20 @@ def test_a_pass_takes_the_rows_that_the_recipe_says(
 
     monkeypatch.setattr(LoadedSubject, "loss_sum", counted)
     start = f"checkpoint.initial_load_path={trained.parent}"
-    assert main([str(run("measured", "kind=eval", HELD_OUT % tokens, start, "evaluation.batch_size=13"))]) == 0
+    assert (
+        main(
+            [
+                str(
+                    run(
+                        "measured",
+                        "kind=eval",
+                        HELD_OUT % tokens,
+                        start,
+                        "evaluation.batch_size=13",
+                    )
+                )
+            ]
+        )
+        == 0
+    )
     assert sizes == [13, 13, 4]

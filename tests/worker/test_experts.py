@@ -21,17 +21,31 @@ SLOTS_OF_AN_EXPERT = 4 * 16 * 3 / 8
 
 def evenness(lines: list[dict[str, float]]) -> list[tuple[float, float, float]]:
     """Imbalance, most and fewest tokens of an expert, of each step."""
-    return [(line["moe/imbalance"], line["moe/most_tokens_per_expert"], line["moe/least_tokens_per_expert"]) for line in lines]
+    return [
+        (
+            line["moe/imbalance"],
+            line["moe/most_tokens_per_expert"],
+            line["moe/least_tokens_per_expert"],
+        )
+        for line in lines
+    ]
 
 
 def test_forced_balance_gives_every_expert_as_many_tokens(metrics: Metrics) -> None:
-    lines = metrics(MODEL, "training.steps=3", "debug.moe_force_load_balance=true", "activation_checkpoint=full")
+    lines = metrics(
+        MODEL, "training.steps=3", "debug.moe_force_load_balance=true", "activation_checkpoint=full"
+    )
     assert evenness(lines) == [(1.0, SLOTS_OF_AN_EXPERT, SLOTS_OF_AN_EXPERT)] * 3
 
 
 @pytest.mark.parametrize("recomputing", ["full", "{name: selective, selective_ac_option: op}"])
-def test_tokens_are_counted_once_where_layers_are_computed_twice(recomputing: str, metrics: Metrics) -> None:
-    kept, recomputed = (metrics(MODEL, "training.steps=3", f"activation_checkpoint={how}") for how in ("none", recomputing))
+def test_tokens_are_counted_once_where_layers_are_computed_twice(
+    recomputing: str, metrics: Metrics
+) -> None:
+    kept, recomputed = (
+        metrics(MODEL, "training.steps=3", f"activation_checkpoint={how}")
+        for how in ("none", recomputing)
+    )
     assert evenness(recomputed) == evenness(kept)
     assert [line["loss"] for line in recomputed] == [line["loss"] for line in kept]
     assert all(most > SLOTS_OF_AN_EXPERT > least for _, most, least in evenness(kept))
@@ -39,7 +53,8 @@ def test_tokens_are_counted_once_where_layers_are_computed_twice(recomputing: st
 
 def test_the_bias_evens_experts_out(metrics: Metrics) -> None:
     balanced, left_alone = (
-        evenness(metrics(MODEL, "training.steps=20", f"model.moe.load_balance_coeff={coefficient}")) for coefficient in ("0.02", "null")
+        evenness(metrics(MODEL, "training.steps=20", f"model.moe.load_balance_coeff={coefficient}"))
+        for coefficient in ("0.02", "null")
     )
     assert sum(step[0] for step in balanced[-5:]) < sum(step[0] for step in left_alone[-5:])
 
@@ -48,8 +63,18 @@ def test_the_bias_evens_experts_out(metrics: Metrics) -> None:
 @pytest.mark.parametrize("name", ["deepseek_v3_debug", "gpt_oss_debug", "llama4_debug"])
 def test_the_debug_recipe_learns_the_tiny_corpus(name: str, tmp_path: Path) -> None:
     recipe, run = ROOT / "recipes" / f"{name}.yaml", tmp_path / "run"
-    command = [sys.executable, "-m", "titanrun", "train", str(recipe), f"dump_folder={run}", "metrics.log_freq=1"]
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "2"})
+    command = [
+        sys.executable,
+        "-m",
+        "titanrun",
+        "train",
+        str(recipe),
+        f"dump_folder={run}",
+        "metrics.log_freq=1",
+    ]
+    subprocess.run(
+        command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "2"}
+    )
     lines = read_metrics(run / "metrics.jsonl")
     held_out = [line["validation/loss"] for line in lines if "validation/loss" in line]
     assert held_out == sorted(held_out, reverse=True)

@@ -27,6 +27,8 @@ def test_the_loss_is_that_of_all_depths(metrics: Metrics) -> None:
     first = metrics(MODEL % 2, LOSS % "", *ROWS)[0]
     next_token, second, third = (first[f"multi_token/loss_{place}"] for place in (1, 2, 3))
     # rows have 16 tokens, of which the last k know no token k places on; each depth is divided by 16
-    assert first["loss"] == pytest.approx(next_token + 0.15 * (second * 15 + third * 14) / 16, rel=1e-5)
+    assert first["loss"] == pytest.approx(
+        next_token + 0.15 * (second * 15 + third * 14) / 16, rel=1e-5
+    )
     alone = metrics(MODEL % 0, "loss=cross_entropy", *ROWS)[0]
     assert next_token == pytest.approx(alone["loss"], rel=1e-6)

@@ -82,17 +82,28 @@ def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return run
 
 
-def test_greedy_text_is_that_of_transformers_from_a_run_and_from_its_export(trained: Path, exported: Path, say: Say) -> None:
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(exported), AutoTokenizer.from_pretrained(exported)
+def test_greedy_text_is_that_of_transformers_from_a_run_and_from_its_export(
+    trained: Path, exported: Path, say: Say
+) -> None:
+    model, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(exported),
+        AutoTokenizer.from_pretrained(exported),
+    )
     prompts = ["Once there was", "the", "A king and his daughter went"]
     words = [word for prompt in prompts for word in ("--prompt", prompt)]
     found = say(trained, *words, "--max-new-tokens", "12", "--temperature", "0", "--ignore-eos")
-    assert found == say(exported, *words, "--max-new-tokens", "12", "--temperature", "0", "--ignore-eos")
+    assert found == say(
+        exported, *words, "--max-new-tokens", "12", "--temperature", "0", "--ignore-eos"
+    )
     for prompt, answer in zip(prompts, found, strict=True):
         ids = torch.tensor([tokenizer.encode(prompt, add_special_tokens=False)])
-        expected = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False, eos_token_id=None)[
-            0, ids.size(1) :
-        ]
+        expected = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=12,
+            do_sample=False,
+            eos_token_id=None,
+        )[0, ids.size(1) :]
         assert answer["token_ids"] == expected.tolist()
         assert answer["text"] == tokenizer.decode(expected, skip_special_tokens=True)
 
@@ -106,7 +117,9 @@ def test_bos_stop_and_the_end_token_do_what_they_say(exported: Path, say: Say) -
     stop = plain["text"][3:5]
     (stopped,) = say(exported, *asked, "--ignore-eos", "--stop", stop)
     assert stopped["text"] == plain["text"].partition(stop)[0]
-    (exported / "generation_config.json").write_text(json.dumps({"eos_token_id": [plain["token_ids"][1]]}), encoding="utf-8")
+    (exported / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": [plain["token_ids"][1]]}), encoding="utf-8"
+    )
     (ended,) = say(exported, *asked)
     first = plain["token_ids"].index(plain["token_ids"][1])
     assert ended["token_ids"] == plain["token_ids"][: first + 1]
@@ -119,17 +132,27 @@ def test_draws_follow_the_seed(trained: Path, say: Say) -> None:
 
 
 def test_a_chat_is_rendered_as_transformers_does(exported: Path, say: Say) -> None:
-    messages = [{"role": "user", "content": " Hello there "}, {"role": "assistant", "content": "Hi"}, {"role": "user", "content": "Bye"}]
+    messages = [
+        {"role": "user", "content": " Hello there "},
+        {"role": "assistant", "content": "Hi"},
+        {"role": "user", "content": "Bye"},
+    ]
     tokenizer = AutoTokenizer.from_pretrained(exported)
     for opened in (True, False):
-        theirs = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=opened)
+        theirs = tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=opened
+        )
         assert rendered(exported, messages, with_reply_opened=opened) == theirs
     asked = ["--max-new-tokens", "8", "--temperature", "0"]
-    assert say(exported, "--prompt", "Hello", "--chat", *asked) == say(exported, "--prompt", "<user>Hello\n<assistant>", *asked)
+    assert say(exported, "--prompt", "Hello", "--chat", *asked) == say(
+        exported, "--prompt", "<user>Hello\n<assistant>", *asked
+    )
 
 
 def test_a_template_reaches_nothing_beyond_its_text(exported: Path) -> None:
-    (exported / "chat_template.jinja").write_text("{{ messages.__class__.__mro__[1].__subclasses__() }}", encoding="utf-8")
+    (exported / "chat_template.jinja").write_text(
+        "{{ messages.__class__.__mro__[1].__subclasses__() }}", encoding="utf-8"
+    )
     with pytest.raises(ProblemsFound, match="refuses the messages"):
         rendered(exported, [], with_reply_opened=False)
 
@@ -145,7 +168,9 @@ def test_a_template_reaches_nothing_beyond_its_text(exported: Path) -> None:
         (["--prompt", "x", "--stop", ""], "--stop is a text"),
     ],
 )
-def test_numbers_that_choose_no_token_are_refused(trained: Path, words: list[str], message: str) -> None:
+def test_numbers_that_choose_no_token_are_refused(
+    trained: Path, words: list[str], message: str
+) -> None:
     with pytest.raises(ProblemsFound, match=message):
         command.run([str(trained), *words])
 
@@ -166,7 +191,9 @@ def test_what_the_model_cannot_continue_is_a_problem(
     assert message in written.getvalue()
 
 
-def test_a_tokenizer_without_a_chat_template_is_a_problem(exported: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tokenizer_without_a_chat_template_is_a_problem(
+    exported: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (exported / "chat_template.jinja").unlink()
     written = io.StringIO()
     monkeypatch.setattr(sys, "stderr", written)
@@ -174,7 +201,9 @@ def test_a_tokenizer_without_a_chat_template_is_a_problem(exported: Path, say: S
     assert "has no chat template" in written.getvalue()
 
 
-def test_a_model_of_no_family_and_a_folder_of_nothing_are_problems(exported: Path, tmp_path: Path) -> None:
+def test_a_model_of_no_family_and_a_folder_of_nothing_are_problems(
+    exported: Path, tmp_path: Path
+) -> None:
     (exported / "config.json").write_text('{"model_type": "mamba"}', encoding="utf-8")
     with pytest.raises(ProblemsFound, match="no family reads models of type 'mamba'"):
         command.run([str(exported), "--prompt", "x"])
@@ -187,8 +216,15 @@ def test_a_model_of_no_family_and_a_folder_of_nothing_are_problems(exported: Pat
 
 def test_a_folder_of_stages_names_the_runs_in_it(tmp_path: Path) -> None:
     (tmp_path / "stages.yaml").write_text("stages: []\n")
-    for stage, step in (("sft", "checkpoint/step-2"), ("pretrain", "checkpoint/step-1"), ("dpo", "logs")):
+    for stage, step in (
+        ("sft", "checkpoint/step-2"),
+        ("pretrain", "checkpoint/step-1"),
+        ("dpo", "logs"),
+    ):
         (tmp_path / stage / step).mkdir(parents=True)
     with pytest.raises(ProblemsFound) as found:
         command.run([str(tmp_path), "--prompt", "x"])
-    assert found.value.problems[0].help == f"it holds the runs of stages: name {tmp_path}/pretrain or {tmp_path}/sft"
+    assert (
+        found.value.problems[0].help
+        == f"it holds the runs of stages: name {tmp_path}/pretrain or {tmp_path}/sft"
+    )

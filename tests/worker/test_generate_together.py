@@ -24,7 +24,14 @@ training: {dataset: tiny, local_batch_size: 4, seq_len: 64, steps: 8, mixed_prec
 optimizer: {lr: 1.0e-2}
 checkpoint: {enable: true}
 """
-PROMPTS = ["--prompt", "Once there was", "--prompt", "the", "--prompt", "A king and his daughter went"]
+PROMPTS = [
+    "--prompt",
+    "Once there was",
+    "--prompt",
+    "the",
+    "--prompt",
+    "A king and his daughter went",
+]
 EXPERTS = (
     "model={name: qwen3, flavor: debugmodel_moe, dim: 64, n_heads: 4, n_kv_heads: 2, n_layers: 2, moe: {num_experts: 4, top_k: 2, "
     "hidden_dim: 96}, max_seq_len: 96}",
@@ -36,7 +43,9 @@ def trained(folder: Path, overrides: tuple[str, ...] = ()) -> Path:
     (folder / "talks.yaml").write_text(RECIPE, encoding="utf-8")
     resolved = folder / "run" / "resolved.yaml"
     resolved.parent.mkdir()
-    resolved.write_text(resolve(str(folder / "talks.yaml"), overrides, environment={}).text, encoding="utf-8")
+    resolved.write_text(
+        resolve(str(folder / "talks.yaml"), overrides, environment={}).text, encoding="utf-8"
+    )
     assert main([str(resolved)]) == 0
     return resolved.parent
 
@@ -48,15 +57,30 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def told(folder: Path, *words: str, nproc: int, code: int = 0) -> tuple[str, str]:
     """What the command prints, on stdout and on stderr."""
-    line = [sys.executable, "-m", "titanrun", "generate", str(folder), *words, "--nproc", str(nproc)]
+    line = [
+        sys.executable,
+        "-m",
+        "titanrun",
+        "generate",
+        str(folder),
+        *words,
+        "--nproc",
+        str(nproc),
+    ]
     done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == code, done.stderr
     return done.stdout, done.stderr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("overrides", [(), ("model.tie_word_embeddings=true",), EXPERTS], ids=["dense", "tied", "experts"])
-def test_the_likeliest_tokens_are_those_of_one_process(overrides: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "overrides",
+    [(), ("model.tie_word_embeddings=true",), EXPERTS],
+    ids=["dense", "tied", "experts"],
+)
+def test_the_likeliest_tokens_are_those_of_one_process(
+    overrides: tuple[str, ...], tmp_path: Path
+) -> None:
     folder = trained(tmp_path, overrides)
     asked = [*PROMPTS, "--max-new-tokens", "12", "--temperature", "0", "--ignore-eos", "--json"]
     split, alone = (told(folder, *asked, nproc=nproc)[0] for nproc in (2, 1))
@@ -67,7 +91,19 @@ def test_the_likeliest_tokens_are_those_of_one_process(overrides: tuple[str, ...
 
 @pytest.mark.slow
 def test_draws_stops_and_text_are_those_of_one_process(run: Path) -> None:
-    asked = [*PROMPTS, "--max-new-tokens", "9", "--temperature", "0.8", "--top-k", "20", "--seed", "3", "--stop", "e"]
+    asked = [
+        *PROMPTS,
+        "--max-new-tokens",
+        "9",
+        "--temperature",
+        "0.8",
+        "--top-k",
+        "20",
+        "--seed",
+        "3",
+        "--stop",
+        "e",
+    ]
     assert told(run, *asked, nproc=2) == told(run, *asked, nproc=1)
 
 
@@ -81,7 +117,9 @@ def test_what_every_process_finds_wrong_is_said_once(run: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the processes in /proc")
 def test_a_process_that_dies_takes_the_others_along(run: Path) -> None:
     line = [sys.executable, "-m", "titanrun", "generate", str(run), *PROMPTS, "--nproc", "2"]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         while len(children.read_text().split()) < 2:
             time.sleep(0.02)

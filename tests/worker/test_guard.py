@@ -28,7 +28,12 @@ Spoil = Callable[[Trainer], None]
 
 def train(resolved: Path, spoil: Spoil = lambda trainer: None) -> Outcome:
     """Trains, with something put into the trainer that goes wrong."""
-    with SignalRequests() as signals, assembled(read_resolved(resolved), meet_others(resolved, Place()), signals=signals) as trainer:
+    with (
+        SignalRequests() as signals,
+        assembled(
+            read_resolved(resolved), meet_others(resolved, Place()), signals=signals
+        ) as trainer,
+    ):
         spoil(trainer)
         return trainer.fit()
 
@@ -63,7 +68,9 @@ def bad_gradient(step: int, name: str) -> Spoil:
 
     def spoil(trainer: Trainer) -> None:
         def poison(gradient: Tensor) -> Tensor:
-            return torch.full_like(gradient, math.inf) if trainer.state.step + 1 == step else gradient
+            return (
+                torch.full_like(gradient, math.inf) if trainer.state.step + 1 == step else gradient
+            )
 
         trainer.engine.model.get_parameter(name).register_hook(poison)
 
@@ -75,11 +82,16 @@ def losses(resolved: Path) -> list[float]:
 
 
 def evidence(resolved: Path, step: int) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((resolved.parent / "logs" / f"non-finite-step-{step}-rank-0.json").read_text())
+    found: dict[str, Any] = json.loads(
+        (resolved.parent / "logs" / f"non-finite-step-{step}-rank-0.json").read_text()
+    )
     return found
 
 
-@pytest.mark.parametrize("spoil", [bad_loss(4), bad_loss(4, value=math.inf), bad_gradient(4, "layers.1.attention.wq.weight")])
+@pytest.mark.parametrize(
+    "spoil",
+    [bad_loss(4), bad_loss(4, value=math.inf), bad_gradient(4, "layers.1.attention.wq.weight")],
+)
 def test_a_bad_step_stops_the_run_before_its_update(run: Run, spoil: Spoil) -> None:
     weights = {}
 
@@ -129,7 +141,10 @@ def states_before_and_after(trainer: Trainer, seen: dict[int, list[dict[str, Ten
     def kept(**options: Any) -> Any:
         before = {name: tensor.clone() for name, tensor in trainer.engine.tensors().items()}
         update = optim_step(**options)
-        seen[trainer.state.step + 1] = [before, {name: tensor.clone() for name, tensor in trainer.engine.tensors().items()}]
+        seen[trainer.state.step + 1] = [
+            before,
+            {name: tensor.clone() for name, tensor in trainer.engine.tensors().items()},
+        ]
         return update
 
     trainer.engine.optim_step = kept  # type: ignore[method-assign]
@@ -159,17 +174,28 @@ def test_a_skipped_step_is_a_step_of_the_schedule_and_of_the_data(run: Run) -> N
     train(plain)
     train(skipping, bad_loss(4))
     for name in ("lr", "tokens_seen"):
-        values = [[line[name] for line in read_metrics(path.parent / "metrics.jsonl")] for path in (plain, skipping)]
+        values = [
+            [line[name] for line in read_metrics(path.parent / "metrics.jsonl")]
+            for path in (plain, skipping)
+        ]
         assert values[0] == values[1]
     assert losses(plain)[:3] == losses(skipping)[:3]
 
 
 def test_a_run_that_skips_too_often_stops(run: Run) -> None:
     resolved = run("skipping", "guard.non_finite=skip", "guard.max_skips=2")
-    with pytest.raises(NonFinite, match=r"^loss is nan at step 6, and the 2 updates before were skipped \(guard.max_skips\)$"):
+    with pytest.raises(
+        NonFinite,
+        match=r"^loss is nan at step 6, and the 2 updates before were skipped \(guard.max_skips\)$",
+    ):
         train(resolved, bad_loss(4, 5, 6))
     # two in a row are fine as often as they come
-    assert train(run("again", "guard.non_finite=skip", "guard.max_skips=2"), bad_loss(2, 3, 5, 6, 8, 9)).state == "finished"
+    assert (
+        train(
+            run("again", "guard.non_finite=skip", "guard.max_skips=2"), bad_loss(2, 3, 5, 6, 8, 9)
+        ).state
+        == "finished"
+    )
 
 
 ROLLBACK = ("guard.non_finite=rollback", "checkpoint.interval=3")
@@ -217,7 +243,9 @@ def test_going_back_is_the_checkpoint_bit_by_bit(run: Run) -> None:
 
         def kept() -> int | None:
             step = go_back()
-            firsts.append({name: tensor.clone() for name, tensor in trainer.engine.tensors().items()})
+            firsts.append(
+                {name: tensor.clone() for name, tensor in trainer.engine.tensors().items()}
+            )
             return step
 
         trainer.checkpoints = Kept(trainer.checkpoints, kept)
@@ -231,13 +259,20 @@ class Kept:
 
     def __init__(self, checkpoints: Any, go_back: Callable[[], int | None]) -> None:
         self.go_back = go_back
-        self.prepare, self.save, self.save_seed = checkpoints.prepare, checkpoints.save, checkpoints.save_seed
+        self.prepare, self.save, self.save_seed = (
+            checkpoints.prepare,
+            checkpoints.save,
+            checkpoints.save_seed,
+        )
         self.check = checkpoints.check
 
 
 def test_a_run_that_goes_back_too_often_stops(run: Run) -> None:
     resolved = run("back", *ROLLBACK, "guard.max_rollbacks=2")
-    with pytest.raises(NonFinite, match=r"^loss is nan at step 5, and the run went back 2 times already \(guard.max_rollbacks\)$"):
+    with pytest.raises(
+        NonFinite,
+        match=r"^loss is nan at step 5, and the run went back 2 times already \(guard.max_rollbacks\)$",
+    ):
         train(resolved, bad_loss(5, times=9))
 
 
@@ -257,7 +292,9 @@ def test_spoiled_weights_are_kept_apart_and_never_gone_on_from(run: Run) -> None
 
         trainer.on_step = poke
 
-    with pytest.raises(NonFinite, match=r"^the state to save \(model.norm.weight\) is not finite at step 6"):
+    with pytest.raises(
+        NonFinite, match=r"^the state to save \(model.norm.weight\) is not finite at step 6"
+    ):
         train(resolved, spoil)
     folder = resolved.parent / "checkpoint"
     assert sorted(entry.name for entry in folder.iterdir()) == ["non-finite", "step-3"]
@@ -265,8 +302,16 @@ def test_spoiled_weights_are_kept_apart_and_never_gone_on_from(run: Run) -> None
     assert train(resolved).step == 10
 
 
-def test_spikes_are_counted_and_told_and_no_nan_raises_the_bar(run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    settings = ("training.steps=30", "guard.non_finite=skip", "guard.spike_window=8", "guard.spike_sigmas=20", "checkpoint.enable=false")
+def test_spikes_are_counted_and_told_and_no_nan_raises_the_bar(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = (
+        "training.steps=30",
+        "guard.non_finite=skip",
+        "guard.spike_window=8",
+        "guard.spike_sigmas=20",
+        "checkpoint.enable=false",
+    )
 
     def spoil(trainer: Trainer) -> None:
         bad_loss(12)(trainer)
@@ -274,15 +319,25 @@ def test_spikes_are_counted_and_told_and_no_nan_raises_the_bar(run: Run, caplog:
 
     resolved = run("spiking", *settings)
     train(resolved, spoil)
-    spikes = [line["step"] for line in read_metrics(resolved.parent / "metrics.jsonl") if "guard/loss_spikes" in line]
+    spikes = [
+        line["step"]
+        for line in read_metrics(resolved.parent / "metrics.jsonl")
+        if "guard/loss_spikes" in line
+    ]
     assert spikes == [20]
     assert "loss spike" in caplog.text
 
 
 def test_no_spike_is_told_where_nobody_asked(run: Run) -> None:
-    resolved = run("quiet", "training.steps=30", "guard.spike_sigmas=null", "checkpoint.enable=false")
+    resolved = run(
+        "quiet", "training.steps=30", "guard.spike_sigmas=null", "checkpoint.enable=false"
+    )
     train(resolved, bad_loss(20, value=100.0))
-    assert not [line for line in read_metrics(resolved.parent / "metrics.jsonl") if "guard/loss_spikes" in line]
+    assert not [
+        line
+        for line in read_metrics(resolved.parent / "metrics.jsonl")
+        if "guard/loss_spikes" in line
+    ]
 
 
 def test_a_way_back_to_damaged_checkpoints_only_is_refused(run: Run) -> None:
@@ -290,7 +345,9 @@ def test_a_way_back_to_damaged_checkpoints_only_is_refused(run: Run) -> None:
 
     def spoil(trainer: Trainer) -> None:
         bad_loss(5)(trainer)
-        trainer.on_step = lambda step: (resolved.parent / "checkpoint/step-3/manifest.json").unlink() if step == 4 else None
+        trainer.on_step = lambda step: (
+            (resolved.parent / "checkpoint/step-3/manifest.json").unlink() if step == 4 else None
+        )
 
     with pytest.raises(ProblemsFound, match=r"step-3"):
         train(resolved, spoil)

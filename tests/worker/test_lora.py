@@ -28,7 +28,9 @@ from titanrun.worker.show_model import modules
 from titanrun.worker.try_build import build
 
 # of transformers, which peft asks in its old words
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
+)
 Run = Callable[..., Path]
 LORA = "converters=[{name: lora, rank: 4, target_modules: [wq, wk, wo, w2]}]"
 DROPOUT = "converters=[{name: lora, rank: 4, dropout: 0.2}]"
@@ -53,8 +55,12 @@ def base(run: Run) -> Path:
 SLOW = [(DROPOUT,), (DROPOUT, ALONE, "activation_checkpoint=full")]
 
 
-@pytest.mark.parametrize("overrides", [(LORA, ALONE), *(pytest.param(each, marks=pytest.mark.slow) for each in SLOW)])
-def test_ten_steps_are_a_stop_and_the_rest_and_only_adapters_change(run: Run, overrides: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "overrides", [(LORA, ALONE), *(pytest.param(each, marks=pytest.mark.slow) for each in SLOW)]
+)
+def test_ten_steps_are_a_stop_and_the_rest_and_only_adapters_change(
+    run: Run, overrides: tuple[str, ...]
+) -> None:
     uncut, stopped = run("uncut", *overrides), run("stopped", *overrides)
     train(uncut)
     assert train(stopped, sending(signal.SIGTERM, at=5))[0].step == 5
@@ -67,7 +73,9 @@ def test_ten_steps_are_a_stop_and_the_rest_and_only_adapters_change(run: Run, ov
     assert bool(frozen) == (ALONE not in overrides)
     first, _ = saved(stopped, 5)
     assert all(torch.equal(tensors[name], first[name]) for name in frozen)
-    assert all(not torch.equal(tensors[name], first[name]) for name in tensors if name.endswith(".lora_b"))
+    assert all(
+        not torch.equal(tensors[name], first[name]) for name in tensors if name.endswith(".lora_b")
+    )
     losses = [line["loss"] for line in read_metrics(uncut.parent / "metrics.jsonl")]
     assert losses[-1] < losses[0]
 
@@ -85,33 +93,71 @@ def test_a_run_over_given_weights_begins_as_they_are_and_exports_adapters_and_me
     plain = run("plain", *start, "debug.seed=5", "checkpoint.enable=false")
     train(plain)
     assert main([str(tuned)]) == 0
-    first, other = (read_metrics(path.parent / "metrics.jsonl")[0]["loss"] for path in (tuned, plain))
+    first, other = (
+        read_metrics(path.parent / "metrics.jsonl")[0]["loss"] for path in (tuned, plain)
+    )
     assert first == other
     step = str(tuned.parent / "checkpoint" / "step-10")
-    assert job(monkeypatch, do="export", checkpoint=step, out=str(tmp_path / "adapter"), format="hf") == 0
-    assert job(monkeypatch, do="export", checkpoint=step, out=str(tmp_path / "merged"), format="hf", merge=True) == 0
-    merged, at_end = (AutoModelForCausalLM.from_pretrained(folder) for folder in (tmp_path / "merged", tuned.parent / "hf"))
-    assert all(torch.equal(weight, at_end.state_dict()[name]) for name, weight in merged.state_dict().items())
-    theirs = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base / "hf"), tmp_path / "adapter").eval()
+    assert (
+        job(monkeypatch, do="export", checkpoint=step, out=str(tmp_path / "adapter"), format="hf")
+        == 0
+    )
+    assert (
+        job(
+            monkeypatch,
+            do="export",
+            checkpoint=step,
+            out=str(tmp_path / "merged"),
+            format="hf",
+            merge=True,
+        )
+        == 0
+    )
+    merged, at_end = (
+        AutoModelForCausalLM.from_pretrained(folder)
+        for folder in (tmp_path / "merged", tuned.parent / "hf")
+    )
+    assert all(
+        torch.equal(weight, at_end.state_dict()[name])
+        for name, weight in merged.state_dict().items()
+    )
+    theirs = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(base / "hf"), tmp_path / "adapter"
+    ).eval()
     ids = torch.randint(0, 64, (2, 16), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         assert torch.allclose(theirs(ids).logits, merged.eval()(ids).logits, rtol=1e-4, atol=1e-5)
     # and back: a run starts from what peft has
     inside = tmp_path / "in" / "checkpoint"
-    taken_in = {"from": "peft", "source": str(tmp_path / "adapter"), "out": str(inside), "resolved": tuned.read_text()}
+    taken_in = {
+        "from": "peft",
+        "source": str(tmp_path / "adapter"),
+        "out": str(inside),
+        "resolved": tuned.read_text(),
+    }
     assert job(monkeypatch, do="import", **taken_in) == 0
     imported, _ = saved(tmp_path / "in" / "resolved.yaml", 0)
     wanted = {**saved(base / "resolved.yaml", 4)[0], **saved(tuned, 10)[0]}
     assert {name for name in wanted if name.startswith("model.")} == imported.keys()
     assert all(torch.equal(tensor, wanted[name]) for name, tensor in imported.items())
-    again = run("again", LORA, f"checkpoint.initial_load_path={inside / 'step-0'}", "training.steps=3", "debug.seed=7")
+    again = run(
+        "again",
+        LORA,
+        f"checkpoint.initial_load_path={inside / 'step-0'}",
+        "training.steps=3",
+        "debug.seed=7",
+    )
     train(again)
     tensors, _ = saved(again, 3)
-    assert all(torch.equal(tensor, tensors[name]) != is_adapter(name) for name, tensor in imported.items())
+    assert all(
+        torch.equal(tensor, tensors[name]) != is_adapter(name) for name, tensor in imported.items()
+    )
     assert read_metrics(again.parent / "metrics.jsonl")[0]["loss"] < first
 
 
-def test_what_cannot_be_merged_is_said(run: Run, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_what_cannot_be_merged_is_said(
+    run: Run, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     out = str(tmp_path / "out")
     plain = str(base / "checkpoint" / "step-4")
     assert job(monkeypatch, do="export", checkpoint=plain, out=out, format="hf", merge=True) != 0
@@ -123,7 +169,12 @@ def test_what_cannot_be_merged_is_said(run: Run, base: Path, tmp_path: Path, mon
     assert "the frozen weights are not in the checkpoint" in capsys.readouterr().err
     assert job(monkeypatch, do="export", checkpoint=step, out=out, format="torch") == 0
     assert all(map(is_adapter, torch.load(out, weights_only=True)))
-    taken_in = {"from": "peft", "source": out, "out": f"{out}-2", "resolved": run("plain").read_text()}
+    taken_in = {
+        "from": "peft",
+        "source": out,
+        "out": f"{out}-2",
+        "resolved": run("plain").read_text(),
+    }
     assert job(monkeypatch, do="import", **taken_in) == 2
     assert "the recipe has no adapters to take these" in capsys.readouterr().err
 
@@ -133,7 +184,14 @@ MIXTURE = "model={name: qwen3, vocab_size: 64, dim: 32, n_layers: 2, n_heads: 4,
 
 
 def test_what_is_shown_of_a_model_names_the_adapters_of_experts(run: Run) -> None:
-    recipe = read_resolved(run("run", MIXTURE, *MOE, "converters=[{name: lora, rank: 4, target_modules: [layers.0.moe.experts.w2]}]"))
+    recipe = read_resolved(
+        run(
+            "run",
+            MIXTURE,
+            *MOE,
+            "converters=[{name: lora, rank: 4, target_modules: [layers.0.moe.experts.w2]}]",
+        )
+    )
     shown = {module["name"]: module for module in modules(recipe, world_size=1)}
     first, second = (shown[f"layers.{layer}.moe.experts"] for layer in (0, 1))
     assert (first["taken"], first["shapes"]["w2_lora_a"]) == ("lora: rank 4, scale 4", [4, 4, 16])
@@ -145,7 +203,11 @@ def test_adapters_of_experts_go_on_are_forked_merged_and_written_for_peft_and_re
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experts = (MIXTURE, *MOE, "converters=[{name: lora, rank: 4, target_modules: [wq, experts]}]")
-    uncut, stopped, whole = run("uncut", *experts, ALONE), run("stopped", *experts, ALONE), run("whole", *experts)
+    uncut, stopped, whole = (
+        run("uncut", *experts, ALONE),
+        run("stopped", *experts, ALONE),
+        run("whole", *experts),
+    )
     train(uncut)
     train(stopped, sending(signal.SIGTERM, at=5))
     train(stopped)
@@ -155,24 +217,47 @@ def test_adapters_of_experts_go_on_are_forked_merged_and_written_for_peft_and_re
     assert all(map(is_adapter, (name for name in tensors if name.startswith("model."))))
     assert sum("experts.w" in name for name in tensors if name.startswith("model.")) == 2 * 3 * 2
     step = str(whole.parent / "checkpoint" / "step-10")
-    assert job(monkeypatch, do="export", checkpoint=step, out=str(tmp_path / "adapter"), format="hf") == 0
+    assert (
+        job(monkeypatch, do="export", checkpoint=step, out=str(tmp_path / "adapter"), format="hf")
+        == 0
+    )
     inside = tmp_path / "in" / "checkpoint"
     from_whole = run("from_whole", *experts, f"checkpoint.initial_load_path={whole.parent}")
-    taken_in = {"from": "peft", "source": str(tmp_path / "adapter"), "out": str(inside), "resolved": from_whole.read_text()}
+    taken_in = {
+        "from": "peft",
+        "source": str(tmp_path / "adapter"),
+        "out": str(inside),
+        "resolved": from_whole.read_text(),
+    }
     assert job(monkeypatch, do="import", **taken_in) == 0
     imported, wanted = saved(tmp_path / "in" / "resolved.yaml", 0)[0], saved(whole, 10)[0]
     assert imported.keys() == {name for name in wanted if name.startswith("model.")}
     assert all(torch.equal(tensor, wanted[name]) for name, tensor in imported.items())
-    assert job(monkeypatch, do="export", checkpoint=step, out=str(tmp_path / "merged"), format="hf", merge=True) == 0
+    assert (
+        job(
+            monkeypatch,
+            do="export",
+            checkpoint=step,
+            out=str(tmp_path / "merged"),
+            format="hf",
+            merge=True,
+        )
+        == 0
+    )
     ahead = ("training.steps=3", "optimizer.lr=1.0e-9")
-    from_hf = ("checkpoint.initial_load_in_hf=true", f"checkpoint.initial_load_path={tmp_path / 'merged'}")
+    from_hf = (
+        "checkpoint.initial_load_in_hf=true",
+        f"checkpoint.initial_load_path={tmp_path / 'merged'}",
+    )
     plain, forked = (
         run("plain", MIXTURE, *MOE, *ahead, *from_hf),
         run("forked", *experts, *ahead, f"checkpoint.initial_load_path={whole.parent}"),
     )
     for each in (plain, forked):
         train(each)
-    one, other = (read_metrics(each.parent / "metrics.jsonl")[0]["loss"] for each in (plain, forked))
+    one, other = (
+        read_metrics(each.parent / "metrics.jsonl")[0]["loss"] for each in (plain, forked)
+    )
     assert one == pytest.approx(other, rel=1e-5)
     assert one < read_metrics(whole.parent / "metrics.jsonl")[0]["loss"]
 
@@ -181,12 +266,17 @@ def test_adapters_of_experts_go_on_are_forked_merged_and_written_for_peft_and_re
     ("converter", "said"),
     [
         ("{name: lora, target_modules: [wz]}", "no module of the model has 'wz' in its name"),
-        ("{name: lora, target_modules: [experts]}", "no module of the model has 'experts' in its name"),
+        (
+            "{name: lora, target_modules: [experts]}",
+            "no module of the model has 'experts' in its name",
+        ),
         ("{name: lora, target_modules: []}", "lora converts none of the model's modules"),
         ("{name: lora, target_modules: [norm]}", "lora converts none of the model's modules"),
     ],
 )
-def test_targets_that_mean_no_linear_module_are_refused(run: Run, converter: str, said: str) -> None:
+def test_targets_that_mean_no_linear_module_are_refused(
+    run: Run, converter: str, said: str
+) -> None:
     with pytest.raises(ProblemsFound, match=said):
         build(read_resolved(run("run", f"converters=[{converter}]")), world_size=1)
 
@@ -199,9 +289,17 @@ def test_groups_of_the_optimizer_name_adapters(run: Run) -> None:
 
 
 def test_a_pipeline_stage_without_adapters_is_refused(run: Run) -> None:
-    pipeline = ("parallelism.pipeline_parallel_degree=2", "parallelism.pipeline_parallel_schedule=1F1B")
-    run_of = read_resolved(run("run", "converters=[{name: lora, target_modules: [output]}]", *pipeline))
-    with pytest.raises(ProblemsFound, match=r"everything in pipeline stage 0 \(tok_embeddings, layers.0\) is frozen"):
+    pipeline = (
+        "parallelism.pipeline_parallel_degree=2",
+        "parallelism.pipeline_parallel_schedule=1F1B",
+    )
+    run_of = read_resolved(
+        run("run", "converters=[{name: lora, target_modules: [output]}]", *pipeline)
+    )
+    with pytest.raises(
+        ProblemsFound,
+        match=r"everything in pipeline stage 0 \(tok_embeddings, layers.0\) is frozen",
+    ):
         build(run_of, world_size=2)
 
 
@@ -215,19 +313,39 @@ def test_a_plan_counts_gradients_and_optimizer_states_of_adapters_alone(run: Run
     assert whole_trained == trained == 4 * (2 * (32 + 32) + (16 + 32) + (32 + 64))
 
 
-def test_a_fork_of_adapters_alone_is_that_of_the_whole_checkpoint(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parents = [run(name, LORA, *more, "training.steps=4") for name, more in (("whole", ()), ("alone", (ALONE,)))]
+def test_a_fork_of_adapters_alone_is_that_of_the_whole_checkpoint(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parents = [
+        run(name, LORA, *more, "training.steps=4")
+        for name, more in (("whole", ()), ("alone", (ALONE,)))
+    ]
     for parent in parents:
         train(parent)
     start = [f"checkpoint.initial_load_path={parent.parent}" for parent in parents]
-    forks = [run(f"fork-{number}", LORA, ALONE, path, "training.steps=4") for number, path in enumerate(start)]
+    forks = [
+        run(f"fork-{number}", LORA, ALONE, path, "training.steps=4")
+        for number, path in enumerate(start)
+    ]
     for fork in forks:
         train(fork)
-    whole, alone = ([line["loss"] for line in read_metrics(fork.parent / "metrics.jsonl")] for fork in forks)
+    whole, alone = (
+        [line["loss"] for line in read_metrics(fork.parent / "metrics.jsonl")] for fork in forks
+    )
     assert whole == alone
     # merging looks where the first run began, which drew its weights
     for fork, code in zip(forks, (0, 4), strict=True):
         step = str(fork.parent / "checkpoint" / "step-4")
-        assert job(monkeypatch, do="export", checkpoint=step, out=str(tmp_path / f"merged-{code}"), format="torch", merge=True) == code
+        assert (
+            job(
+                monkeypatch,
+                do="export",
+                checkpoint=step,
+                out=str(tmp_path / f"merged-{code}"),
+                format="torch",
+                merge=True,
+            )
+            == code
+        )
     with pytest.raises(ProblemsFound, match=r"beside weights that its run drew from debug.seed 0"):
         train(run("other", LORA, ALONE, start[1], "training.steps=4", "debug.seed=9"))

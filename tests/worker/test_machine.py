@@ -12,12 +12,24 @@ from titanrun.worker.machine import machine
 
 def test_it_names_device_libraries_and_threads() -> None:
     found = machine(torch.device("cpu"))
-    assert (found["device"], found["torch"], found["threads"]) == ("cpu", torch.__version__, torch.get_num_threads())
+    assert (found["device"], found["torch"], found["threads"]) == (
+        "cpu",
+        torch.__version__,
+        torch.get_num_threads(),
+    )
     assert found["processor"]
     assert found["driver"] is None
 
 
 @pytest.mark.slow
 def test_as_a_program_it_says_the_same() -> None:
-    done = subprocess.run([sys.executable, "-m", "titanrun.worker.machine", "cpu"], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == {**machine(torch.device("cpu")), "threads": json.loads(done.stdout)["threads"]}
+    done = subprocess.run(
+        [sys.executable, "-m", "titanrun.worker.machine", "cpu"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == {
+        **machine(torch.device("cpu")),
+        "threads": json.loads(done.stdout)["threads"],
+    }

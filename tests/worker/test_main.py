@@ -37,9 +37,16 @@ def test_a_run_learns_and_leaves_its_files(run: Run) -> None:
     assert lines[-1]["tokens_seen"] == 10 * 4 * 16
     assert {"grad_norm", "lr", "tps", "memory_gib"} <= lines[0].keys()
     assert checkpoints(resolved) == ["step-10"]
-    assert (resolved.parent / "checkpoint" / "step-10" / "resolved.yaml").read_bytes() == resolved.read_bytes()
+    assert (
+        resolved.parent / "checkpoint" / "step-10" / "resolved.yaml"
+    ).read_bytes() == resolved.read_bytes()
     written = status(resolved)
-    assert (written["state"], written["step"], written["exit_code"], written["pid"]) == ("finished", 10, 0, os.getpid())
+    assert (written["state"], written["step"], written["exit_code"], written["pid"]) == (
+        "finished",
+        10,
+        0,
+        os.getpid(),
+    )
     log = (resolved.parent / "logs" / "rank-0.log").read_text()
     assert "step 10  loss" in log
     assert "finished: 10 steps" in log
@@ -48,7 +55,12 @@ def test_a_run_learns_and_leaves_its_files(run: Run) -> None:
 def test_steps_that_are_logged_are_the_first_every_nth_and_the_last(run: Run) -> None:
     resolved = run("run", "metrics.log_freq=4", "checkpoint.enable=false")
     assert main([str(resolved)]) == 0
-    assert [line["step"] for line in read_metrics(resolved.parent / "metrics.jsonl")] == [1, 4, 8, 10]
+    assert [line["step"] for line in read_metrics(resolved.parent / "metrics.jsonl")] == [
+        1,
+        4,
+        8,
+        10,
+    ]
     assert not (resolved.parent / "checkpoint").exists()
 
 
@@ -76,11 +88,15 @@ def test_more_steps_go_on_from_the_end(run: Run) -> None:
     main([str(run())])
     # the horizon of the schedule stays, as it does not where total_steps follows training.steps
     assert main([str(run("run", "training.steps=12", "lr_scheduler.total_steps=12"))]) == 0
-    assert [line["step"] for line in read_metrics(run().parent / "metrics.jsonl")] == list(range(1, 13))
+    assert [line["step"] for line in read_metrics(run().parent / "metrics.jsonl")] == list(
+        range(1, 13)
+    )
     assert checkpoints(run()) == ["step-10", "step-12"]
 
 
-def test_nothing_of_a_run_that_is_no_number_is_saved(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_of_a_run_that_is_no_number_is_saved(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     resolved = run("run", "optimizer.lr=1e38", "checkpoint.interval=1")
     assert main([str(resolved)]) == 5
     error = capsys.readouterr().err
@@ -92,7 +108,9 @@ def test_nothing_of_a_run_that_is_no_number_is_saved(run: Run, capsys: pytest.Ca
     assert (status(resolved)["state"], status(resolved)["exit_code"]) == ("failed", 5)
 
 
-def test_data_that_runs_out_ends_the_run_with_a_checkpoint(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_that_runs_out_ends_the_run_with_a_checkpoint(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     resolved = run("run", "training.dataset.repeat=false", "metrics.log_freq=5")
     assert main([str(resolved)]) == 0
     assert "the data ran out after step 7 of 10" in capsys.readouterr().err
@@ -103,7 +121,9 @@ def test_data_that_runs_out_ends_the_run_with_a_checkpoint(run: Run, capsys: pyt
     assert checkpoints(resolved) == ["step-7"]
 
 
-def test_weights_alone_are_no_place_to_go_on_from(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_alone_are_no_place_to_go_on_from(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     short = run("run", "checkpoint.last_save_model_only=true")
     assert main([str(short)]) == 0
     assert main([str(short)]) == 0
@@ -117,10 +137,22 @@ def test_weights_alone_are_no_place_to_go_on_from(run: Run, capsys: pytest.Captu
     [
         (["model.vocab_size=63"], 3, "token id 63"),
         (["training.seq_len=15"], 3, "seq_len 15 takes 16"),
-        (["training.dataset.repeat=false", "training.global_batch_size=32"], 3, "one global batch takes 32"),
+        (
+            ["training.dataset.repeat=false", "training.global_batch_size=32"],
+            3,
+            "one global batch takes 32",
+        ),
         (["tokenizer=tiny"], 2, "the tokenizer has 2048 entries, the model's vocabulary 64"),
-        (["checkpoint.initial_load_path=nowhere"], 4, "nowhere is neither a checkpoint nor a run directory"),
-        (["checkpoint.initial_load_path=nowhere", "checkpoint.initial_load_in_hf=true"], 4, "there is no folder nowhere"),
+        (
+            ["checkpoint.initial_load_path=nowhere"],
+            4,
+            "nowhere is neither a checkpoint nor a run directory",
+        ),
+        (
+            ["checkpoint.initial_load_path=nowhere", "checkpoint.initial_load_in_hf=true"],
+            4,
+            "there is no folder nowhere",
+        ),
     ],
 )
 def test_what_cannot_train_is_one_problem(
@@ -134,7 +166,9 @@ def test_what_cannot_train_is_one_problem(
     assert "Traceback" not in error
 
 
-def test_an_internal_fault_is_one_line_and_its_traceback_a_file(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_internal_fault_is_one_line_and_its_traceback_a_file(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     resolved = run()
     (resolved.parent / "metrics.jsonl").mkdir()
     assert main([str(resolved)]) == 70
@@ -145,7 +179,9 @@ def test_an_internal_fault_is_one_line_and_its_traceback_a_file(run: Run, capsys
     assert status(resolved)["state"] == "failed"
 
 
-def test_a_broken_resolved_recipe_is_a_problem(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_resolved_recipe_is_a_problem(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     resolved = run()
     resolved.write_text(resolved.read_text().replace("steps: 10", "stepps: 10", 1))
     assert main([str(resolved)]) == 2
@@ -170,22 +206,39 @@ def test_the_run_record_says_what_the_machine_decided(run: Run) -> None:
     resolved = run()
     assert main([str(resolved)]) == 0
     decided = json.loads((resolved.parent / "run.json").read_text())["starts"][-1]["decided"]
-    assert decided == {"device": "cpu", "device_name": "cpu", "ranks": 1, "data_parallel_shard_degree": 1, "steps": 10}
+    assert decided == {
+        "device": "cpu",
+        "device_name": "cpu",
+        "ranks": 1,
+        "data_parallel_shard_degree": 1,
+        "steps": 10,
+    }
 
 
-def test_a_rank_that_nobody_can_meet_is_a_problem(run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_nobody_can_meet_is_a_problem(
+    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main([str(run())]) == 2
     assert "rank 1 of 2 cannot meet the others" in capsys.readouterr().err
 
 
-def test_degrees_that_do_not_fill_the_ranks_are_a_problem(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_degrees_that_do_not_fill_the_ranks_are_a_problem(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     recipe = run().parent.parent / "recipe.yaml"
     resolved = run()
-    resolved.write_text(resolve(str(recipe), ["parallelism.data_parallel_shard_degree=2"], environment={}, ranks=2).text)
+    resolved.write_text(
+        resolve(
+            str(recipe), ["parallelism.data_parallel_shard_degree=2"], environment={}, ranks=2
+        ).text
+    )
     assert main([str(resolved)]) == 2
-    assert "1 process was started, which the degrees of parallelism do not fill" in capsys.readouterr().err
+    assert (
+        "1 process was started, which the degrees of parallelism do not fill"
+        in capsys.readouterr().err
+    )
 
 
 def test_signals_are_given_back_after_a_run(run: Run) -> None:
@@ -196,13 +249,23 @@ def test_signals_are_given_back_after_a_run(run: Run) -> None:
 
 def test_the_end_of_the_data_is_validated_and_logged_as_a_last_step(run: Run, tokens: Path) -> None:
     held_out = f"validation.dataset={{name: tokens, path: {tokens}}}"
-    ends = ["validation.enable=true", "validation.freq=5", held_out, "training.dataset.repeat=false"]
+    ends = [
+        "validation.enable=true",
+        "validation.freq=5",
+        held_out,
+        "training.dataset.repeat=false",
+    ]
     resolved = run("run", *ends, "checkpoint.interval=1", "checkpoint.last_save_model_only=true")
     assert main([str(resolved)]) == 0
     lines = read_metrics(resolved.parent / "metrics.jsonl")
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6, 7]
     assert "validation/loss" in lines[-1]
-    assert json.loads((resolved.parent / "checkpoint" / "step-7" / "manifest.json").read_text())["holds"] == "model"
+    assert (
+        json.loads((resolved.parent / "checkpoint" / "step-7" / "manifest.json").read_text())[
+            "holds"
+        ]
+        == "model"
+    )
 
 
 def test_a_start_that_fails_keeps_the_step_of_the_one_before(run: Run, tokens: Path) -> None:
@@ -212,9 +275,18 @@ def test_a_start_that_fails_keeps_the_step_of_the_one_before(run: Run, tokens: P
     assert (status(run())["state"], status(run())["step"]) == ("failed", 10)
 
 
-def test_a_problem_of_a_worker_stands_at_its_line(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_problem_of_a_worker_stands_at_its_line(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     resolved = run("run", "model.vocab_size=63")
-    sources = {"training.dataset.path": {"source": "file", "file": str(tmp_path / "recipe.yaml"), "line": 12, "column": 33}}
+    sources = {
+        "training.dataset.path": {
+            "source": "file",
+            "file": str(tmp_path / "recipe.yaml"),
+            "line": 12,
+            "column": 33,
+        }
+    }
     (resolved.parent / "resolved.sources.json").write_text(json.dumps({"values": sources}))
     assert main([str(resolved)]) == 3
     error = capsys.readouterr().err
@@ -225,12 +297,24 @@ def test_a_problem_of_a_worker_stands_at_its_line(run: Run, tmp_path: Path, caps
 
 def test_a_problem_of_a_default_stands_at_its_section() -> None:
     entry = {"source": "file", "file": "nowhere.yaml", "line": 3, "column": 7}
-    values = {"training.dataset.too_long": {"source": "default"}, "training.dataset.path": entry, "training.steps": {**entry, "line": 2}}
-    paths = (("training", "dataset", "too_long"), ("training", "dataset"), ("training", "dataset", "path", 0), ("model", "dim"), ("name",))
+    values = {
+        "training.dataset.too_long": {"source": "default"},
+        "training.dataset.path": entry,
+        "training.steps": {**entry, "line": 2},
+    }
+    paths = (
+        ("training", "dataset", "too_long"),
+        ("training", "dataset"),
+        ("training", "dataset", "path", 0),
+        ("model", "dim"),
+        ("name",),
+    )
     assert [entry_at(path, values) for path in paths] == [entry, entry, entry, None, None]
 
 
-def test_the_log_begins_with_the_recipe_where_that_is_wanted(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_log_begins_with_the_recipe_where_that_is_wanted(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([str(run("plain", "training.steps=2"))]) == 0
     assert "version: 1" not in capsys.readouterr().err
     resolved = run("printed", "training.steps=2", "debug.print_config=true")
@@ -239,7 +323,9 @@ def test_the_log_begins_with_the_recipe_where_that_is_wanted(run: Run, capsys: p
     assert resolved.read_text() in (resolved.parent / "logs" / "rank-0.log").read_text()
 
 
-def test_the_log_shows_the_modules_where_that_is_wanted(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_log_shows_the_modules_where_that_is_wanted(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([str(run("plain", "training.steps=2"))]) == 0
     assert "(wq): Linear(" not in capsys.readouterr().err
     assert main([str(run("printed", "training.steps=2", "model.print_after_conversion=true"))]) == 0
@@ -247,7 +333,9 @@ def test_the_log_shows_the_modules_where_that_is_wanted(run: Run, capsys: pytest
 
 
 @pytest.mark.filterwarnings("default:Error detected in")
-def test_an_anomaly_is_found_in_the_operation_that_gave_it(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_anomaly_is_found_in_the_operation_that_gave_it(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     resolved = run("run", "optimizer.lr=1e38", "debug.detect_anomaly=true")
     assert main([str(resolved)]) == 5
     error = capsys.readouterr().err

@@ -20,9 +20,15 @@ lr_scheduler: {warmup_steps: 1}
 device: cpu
 """
 # 26 million weights: 99 MiB of fp32, as many of gradients, twice that of running means
-WEIGHTS = ("model={name: llama3, flavor: debugmodel, dim: 512, n_layers: 7, n_heads: 8}", "training.seq_len=16")
+WEIGHTS = (
+    "model={name: llama3, flavor: debugmodel, dim: 512, n_layers: 7, n_heads: 8}",
+    "training.seq_len=16",
+)
 # 6 layers that keep what they need for 2048 tokens
-ACTIVATIONS = ("model={name: llama3, flavor: debugmodel, dim: 128, n_layers: 6, n_heads: 4}", "training.seq_len=2048")
+ACTIVATIONS = (
+    "model={name: llama3, flavor: debugmodel, dim: 128, n_layers: 6, n_heads: 4}",
+    "training.seq_len=2048",
+)
 COMPILED = (*ACTIVATIONS, "compile={enable: true, backend: aot_eager}")
 MIB = 2**20
 
@@ -35,7 +41,15 @@ def peak_mib(*overrides: str) -> float:
     with TemporaryDirectory() as folder:
         recipe, run = Path(folder) / "recipe.yaml", Path(folder) / "run"
         recipe.write_text(RECIPE)
-        command = [sys.executable, "-m", "titanrun", "train", str(recipe), *overrides, f"dump_folder={run}"]
+        command = [
+            sys.executable,
+            "-m",
+            "titanrun",
+            "train",
+            str(recipe),
+            *overrides,
+            f"dump_folder={run}",
+        ]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return float(read_metrics(run / "metrics.jsonl")[-1]["memory_gib"] * 1024)
@@ -52,7 +66,12 @@ def peak_mib(*overrides: str) -> float:
         # gradients of one layer instead of seven
         pytest.param(WEIGHTS, "optimizer={early_step_in_backward: true}", 60, id="early-steps"),
         pytest.param(ACTIVATIONS, "activation_checkpoint=full", 35, id="recomputed"),
-        pytest.param(COMPILED, "activation_checkpoint={name: memory_budget, memory_budget: 0.1}", 40, id="memory-budget"),
+        pytest.param(
+            COMPILED,
+            "activation_checkpoint={name: memory_budget, memory_budget: 0.1}",
+            40,
+            id="memory-budget",
+        ),
         # no gradients and no states for frozen weights
         pytest.param(WEIGHTS, "converters=[lora]", 200, id="lora"),
     ],

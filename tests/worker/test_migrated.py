@@ -112,10 +112,23 @@ debug: {{seed: 3}}
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of random weights with the tiny tokenizer, and conversations beside it."""
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
     path = tmp_path_factory.mktemp("random")
     LlamaForCausalLM(
-        LlamaConfig(vocab_size=2048, max_position_embeddings=128, rms_norm_eps=1e-5, rope_theta=500000.0, bos_token_id=0, **sizes)
+        LlamaConfig(
+            vocab_size=2048,
+            max_position_embeddings=128,
+            rms_norm_eps=1e-5,
+            rope_theta=500000.0,
+            bos_token_id=0,
+            **sizes,
+        )
     ).save_pretrained(path)
     for file in TinyTokenizerConfig().folder.iterdir():
         if file.name.startswith(("tokenizer", "chat_template")):
@@ -137,24 +150,39 @@ def trained(file: Path) -> list[dict[str, float]]:
 
 def compared(program: str, text: str, by_hand: str, folder: Path, tmp_path: Path) -> None:
     """The migrated configuration and the recipe written by hand give the same curve, bit for bit."""
-    theirs, ours, mine = (tmp_path / name for name in ("config.yml", "migrated.yaml", "by_hand.yaml"))
+    theirs, ours, mine = (
+        tmp_path / name for name in ("config.yml", "migrated.yaml", "by_hand.yaml")
+    )
     words = {"folder": folder, "data": folder / "chats.jsonl"}
     theirs.write_text(text.format(out=tmp_path / "migrated", **words), encoding="utf-8")
     mine.write_text(by_hand.format(out=tmp_path / "by_hand", **words), encoding="utf-8")
     migration = migrate(str(theirs), PROGRAMS[program], recipe="recipe.yaml", head=())
     assert migration.exit_code == 0, migration.problems
     ours.write_text(migration.text, encoding="utf-8")
-    curves = [[(line["step"], line["loss"], line["grad_norm"], line["lr"]) for line in trained(file)] for file in (ours, mine)]
+    curves = [
+        [(line["step"], line["loss"], line["grad_norm"], line["lr"]) for line in trained(file)]
+        for file in (ours, mine)
+    ]
     assert curves[0] == curves[1]
     assert len(curves[0]) == 10
     assert curves[0][-1][1] < curves[0][0][1]
 
 
 @pytest.mark.slow
-def test_a_configuration_of_torchtune_trains_as_the_recipe_written_by_hand(folder: Path, tmp_path: Path) -> None:
+def test_a_configuration_of_torchtune_trains_as_the_recipe_written_by_hand(
+    folder: Path, tmp_path: Path
+) -> None:
     compared("torchtune", TORCHTUNE, BY_HAND, folder, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_configuration_of_axolotl_trains_as_the_recipe_written_by_hand(folder: Path, tmp_path: Path) -> None:
-    compared("axolotl", AXOLOTL, BY_HAND.replace("{{name: chunked_cross_entropy}}", "{{name: cross_entropy}}"), folder, tmp_path)
+def test_a_configuration_of_axolotl_trains_as_the_recipe_written_by_hand(
+    folder: Path, tmp_path: Path
+) -> None:
+    compared(
+        "axolotl",
+        AXOLOTL,
+        BY_HAND.replace("{{name: chunked_cross_entropy}}", "{{name: cross_entropy}}"),
+        folder,
+        tmp_path,
+    )

@@ -38,16 +38,29 @@ def answers(count: int = 7) -> list[TrainingSample]:
     for index in range(count):
         length = 3 + index % 4
         tokens = [(5 * index + place) % 56 for place in range(length)]
-        made.append(TrainingSample(tokens, [False, *[True] * (length - 1)], [-3.0] * length, index - 3.0))
+        made.append(
+            TrainingSample(tokens, [False, *[True] * (length - 1)], [-3.0] * length, index - 3.0)
+        )
     return made
 
 
 def rows(samples: list[TrainingSample]) -> TokenBatch:
-    return pack(samples, row_length=8, multiple=1, share_rows=False, length_norm="token_mean", longest_answer=8).batch
+    return pack(
+        samples,
+        row_length=8,
+        multiple=1,
+        share_rows=False,
+        length_norm="token_mean",
+        longest_answer=8,
+    ).batch
 
 
 def gradients(trainer: PolicyTrainer) -> dict[str, torch.Tensor]:
-    return {name: weight.grad.clone() for name, weight in trainer.engine.model.named_parameters() if weight.grad is not None}
+    return {
+        name: weight.grad.clone()
+        for name, weight in trainer.engine.model.named_parameters()
+        if weight.grad is not None
+    }
 
 
 def test_gradients_of_unequal_parts_add_up_to_those_of_the_whole(trainer: PolicyTrainer) -> None:
@@ -57,7 +70,9 @@ def test_gradients_of_unequal_parts_add_up_to_those_of_the_whole(trainer: Policy
     expected = gradients(trainer)
     trainer.engine.zero_grad()
     parts = [rows([sample]) for sample in answers()]
-    losses = [trainer.forward_backward([part], num_global_valid_tokens=tokens)["loss"] for part in parts]
+    losses = [
+        trainer.forward_backward([part], num_global_valid_tokens=tokens)["loss"] for part in parts
+    ]
     assert sum(losses) == pytest.approx(told["loss"], rel=1e-4, abs=1e-6)
     scale = max(gradient.abs().max().item() for gradient in expected.values())
     for name, gradient in gradients(trainer).items():
@@ -66,11 +81,16 @@ def test_gradients_of_unequal_parts_add_up_to_those_of_the_whole(trainer: Policy
     # each part by its own tokens: what must not be done
     for part in parts:
         trainer.forward_backward([part], num_global_valid_tokens=7 * int(part.valid_count()))
-    apart = max((gradient - expected[name]).abs().max().item() for name, gradient in gradients(trainer).items())
+    apart = max(
+        (gradient - expected[name]).abs().max().item()
+        for name, gradient in gradients(trainer).items()
+    )
     assert apart > 0.01 * scale
 
 
-def test_an_update_counts_takes_its_own_rate_and_is_left_out_where_it_is_no_number(trainer: PolicyTrainer) -> None:
+def test_an_update_counts_takes_its_own_rate_and_is_left_out_where_it_is_no_number(
+    trainer: PolicyTrainer,
+) -> None:
     batch = rows(answers())
     trainer.forward_backward([batch], num_global_valid_tokens=10)
     assert trainer.optim_step(lr=0.125)["lr"] == 0.125 and trainer.get_policy_version() == 1
@@ -80,7 +100,10 @@ def test_an_update_counts_takes_its_own_rate_and_is_left_out_where_it_is_no_numb
     next(iter(trainer.engine.model.parameters())).grad.fill_(float("nan"))  # type: ignore[union-attr]
     update = trainer.optim_step()
     assert update["is_skipped"] == 1 and update["policy_version"] == 1 and update["lr"] != 0.125
-    assert all(torch.equal(one, other) for one, other in zip(before, trainer.engine.model.parameters(), strict=True))
+    assert all(
+        torch.equal(one, other)
+        for one, other in zip(before, trainer.engine.model.parameters(), strict=True)
+    )
 
 
 def test_what_follows_from_the_weights_is_told_once_an_update(trainer: PolicyTrainer) -> None:
@@ -99,18 +122,24 @@ def test_pushed_weights_are_those_of_their_version(trainer: PolicyTrainer) -> No
     trainer.optim_step()
     assert trainer.push_weights() == 1 and trainer.bus.versions() == [0, 1]
     own, pushed = trainer.engine.model.state_dict(), dict(trainer.bus.pull(1))
-    assert pushed.keys() == own.keys() and all(torch.equal(own[name], tensor) for name, tensor in pushed.items())
+    assert pushed.keys() == own.keys() and all(
+        torch.equal(own[name], tensor) for name, tensor in pushed.items()
+    )
     assert not all(torch.equal(own[name], tensor) for name, tensor in trainer.bus.pull(0))
     assert trainer.save_checkpoint() is False
     trainer.close()
     trainer.close()
 
 
-def test_parameters_are_pushed_in_the_generators_type_and_buffers_as_they_are_under_wrappers_too(recipe: str) -> None:
+def test_parameters_are_pushed_in_the_generators_type_and_buffers_as_they_are_under_wrappers_too(
+    recipe: str,
+) -> None:
     sizes = "dim: 16, n_layers: 2, n_heads: 2, n_kv_heads: 1, head_dim: 8, vocab_size: 56, attention: {mask: block_causal}"
     experts = "moe: {num_experts: 4, top_k: 2, hidden_dim: 16, load_balance_coeff: 1.0e-3}"
     overrides = ["training.mixed_precision_param=bfloat16", "activation_checkpoint=full"]
-    trainer = open_policy_trainer(recipe, [f"model={{name: qwen3, flavor: debugmodel_moe, {sizes}, {experts}}}", *overrides])
+    trainer = open_policy_trainer(
+        recipe, [f"model={{name: qwen3, flavor: debugmodel_moe, {sizes}, {experts}}}", *overrides]
+    )
     own = dict(trainer.engine.state_dict_stream())
     trainer.push_weights()
     pushed = dict(trainer.bus.pull(0))
@@ -125,14 +154,25 @@ def test_parameters_are_pushed_in_the_generators_type_and_buffers_as_they_are_un
 def test_looking_at_a_batch_changes_nothing(recipe: str) -> None:
     opened = open_engine(recipe)
     batch, engine = rows(answers()), opened.engine
-    state, before = torch.get_rng_state(), {name: tensor.clone() for name, tensor in engine.model.state_dict().items()}
+    state, before = (
+        torch.get_rng_state(),
+        {name: tensor.clone() for name, tensor in engine.model.state_dict().items()},
+    )
     found = engine.forward(batch, outputs=("logprobs", "entropy", "logits"), temperature=0.5)
     logprobs = (found["logits"].float()).log_softmax(-1)
-    by_hand = logprobs.gather(-1, batch.labels.clamp(min=0).unsqueeze(-1)).squeeze(-1).masked_fill(~batch.valid_mask(), 0)
+    by_hand = (
+        logprobs.gather(-1, batch.labels.clamp(min=0).unsqueeze(-1))
+        .squeeze(-1)
+        .masked_fill(~batch.valid_mask(), 0)
+    )
     torch.testing.assert_close(found["logprobs"], by_hand, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(found["entropy"], -(logprobs.exp() * logprobs).sum(-1), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        found["entropy"], -(logprobs.exp() * logprobs).sum(-1), rtol=1e-5, atol=1e-6
+    )
     assert torch.equal(state, torch.get_rng_state()) and engine.model.training
-    assert all(torch.equal(before[name], tensor) for name, tensor in engine.model.state_dict().items())
+    assert all(
+        torch.equal(before[name], tensor) for name, tensor in engine.model.state_dict().items()
+    )
     assert all(weight.grad is None for weight in engine.model.parameters())
     opened.close()
 
@@ -146,7 +186,9 @@ def test_a_generator_says_what_the_engine_would_before_and_after_an_update(recip
         for request, said in zip(asked, generator.generate(asked), strict=True):
             row = TokenBatch.from_rows(torch.tensor([request.tokens + said.tokens]))
             logprobs = opened.engine.forward(row)["logprobs"][0, len(request.tokens) - 1 :]
-            assert said.version == version and said.logprobs == pytest.approx(logprobs.tolist(), abs=1e-5)
+            assert said.version == version and said.logprobs == pytest.approx(
+                logprobs.tolist(), abs=1e-5
+            )
         opened.engine.forward_backward(row)
         opened.engine.optim_step()
     assert bus.versions() == [0, 1]
@@ -154,13 +196,17 @@ def test_a_generator_says_what_the_engine_would_before_and_after_an_update(recip
 
 
 def test_a_generator_needs_a_recipe_that_says_how_answers_are_drawn() -> None:
-    opened = open_engine(str(catalogue.find("llama3_debug").path), ["training.mixed_precision_param=float32"])
+    opened = open_engine(
+        str(catalogue.find("llama3_debug").path), ["training.mixed_precision_param=float32"]
+    )
     with pytest.raises(ProblemsFound, match="needs the section rl"):
         opened.generator()
     opened.close()
 
 
-def test_a_process_group_that_is_there_is_taken_over_and_stays(recipe: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_process_group_that_is_there_is_taken_over_and_stays(
+    recipe: str, caplog: pytest.LogCaptureFixture
+) -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         with caplog.at_level(logging.WARNING):

@@ -19,12 +19,20 @@ LEAVES: dict[str, tuple[str, ...]] = {
     "optimizer:adam.beta2": ("optimizer.beta2=0.5", ADAM),
     "optimizer:adam.eps": ("optimizer.eps=0.01", ADAM),
     "optimizer:adam.weight_decay": ("optimizer.weight_decay=0.9", ADAM),
-    "optimizer:adam.no_decay": ("optimizer.no_decay=[embeddings]", "optimizer.weight_decay=0.9", ADAM),
+    "optimizer:adam.no_decay": (
+        "optimizer.no_decay=[embeddings]",
+        "optimizer.weight_decay=0.9",
+        ADAM,
+    ),
     "optimizer:adam.param_groups.match": (OTHERS, GROUPED, ADAM),
     "optimizer:adam.param_groups.lr": (FASTER, GROUPED, ADAM),
     "optimizer:adam.param_groups.weight_decay": (DECAYED, GROUPED, ADAM),
     "optimizer:adamw.state_dtype": ("optimizer.state_dtype=bfloat16", ADAMW),
-    "optimizer:adamw.no_decay": ("optimizer.no_decay=[embeddings]", "optimizer.weight_decay=0.9", ADAMW),
+    "optimizer:adamw.no_decay": (
+        "optimizer.no_decay=[embeddings]",
+        "optimizer.weight_decay=0.9",
+        ADAMW,
+    ),
     "optimizer:adamw.param_groups.match": (OTHERS, GROUPED, ADAMW),
     "optimizer:adamw.param_groups.lr": (FASTER, GROUPED, ADAMW),
     "optimizer:adamw.param_groups.weight_decay": (DECAYED, GROUPED, ADAMW),
@@ -33,7 +41,11 @@ LEAVES: dict[str, tuple[str, ...]] = {
     "optimizer:sgd.momentum": ("optimizer.momentum=0.5", SGD),
     "optimizer:sgd.dampening": ("optimizer.dampening=0.5", SGD),
     "optimizer:sgd.nesterov": ("optimizer.nesterov=true", SGD),
-    "optimizer:sgd.no_decay": ("optimizer.no_decay=[embeddings]", "optimizer.weight_decay=0.9", SGD),
+    "optimizer:sgd.no_decay": (
+        "optimizer.no_decay=[embeddings]",
+        "optimizer.weight_decay=0.9",
+        SGD,
+    ),
     "optimizer:sgd.param_groups.match": (OTHERS, GROUPED, SGD),
     "optimizer:sgd.param_groups.lr": (FASTER, GROUPED, SGD),
     "optimizer:sgd.param_groups.weight_decay": (DECAYED, GROUPED, SGD),
@@ -48,7 +60,11 @@ LEAVES: dict[str, tuple[str, ...]] = {
     "optimizer:muon.beta1": ("optimizer.beta1=0.5", MUON),
     "optimizer:muon.beta2": ("optimizer.beta2=0.5", MUON),
     "optimizer:muon.eps": ("optimizer.eps=0.01", MUON),
-    "optimizer:muon.no_decay": ("optimizer.no_decay=[embeddings]", "optimizer.weight_decay=0.9", MUON),
+    "optimizer:muon.no_decay": (
+        "optimizer.no_decay=[embeddings]",
+        "optimizer.weight_decay=0.9",
+        MUON,
+    ),
     "optimizer:muon.param_groups.match": (OTHERS, GROUPED, MUON),
     "optimizer:muon.param_groups.lr": (FASTER, GROUPED, MUON),
     "optimizer:muon.param_groups.weight_decay": (DECAYED, GROUPED, MUON),
@@ -58,7 +74,11 @@ LEAVES: dict[str, tuple[str, ...]] = {
     "optimizer:schedule_free_adamw.beta2": ("optimizer.beta2=0.5", AVERAGED),
     "optimizer:schedule_free_adamw.eps": ("optimizer.eps=0.01", AVERAGED),
     "optimizer:schedule_free_adamw.weight_lr_power": ("optimizer.weight_lr_power=0.0", AVERAGED),
-    "optimizer:schedule_free_adamw.no_decay": ("optimizer.no_decay=[embeddings]", "optimizer.weight_decay=0.9", AVERAGED),
+    "optimizer:schedule_free_adamw.no_decay": (
+        "optimizer.no_decay=[embeddings]",
+        "optimizer.weight_decay=0.9",
+        AVERAGED,
+    ),
     "optimizer:schedule_free_adamw.param_groups.match": (OTHERS, GROUPED, AVERAGED),
     "optimizer:schedule_free_adamw.param_groups.lr": (FASTER, GROUPED, AVERAGED),
     "optimizer:schedule_free_adamw.param_groups.weight_decay": (DECAYED, GROUPED, AVERAGED),
@@ -69,6 +89,10 @@ LEAVES: dict[str, tuple[str, ...]] = {
 def test_another_value_gives_other_losses(leaf: str, metrics: Metrics) -> None:
     changed, *given = LEAVES[leaf]
     overrides = ["training.steps=6", *reversed(given)]
-    others = [override for override in overrides if override.partition("=")[0] != changed.partition("=")[0]]
+    others = [
+        override
+        for override in overrides
+        if override.partition("=")[0] != changed.partition("=")[0]
+    ]
     runs = [[line["loss"] for line in metrics(*given)] for given in (overrides, [*others, changed])]
     assert runs[0] != runs[1]

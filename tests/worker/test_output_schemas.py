@@ -23,22 +23,34 @@ from titanrun.worker.status import State
 def check(name: str, text: str) -> None:
     """Raises where `text` is no JSON of the schema; NaN is no JSON."""
     data = json.loads(text, parse_constant=pytest.fail)
-    jsonschema.Draft202012Validator(SCHEMAS[name](), format_checker=jsonschema.FormatChecker()).validate(data)
+    jsonschema.Draft202012Validator(
+        SCHEMAS[name](), format_checker=jsonschema.FormatChecker()
+    ).validate(data)
 
 
-def test_the_files_of_a_run_agree_with_their_schemas(run: Callable[..., Path], tmp_path: Path) -> None:
+def test_the_files_of_a_run_agree_with_their_schemas(
+    run: Callable[..., Path], tmp_path: Path
+) -> None:
     run("elsewhere")
     overrides = ["training.steps=2", "description=${name}", "checkpoint.enable=false"]
     resolved = resolve(str(tmp_path / "recipe.yaml"), overrides, environment={})
     folder = tmp_path / "run"
     for _ in range(2):
         write_run(
-            RunDirectory(folder, "new"), resolved, ["titanrun", "train", "recipe.yaml", *overrides], datetime.now(UTC), environment={}
+            RunDirectory(folder, "new"),
+            resolved,
+            ["titanrun", "train", "recipe.yaml", *overrides],
+            datetime.now(UTC),
+            environment={},
         )
     assert main([str(folder / "resolved.yaml")]) == 0
     with closing(jsonl.MetricsFile(folder / "metrics.jsonl")) as metrics:
         metrics.write(3, {"loss": math.nan, "moe/load": -math.inf})
-    for name, file in {"run": "run.json", "status": "status.json", "sources": "resolved.sources.json"}.items():
+    for name, file in {
+        "run": "run.json",
+        "status": "status.json",
+        "sources": "resolved.sources.json",
+    }.items():
         check(name, (folder / file).read_text(encoding="utf-8"))
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert len(lines) == 3

@@ -30,7 +30,9 @@ from titanrun.worker.peft import read_adapters, write_adapters
 # and of peft, which looks for the parameters of rank_pattern among its modules
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys did not match:RuntimeWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:The following (rank|alpha)_pattern keys did not match:RuntimeWarning"
+    ),
 ]
 SIZES = {"vocab_size": 64, "dim": 32, "n_layers": 2}
 HEADS = {"n_heads": 4, "n_kv_heads": 2, "head_dim": 8}
@@ -39,7 +41,9 @@ QWEN3: Any = maker(Qwen3Config, {})("debugmodel_moe", **SIZES, **HEADS, moe=MOE)
 SIGMOID = {**MOE, "num_shared_experts": 1, "score_func": "sigmoid"}
 FAMILIES: dict[str, Any] = {
     "qwen3": lambda: QWEN3,
-    "deepseek_v3": lambda: maker(DeepseekV3Config, {})("debugmodel", **SIZES, n_heads=4, moe=SIGMOID, latent_norm_eps=1e-6),
+    "deepseek_v3": lambda: maker(DeepseekV3Config, {})(
+        "debugmodel", **SIZES, n_heads=4, moe=SIGMOID, latent_norm_eps=1e-6
+    ),
     "gpt_oss": lambda: maker(GptOssConfig, {})("debugmodel", **SIZES, **HEADS, moe=MOE),
     "llama4": lambda: maker(Llama4Config, {})("debugmodel", **SIZES),
 }
@@ -66,7 +70,9 @@ def base_of(model: nn.Module, config: Any, folder: Path) -> Any:
     """The frozen weights in transformers' class."""
     module = family_module(type(config), "huggingface")
     weights, _ = split_adapters(model.state_dict())
-    write_folder(folder, module.to_huggingface(config, weights), module.huggingface_config(config, "float32"))
+    write_folder(
+        folder, module.to_huggingface(config, weights), module.huggingface_config(config, "float32")
+    )
     return AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
 
 
@@ -99,19 +105,32 @@ CASES = [
 
 
 @pytest.mark.parametrize(("family", "targets"), CASES)
-def test_peft_gives_the_same_logits_and_what_is_read_back_are_the_same_bits(tmp_path: Path, family: str, targets: tuple[str, ...]) -> None:
-    config, lora = FAMILIES[family](), LoraConfig(rank=3, alpha=6.0, dropout=0.1, target_modules=targets)
+def test_peft_gives_the_same_logits_and_what_is_read_back_are_the_same_bits(
+    tmp_path: Path, family: str, targets: tuple[str, ...]
+) -> None:
+    config, lora = (
+        FAMILIES[family](),
+        LoraConfig(rank=3, alpha=6.0, dropout=0.1, target_modules=targets),
+    )
     model, taken, theirs = in_peft(lora, config, tmp_path)
     with torch.no_grad():
         assert torch.allclose(theirs(tokens()).logits, model(tokens()), rtol=0, atol=1e-5)
-    adapters, found = split_adapters(model.state_dict())[1], read_adapters(tmp_path / "adapter", lora, config, taken)
+    adapters, found = (
+        split_adapters(model.state_dict())[1],
+        read_adapters(tmp_path / "adapter", lora, config, taken),
+    )
     assert found.keys() == adapters.keys()
     assert all(torch.equal(found[name], adapters[name]) for name in adapters)
 
 
 def test_one_adapter_of_peft_for_gates_and_values_is_the_same_a_for_both(tmp_path: Path) -> None:
     model, _ = with_adapters(LoraConfig(rank=3, alpha=6.0, target_modules=("w3",)), QWEN3)
-    settings = PeftConfig(r=3, lora_alpha=6, target_modules=[], target_parameters=["experts.gate_up_proj", "experts.down_proj"])
+    settings = PeftConfig(
+        r=3,
+        lora_alpha=6,
+        target_modules=[],
+        target_parameters=["experts.gate_up_proj", "experts.down_proj"],
+    )
     theirs = get_peft_model(base_of(model, QWEN3, tmp_path / "base"), settings)
     for name, weight in theirs.named_parameters():
         if "lora_B" in name:
@@ -120,7 +139,9 @@ def test_one_adapter_of_peft_for_gates_and_values_is_the_same_a_for_both(tmp_pat
     lora = LoraConfig(rank=3, alpha=6.0, target_modules=("experts",))
     model, taken = with_adapters(lora, QWEN3)
     adapters = read_adapters(tmp_path / "adapter", lora, QWEN3, taken)
-    assert torch.equal(adapters["layers.1.moe.experts.w1_lora_a"], adapters["layers.1.moe.experts.w3_lora_a"])
+    assert torch.equal(
+        adapters["layers.1.moe.experts.w1_lora_a"], adapters["layers.1.moe.experts.w3_lora_a"]
+    )
     model.load_state_dict(adapters, strict=False)
     with torch.no_grad():
         assert torch.allclose(theirs.eval()(tokens()).logits, model(tokens()), rtol=0, atol=1e-5)
@@ -133,17 +154,28 @@ def test_folders_of_other_adapters_of_experts_are_refused(tmp_path: Path) -> Non
     write_adapters(folder, split_adapters(model.state_dict())[1], lora, QWEN3)
     gates = [name for name in taken if not name.endswith(".w3")]
     values = {
-        "has no adapter for model.layers.0.self_attn.q_proj, which is layers.0.attention.wq here": [*taken, "layers.0.attention.wq"],
+        "has no adapter for model.layers.0.self_attn.q_proj, which is layers.0.attention.wq here": [
+            *taken,
+            "layers.0.attention.wq",
+        ],
         "says rank 6 and alpha 12.0 of model.layers.0.mlp.experts.gate_up_proj": gates,
-        "also adapts model.layers.0.mlp.experts.lora_A.weight": [name for name in taken if not name.endswith(".w2")],
+        "also adapts model.layers.0.mlp.experts.lora_A.weight": [
+            name for name in taken if not name.endswith(".w2")
+        ],
     }
     for said, modules in values.items():
         with pytest.raises(ProblemsFound, match=said):
             read_adapters(folder, lora, QWEN3, modules)
     settings = json.loads((folder / "adapter_config.json").read_text())
     for change, said in (
-        ({"alpha_pattern": {}}, "says rank 6 and alpha 6.0 of model.layers.0.mlp.experts.gate_up_proj"),
-        ({"target_parameters": ["experts.down_proj"]}, "has no adapter for model.layers.0.mlp.experts.gate_up_proj"),
+        (
+            {"alpha_pattern": {}},
+            "says rank 6 and alpha 6.0 of model.layers.0.mlp.experts.gate_up_proj",
+        ),
+        (
+            {"target_parameters": ["experts.down_proj"]},
+            "has no adapter for model.layers.0.mlp.experts.gate_up_proj",
+        ),
         ({"rank_pattern": {"[": 3}}, "rank_pattern or alpha_pattern of the adapter"),
         ({"rank_pattern": [3]}, "adapter_config.json has another form than peft gives it"),
     ):
@@ -151,8 +183,12 @@ def test_folders_of_other_adapters_of_experts_are_refused(tmp_path: Path) -> Non
         with pytest.raises(ProblemsFound, match=said):
             read_adapters(folder, lora, QWEN3, taken)
 
-    (folder / "adapter_config.json").write_text(json.dumps(settings | {"rank_pattern": {}, "alpha_pattern": {}}))
-    with pytest.raises(ProblemsFound, match="gate_up_proj has other sizes than one of rank 3 of 4 experts"):
+    (folder / "adapter_config.json").write_text(
+        json.dumps(settings | {"rank_pattern": {}, "alpha_pattern": {}})
+    )
+    with pytest.raises(
+        ProblemsFound, match="gate_up_proj has other sizes than one of rank 3 of 4 experts"
+    ):
         read_adapters(folder, lora, QWEN3, gates)
 
 
@@ -165,15 +201,28 @@ def test_what_a_joint_adapter_changes_beyond_the_runs_is_not_lost(tmp_path: Path
     # gates that see what is the values'
     tensors["base_model.model.model.layers.1.mlp.experts.base_layer.lora_B.weight"][0, -1] = 1.0
     save_file(tensors, stored)
-    with pytest.raises(ProblemsFound, match=r"the adapter of model\.layers\.1\.mlp\.experts\.gate_up_proj changes more"):
+    with pytest.raises(
+        ProblemsFound,
+        match=r"the adapter of model\.layers\.1\.mlp\.experts\.gate_up_proj changes more",
+    ):
         read_adapters(folder, lora, QWEN3, taken)
 
 
 @pytest.mark.parametrize(
     ("family", "flavor", "change", "said"),
     [
-        (Qwen3Config, "debugmodel_moe", {"score_func": "sigmoid"}, "transformers' Qwen3 has no experts with score_func"),
-        (GptOssConfig, "debugmodel", {"num_experts": 1, "top_k": 1}, "peft adds the adapter of a single expert of gpt_oss turned"),
+        (
+            Qwen3Config,
+            "debugmodel_moe",
+            {"score_func": "sigmoid"},
+            "transformers' Qwen3 has no experts with score_func",
+        ),
+        (
+            GptOssConfig,
+            "debugmodel",
+            {"num_experts": 1, "top_k": 1},
+            "peft adds the adapter of a single expert of gpt_oss turned",
+        ),
     ],
 )
 def test_experts_that_transformers_or_peft_do_not_have_are_not_written(

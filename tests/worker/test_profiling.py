@@ -21,7 +21,11 @@ CPU = torch.device("cpu")
 def steps_in(trace: Path) -> list[str]:
     """What the profiler's steps in a trace are called."""
     events: list[dict[str, Any]] = json.loads(trace.read_text())["traceEvents"]
-    return [event["name"] for event in events if event["name"].startswith("ProfilerStep#") and event["cat"] == "user_annotation"]
+    return [
+        event["name"]
+        for event in events
+        if event["name"].startswith("ProfilerStep#") and event["cat"] == "user_annotation"
+    ]
 
 
 def test_each_cycle_leaves_a_trace_of_its_last_steps(run: Run) -> None:
@@ -31,7 +35,9 @@ def test_each_cycle_leaves_a_trace_of_its_last_steps(run: Run) -> None:
     traces = sorted(path for path in (resolved.parent / "seen").rglob("*") if path.is_file())
     files = [str(path.relative_to(resolved.parent)) for path in traces]
     assert files == ["seen/iteration_4/rank0.pt.trace.json", "seen/iteration_8/rank0.pt.trace.json"]
-    assert [steps_in(path) for path in traces] == [[f"ProfilerStep#{step}" for step in steps] for steps in ((3, 4), (7, 8))]
+    assert [steps_in(path) for path in traces] == [
+        [f"ProfilerStep#{step}" for step in steps] for steps in ((3, 4), (7, 8))
+    ]
     names = {event["name"] for event in json.loads(traces[-1].read_text())["traceEvents"]}
     assert any("mm" in name for name in names) and any("Backward" in name for name in names)
 
@@ -74,33 +80,54 @@ class Memory:
         return {"segments": "all of them"}
 
 
-def test_memory_is_written_each_cycle_and_where_it_runs_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_written_each_cycle_and_where_it_runs_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     memory = Memory()
-    monkeypatch.setattr(torch, "get_device_module", lambda device: type("Device", (), {"memory": memory}))
-    snapshots = MemorySnapshots(ProfilingConfig(profile_freq=4), tmp_path, rank=1, device=torch.device("meta"), first_step=4)
+    monkeypatch.setattr(
+        torch, "get_device_module", lambda device: type("Device", (), {"memory": memory})
+    )
+    snapshots = MemorySnapshots(
+        ProfilingConfig(profile_freq=4), tmp_path, rank=1, device=torch.device("meta"), first_step=4
+    )
     with pytest.raises(torch.OutOfMemoryError), snapshots:
         for step in range(5, 11):
             snapshots.after_step(step)
         raise torch.OutOfMemoryError
     found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.pickle"))
-    assert found == ["iteration_10_exit/rank1_memory_snapshot.pickle", "iteration_8/rank1_memory_snapshot.pickle"]
+    assert found == [
+        "iteration_10_exit/rank1_memory_snapshot.pickle",
+        "iteration_8/rank1_memory_snapshot.pickle",
+    ]
     assert memory.calls == [{"max_entries": 100_000}, {"enabled": None}]
 
 
 def test_snapshots_lie_in_their_folder(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build_profiling, "has_history", lambda device: True)
     # torch 2.11 asks the accelerator itself too
-    device_module = type("Device", (), {"memory": Memory(), "is_available": staticmethod(lambda: False)})
+    device_module = type(
+        "Device", (), {"memory": Memory(), "is_available": staticmethod(lambda: False)}
+    )
     monkeypatch.setattr(torch, "get_device_module", lambda device: device_module)
     wished = "profiling={enable_memory_snapshot: true, save_memory_snapshot_folder: memory, profile_freq: 4}"
     resolved = run("run", wished, "device=auto", "training.steps=4", "checkpoint.enable=false")
     assert main([str(resolved)]) == 0
-    assert (resolved.parent / "memory" / "iteration_4" / "rank0_memory_snapshot.pickle").stat().st_size > 0
+    assert (
+        resolved.parent / "memory" / "iteration_4" / "rank0_memory_snapshot.pickle"
+    ).stat().st_size > 0
 
 
-def test_memory_of_a_machine_without_accelerator_is_a_warning(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_memory_of_a_machine_without_accelerator_is_a_warning(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     if torch.accelerator.is_available():
         pytest.skip("here it is written")
-    resolved = run("run", "profiling.enable_memory_snapshot=true", "device=auto", "training.steps=2", "checkpoint.enable=false")
+    resolved = run(
+        "run",
+        "profiling.enable_memory_snapshot=true",
+        "device=auto",
+        "training.steps=2",
+        "checkpoint.enable=false",
+    )
     assert main([str(resolved)]) == 0
     assert "enable_memory_snapshot has no effect" in capsys.readouterr().err

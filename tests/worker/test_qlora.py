@@ -18,8 +18,17 @@ from titanrun.worker.main import main
 Run = Callable[..., Path]
 QLORA = ("converters=[{name: qlora, rank: 4, block_size: 32}]", "checkpoint.adapters_only=true")
 SIZES = "dim: 64, n_heads: 4, n_kv_heads: 2, n_layers: 2, feed_forward: {hidden_dim: 128}"
-SHORT = ("training.steps=3", "lr_scheduler.warmup_steps=1", "validation.enable=false", "optimizer={eps: 1.0e-5, lr: 1.0e-2}")
-SMALL = (f"model={{name: llama3, flavor: debugmodel, {SIZES}}}", *SHORT, "converters=[{name: qlora, rank: 4}]")
+SHORT = (
+    "training.steps=3",
+    "lr_scheduler.warmup_steps=1",
+    "validation.enable=false",
+    "optimizer={eps: 1.0e-5, lr: 1.0e-2}",
+)
+SMALL = (
+    f"model={{name: llama3, flavor: debugmodel, {SIZES}}}",
+    *SHORT,
+    "converters=[{name: qlora, rank: 4}]",
+)
 
 
 @pytest.mark.slow
@@ -33,24 +42,51 @@ def test_ten_steps_are_a_stop_and_the_rest(run: Run) -> None:
     assert losses[-1] < losses[0]
 
 
-def test_merged_weights_are_what_was_trained(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merged_weights_are_what_was_trained(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     base = run("base", "training.steps=4", "checkpoint.last_save_in_hf=true")
     assert main([str(base)]) == 0
-    start = ("checkpoint.initial_load_in_hf=true", f"checkpoint.initial_load_path={base.parent / 'hf'}")
+    start = (
+        "checkpoint.initial_load_in_hf=true",
+        f"checkpoint.initial_load_path={base.parent / 'hf'}",
+    )
     from_checkpoint = (f"checkpoint.initial_load_path={base.parent}",)
-    tuned, other = (run(name, *QLORA, *given, "checkpoint.last_save_in_hf=true") for name, given in (("a", start), ("b", from_checkpoint)))
+    tuned, other = (
+        run(name, *QLORA, *given, "checkpoint.last_save_in_hf=true")
+        for name, given in (("a", start), ("b", from_checkpoint))
+    )
     for each in (tuned, other):
         assert main([str(each)]) == 0
     # a Hugging Face folder and a checkpoint give the same frozen weights
     assert_same_losses(tuned, other)
     step = str(tuned.parent / "checkpoint" / "step-10")
-    assert job(monkeypatch, do="export", checkpoint=step, out=str(tmp_path / "merged"), format="hf", merge=True) == 0
-    merged, at_end = (AutoModelForCausalLM.from_pretrained(folder) for folder in (tmp_path / "merged", tuned.parent / "hf"))
-    assert all(torch.equal(weight, at_end.state_dict()[name]) for name, weight in merged.state_dict().items())
+    assert (
+        job(
+            monkeypatch,
+            do="export",
+            checkpoint=step,
+            out=str(tmp_path / "merged"),
+            format="hf",
+            merge=True,
+        )
+        == 0
+    )
+    merged, at_end = (
+        AutoModelForCausalLM.from_pretrained(folder)
+        for folder in (tmp_path / "merged", tuned.parent / "hf")
+    )
+    assert all(
+        torch.equal(weight, at_end.state_dict()[name])
+        for name, weight in merged.state_dict().items()
+    )
 
 
 def assert_same_losses(*runs: Path) -> None:
-    first, second = ([line["loss"] for line in read_metrics(resolved.parent / "metrics.jsonl")] for resolved in runs)
+    first, second = (
+        [line["loss"] for line in read_metrics(resolved.parent / "metrics.jsonl")]
+        for resolved in runs
+    )
     assert first == second
 
 
@@ -60,14 +96,22 @@ def assert_same_losses(*runs: Path) -> None:
     [
         (2, ()),
         (2, ("parallelism.data_parallel_replicate_degree=2", "activation_checkpoint=full")),
-        (2, ("parallelism.pipeline_parallel_degree=2", "parallelism.pipeline_parallel_schedule=1F1B")),
+        (
+            2,
+            (
+                "parallelism.pipeline_parallel_degree=2",
+                "parallelism.pipeline_parallel_schedule=1F1B",
+            ),
+        ),
         (4, ("parallelism.context_parallel_degree=2", "training.enable_cpu_offload=true")),
     ],
     ids=["fsdp2", "ddp2", "pp2", "fsdp2_cp2_offload"],
 )
 def test_several_ranks_train_as_one_does(nproc: int, layout: tuple[str, ...]) -> None:
     expected, found = alone(SMALL), train_on(nproc, [*SMALL, *layout])
-    assert [line["loss"] for line in found.numbers] == pytest.approx([line["loss"] for line in expected.numbers], rel=1e-5)
+    assert [line["loss"] for line in found.numbers] == pytest.approx(
+        [line["loss"] for line in expected.numbers], rel=1e-5
+    )
     (reference,) = expected.gradients
     seen = {name: gradient for gradients in found.gradients for name, gradient in gradients.items()}
     assert seen.keys() == reference.keys()

@@ -37,41 +37,77 @@ def ids() -> Tensor:
     return torch.randint(0, 64, (2, 16), generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("scheme", [pytest.param(name, marks=[pytest.mark.slow] if name != "int8_weight_only" else []) for name in SCHEMES])
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name != "int8_weight_only" else [])
+        for name in SCHEMES
+    ],
+)
 def test_transformers_opens_what_torchao_makes_of_the_weights(
     plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, scheme: Any
 ) -> None:
     for folder, asked in (("whole", {}), ("small", {"quantize": scheme})):
-        assert job(monkeypatch, do="export", checkpoint=str(plain), out=str(tmp_path / folder), format="hf", **asked) == 0
+        assert (
+            job(
+                monkeypatch,
+                do="export",
+                checkpoint=str(plain),
+                out=str(tmp_path / folder),
+                format="hf",
+                **asked,
+            )
+            == 0
+        )
     assert "left output: 'output' is in its name" in capsys.readouterr().err
-    theirs, ours = (AutoModelForCausalLM.from_pretrained(tmp_path / folder).eval() for folder in ("whole", "small"))
+    theirs, ours = (
+        AutoModelForCausalLM.from_pretrained(tmp_path / folder).eval()
+        for folder in ("whole", "small")
+    )
     torchao_part("quantization").quantize_(
-        theirs, torchao_config(scheme, 32), filter_fn=lambda module, name: isinstance(module, nn.Linear) and name != "lm_head"
+        theirs,
+        torchao_config(scheme, 32),
+        filter_fn=lambda module, name: isinstance(module, nn.Linear) and name != "lm_head",
     )
     with torch.no_grad():
         assert torch.equal(ours(ids()).logits, theirs(ids()).logits)
-    sizes = [(tmp_path / folder / "model.safetensors").stat().st_size for folder in ("whole", "small")]
+    sizes = [
+        (tmp_path / folder / "model.safetensors").stat().st_size for folder in ("whole", "small")
+    ]
     assert sizes[1] < sizes[0]
 
 
 @pytest.mark.parametrize("form", ["torch", "safetensors"])
-def test_other_formats_hold_the_same_under_titanruns_names(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+def test_other_formats_hold_the_same_under_titanruns_names(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
     asked = {"quantize": "int4_weight_only", "group_size": 64, "format": form}
-    assert job(monkeypatch, do="export", checkpoint=str(plain), out=str(tmp_path / "out"), **asked) == 0
+    assert (
+        job(monkeypatch, do="export", checkpoint=str(plain), out=str(tmp_path / "out"), **asked)
+        == 0
+    )
     if form == "torch":
         found = torch.load(tmp_path / "out", weights_only=True)
     else:
         with safe_open(tmp_path / "out" / "model.safetensors", framework="pt") as file:
             parts = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-            unflatten = torchao_part("prototype.safetensors.safetensors_support").unflatten_tensor_state_dict
+            unflatten = torchao_part(
+                "prototype.safetensors.safetensors_support"
+            ).unflatten_tensor_state_dict
             found, rest = unflatten(parts, file.metadata())
             assert rest == {}
     # w2 has rows of 64, the others of 32
-    packed = {name for name, tensor in found.items() if type(tensor).__name__ == "IntxUnpackedToInt8Tensor"}
+    packed = {
+        name
+        for name, tensor in found.items()
+        if type(tensor).__name__ == "IntxUnpackedToInt8Tensor"
+    }
     assert packed == {f"layers.{layer}.feed_forward.w2.weight" for layer in (0, 1)}
 
 
-@pytest.mark.parametrize("scheme", [EIGHT_AND_FOUR, pytest.param("int4_weight_only", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "scheme", [EIGHT_AND_FOUR, pytest.param("int4_weight_only", marks=pytest.mark.slow)]
+)
 def test_a_model_trained_for_it_computes_in_training_what_its_export_does(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
@@ -81,7 +117,17 @@ def test_a_model_trained_for_it_computes_in_training_what_its_export_does(
     assert losses[-1] < losses[0]
     step = str(resolved.parent / "checkpoint" / "step-4")
     for out, asked in (("whole", {}), ("small", {"quantize": scheme})):
-        assert job(monkeypatch, do="export", checkpoint=step, out=str(tmp_path / out), format="torch", **asked) == 0
+        assert (
+            job(
+                monkeypatch,
+                do="export",
+                checkpoint=step,
+                out=str(tmp_path / out),
+                format="torch",
+                **asked,
+            )
+            == 0
+        )
     recipe = read_resolved(resolved)
     trained, exported = (bare_model(recipe) for _ in range(2))
     (qat,) = recipe.converters
@@ -94,18 +140,37 @@ def test_a_model_trained_for_it_computes_in_training_what_its_export_does(
         assert torch.allclose(trained(ids()), exported(ids()), rtol=1e-4, atol=1e-5)
 
 
-def test_what_cannot_be_is_said(run: Run, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    tuned, adapted = run("tuned", QAT % EIGHT_AND_FOUR, "training.steps=4"), run("adapted", "converters=[lora]", "training.steps=4")
+def test_what_cannot_be_is_said(
+    run: Run, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    tuned, adapted = (
+        run("tuned", QAT % EIGHT_AND_FOUR, "training.steps=4"),
+        run("adapted", "converters=[lora]", "training.steps=4"),
+    )
     for each in (tuned, adapted):
         assert main([str(each)]) == 0
     said = {
-        "the run was trained for int8_dynamic_activation_int4_weight, not for int8_weight_only": (tuned, "int8_weight_only", None),
+        "the run was trained for int8_dynamic_activation_int4_weight, not for int8_weight_only": (
+            tuned,
+            "int8_weight_only",
+            None,
+        ),
         "the run was trained for groups of 32, not of 64": (tuned, EIGHT_AND_FOUR, 64),
         "adapters are not quantised": (adapted, "int8_weight_only", None),
-        "int4_weight_only fits none of the model's linear modules": (plain.parent.parent / "resolved.yaml", "int4_weight_only", 256),
+        "int4_weight_only fits none of the model's linear modules": (
+            plain.parent.parent / "resolved.yaml",
+            "int4_weight_only",
+            256,
+        ),
     }
     for words, (resolved, scheme, size) in said.items():
         last = max((resolved.parent / "checkpoint").glob("step-*"))
-        asked = {"checkpoint": str(last), "out": str(tmp_path / "out"), "format": "torch", "quantize": scheme, "group_size": size}
+        asked = {
+            "checkpoint": str(last),
+            "out": str(tmp_path / "out"),
+            "format": "torch",
+            "quantize": scheme,
+            "group_size": size,
+        }
         assert job(monkeypatch, do="export", **asked) == 2
         assert words in capsys.readouterr().err

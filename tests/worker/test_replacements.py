@@ -34,18 +34,27 @@ def replaced(match: str, activation: str) -> str:
 
 def layers_of(resolved: Path) -> nn.Module:
     """The layers of the run's model, with first weights."""
-    with assembled(read_resolved(resolved), meet_others(resolved, Place()), signals=SignalRequests()) as trainer:
+    with assembled(
+        read_resolved(resolved), meet_others(resolved, Place()), signals=SignalRequests()
+    ) as trainer:
         return trainer.engine.model.get_submodule("layers")
 
 
 @pytest.mark.parametrize("activation", FORMULAS)
 def test_a_gate_of_another_activation_computes_its_formula(activation: str, run: Run) -> None:
-    layers = layers_of(run("run", replaced("layers.1.feed_forward", activation), "checkpoint.enable=false"))
-    assert [type(layer.feed_forward).__name__ for layer in layers.values()] == ["FeedForward", "GatedFeedForward"]
+    layers = layers_of(
+        run("run", replaced("layers.1.feed_forward", activation), "checkpoint.enable=false")
+    )
+    assert [type(layer.feed_forward).__name__ for layer in layers.values()] == [
+        "FeedForward",
+        "GatedFeedForward",
+    ]
     part = layers.get_submodule("1.feed_forward").double()
     w1, w2, w3 = (part.get_parameter(f"w{number}.weight") for number in (1, 2, 3))
     x_BTD = torch.randn(2, 5, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(part(x_BTD), (FORMULAS[activation](x_BTD @ w1.T) * (x_BTD @ w3.T)) @ w2.T)
+    torch.testing.assert_close(
+        part(x_BTD), (FORMULAS[activation](x_BTD @ w1.T) * (x_BTD @ w3.T)) @ w2.T
+    )
 
 
 def test_swiglu_in_the_place_of_swiglu_changes_no_bit(metrics: Metrics) -> None:
@@ -58,7 +67,10 @@ def test_swiglu_in_the_place_of_swiglu_changes_no_bit(metrics: Metrics) -> None:
 ALREADY = "is replaced by entry 1 of the list already"
 ONE = "{match: 'layers.*.feed_forward', with: gated_feed_forward}"
 WRONG = {
-    "nothing": ("{match: 'layers.*.feed_forwar', with: gated_feed_forward}", "no module of the model is called 'layers.*.feed_forwar'"),
+    "nothing": (
+        "{match: 'layers.*.feed_forwar', with: gated_feed_forward}",
+        "no module of the model is called 'layers.*.feed_forwar'",
+    ),
     "same": (
         f"{ONE}, {{match: 'layers.0.feed*', with: gated_feed_forward}}",
         f"layers.0.feed_forward {ALREADY}",
@@ -67,7 +79,10 @@ WRONG = {
         f"{ONE}, {{match: 'layers.1', with: gated_feed_forward}}",
         f"layers.1, beside layers.1.feed_forward, {ALREADY}",
     ),
-    "other kind": ("{match: norm, with: gated_feed_forward}", "gated_feed_forward stands for layers of w1, w2 and w3, and this is RMSNorm"),
+    "other kind": (
+        "{match: norm, with: gated_feed_forward}",
+        "gated_feed_forward stands for layers of w1, w2 and w3, and this is RMSNorm",
+    ),
 }
 
 

@@ -63,7 +63,11 @@ def after_pass(number: int, spoil: Callable[[Trainer], None]) -> Callable[[Train
 
 def weights(resolved: Path) -> dict[str, str]:
     files = read_manifest(resolved.parent / "checkpoint" / "step-10").files
-    return {name: entry.xxh3_128 for name, entry in files.items() if name.endswith((".distcp", ".safetensors"))}
+    return {
+        name: entry.xxh3_128
+        for name, entry in files.items()
+        if name.endswith((".distcp", ".safetensors"))
+    }
 
 
 def test_every_fourth_step_is_computed_twice_and_no_bit_changes(run: Run) -> None:
@@ -90,11 +94,21 @@ def spoiled_gradient(trainer: Trainer) -> None:
 @pytest.mark.parametrize(
     ("passes", "spoil", "words"),
     [
-        (4, spoiled_weight, "model.layers.1.attention.wq.weight changed on rank 0 (HOST) while nothing updated them"),
-        (5, spoiled_gradient, "the same batches gave other gradients (norm.weight) the second time on rank 0 (HOST)"),
+        (
+            4,
+            spoiled_weight,
+            "model.layers.1.attention.wq.weight changed on rank 0 (HOST) while nothing updated them",
+        ),
+        (
+            5,
+            spoiled_gradient,
+            "the same batches gave other gradients (norm.weight) the second time on rank 0 (HOST)",
+        ),
     ],
 )
-def test_one_bit_is_found_and_named(run: Run, passes: int, spoil: Callable[[Trainer], None], words: str) -> None:
+def test_one_bit_is_found_and_named(
+    run: Run, passes: int, spoil: Callable[[Trainer], None], words: str
+) -> None:
     resolved = run("spoiled", *TWICE)
     with pytest.raises(Corruption) as error:
         train(resolved, after_pass(passes, spoil))
@@ -118,7 +132,9 @@ def test_another_loss_is_found(run: Run) -> None:
 
         trainer.engine.passes = replace(passes, loss=wrong)
 
-    with pytest.raises(Corruption, match=r"at step 4 the same batch gave another loss the second time on rank 0"):
+    with pytest.raises(
+        Corruption, match=r"at step 4 the same batch gave another loss the second time on rank 0"
+    ):
         train(run("spoiled", *TWICE), spoil)
 
 

@@ -59,11 +59,18 @@ class NotedRows:
         return rows
 
 
-def train(resolved: Path, on_step: Callable[[int], None] = lambda step: None) -> tuple[Outcome, list[list[list[int]]]]:
+def train(
+    resolved: Path, on_step: Callable[[int], None] = lambda step: None
+) -> tuple[Outcome, list[list[list[int]]]]:
     """One process's part of a run: how it ended, and the rows it read."""
     with (
         SignalRequests() as signals,
-        assembled(read_resolved(resolved), meet_others(resolved, Place()), signals=signals, on_step=on_step) as trainer,
+        assembled(
+            read_resolved(resolved),
+            meet_others(resolved, Place()),
+            signals=signals,
+            on_step=on_step,
+        ) as trainer,
     ):
         trainer.rows = noted = NotedRows(trainer.rows)
         return trainer.fit(), noted.seen
@@ -81,13 +88,18 @@ def sending(number: signal.Signals, *, at: int) -> Callable[[int], None]:
 
 def numbers(resolved: Path) -> list[list[float]]:
     """Every logged number that may not change, a row a step."""
-    return [[line[name] for name in NUMBERS] for line in read_metrics(resolved.parent / "metrics.jsonl")]
+    return [
+        [line[name] for name in NUMBERS] for line in read_metrics(resolved.parent / "metrics.jsonl")
+    ]
 
 
 def saved(resolved: Path, step: int) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Tensors and state of a checkpoint."""
     folder = resolved.parent / "checkpoint" / f"step-{step}"
-    tensors = {name: torch.empty(layout.shape, dtype=layout.dtype) for name, layout in read_layouts(folder).items()}
+    tensors = {
+        name: torch.empty(layout.shape, dtype=layout.dtype)
+        for name, layout in read_layouts(folder).items()
+    }
     read_tensors(folder, tensors)
     return tensors, json.loads((folder / "state.json").read_text())
 
@@ -101,7 +113,10 @@ def assert_same_end(one: Path, other: Path, step: int = 10) -> None:
     assert any(name.startswith("optimizer.") for name in tensors)
     for name, tensor in tensors.items():
         assert torch.equal(tensor, other_tensors[name]), name
-    random_states = [path.parent / "checkpoint" / f"step-{step}" / "rng-rank-0.safetensors" for path in (one, other)]
+    random_states = [
+        path.parent / "checkpoint" / f"step-{step}" / "rng-rank-0.safetensors"
+        for path in (one, other)
+    ]
     assert random_states[0].read_bytes() == random_states[1].read_bytes()
 
 
@@ -116,7 +131,13 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize(
-    ("variant", "cut"), [("plain", 1), ("plain", 5), ("plain", 8), *((name, 5) for name in VARIANTS if name != "plain")]
+    ("variant", "cut"),
+    [
+        ("plain", 1),
+        ("plain", 5),
+        ("plain", 8),
+        *((name, 5) for name in VARIANTS if name != "plain"),
+    ],
 )
 def test_ten_steps_are_a_stop_by_sigterm_and_the_rest(run: Run, variant: str, cut: int) -> None:
     uncut, stopped = run("uncut", *VARIANTS[variant]), run("stopped", *VARIANTS[variant])
@@ -164,7 +185,10 @@ def test_a_second_ctrl_c_stops_at_once_and_saves_nothing(run: Run) -> None:
 def test_sigusr2_saves_and_goes_on(run: Run) -> None:
     outcome, _ = train(run(), sending(signal.SIGUSR2, at=3))
     assert (outcome.state, outcome.step) == ("finished", 10)
-    assert sorted(entry.name for entry in (run().parent / "checkpoint").iterdir()) == ["step-10", "step-3"]
+    assert sorted(entry.name for entry in (run().parent / "checkpoint").iterdir()) == [
+        "step-10",
+        "step-3",
+    ]
 
 
 def test_a_signal_before_the_first_step_changes_nothing(run: Run) -> None:
@@ -184,7 +208,10 @@ def test_without_checkpoints_a_stop_saves_nothing(run: Run) -> None:
     resolved = run("run", "checkpoint.enable=false")
     outcome, _ = train(resolved, sending(signal.SIGTERM, at=3))
     assert outcome.state == "failed"
-    assert outcome.message == "stopped by SIGTERM after step 3 of 10, nothing saved: this run writes no checkpoints"
+    assert (
+        outcome.message
+        == "stopped by SIGTERM after step 3 of 10, nothing saved: this run writes no checkpoints"
+    )
     assert not (resolved.parent / "checkpoint").exists()
 
 
@@ -195,7 +222,9 @@ def test_a_stop_in_the_last_step_is_an_end(run: Run) -> None:
 
 def test_validation_and_checkpoints_change_no_bit_of_training(run: Run, tokens: Path) -> None:
     held_out = f"validation.dataset={{name: tokens, path: {tokens}}}"
-    observed = run("observed", "validation.enable=true", "validation.freq=1", held_out, "checkpoint.interval=1")
+    observed = run(
+        "observed", "validation.enable=true", "validation.freq=1", held_out, "checkpoint.interval=1"
+    )
     plain = run("plain")
     train(observed)
     train(plain)
@@ -221,7 +250,9 @@ def test_other_data_is_refused_on_resume(run: Run, tokens: Path) -> None:
 
 
 def worker(resolved: Path) -> "subprocess.Popen[str]":
-    return subprocess.Popen([sys.executable, "-m", "titanrun.worker", str(resolved)], stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", "titanrun.worker", str(resolved)], stderr=subprocess.PIPE, text=True
+    )
 
 
 def wait_for_steps(resolved: Path, steps: int, process: "subprocess.Popen[str]") -> None:
@@ -261,7 +292,9 @@ def test_more_steps_after_weights_alone_go_on_from_the_last_full_checkpoint(run:
     assert read_manifest(resolved.parent / "checkpoint" / "step-10").holds == "everything"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 138), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 138), (signal.SIGINT, 130)]
+)
 def test_a_stop_that_loses_steps_is_a_failure(run: Run, number: signal.Signals, code: int) -> None:
     resolved = run("run", "checkpoint.enable=false")
     with SignalRequests() as signals:
@@ -285,8 +318,14 @@ def test_saves_by_the_clock_come_between_steps(run: Run) -> None:
     resolved = run("run", "checkpoint.interval=4m")
     with (
         SignalRequests() as signals,
-        assembled(read_resolved(resolved), meet_others(resolved, Place()), signals=signals, on_step=tick) as trainer,
+        assembled(
+            read_resolved(resolved), meet_others(resolved, Place()), signals=signals, on_step=tick
+        ) as trainer,
     ):
         trainer.save_times.clock = lambda: seconds
         assert trainer.fit().state == "finished"
-    assert sorted(entry.name for entry in (resolved.parent / "checkpoint").iterdir()) == ["step-10", "step-4", "step-8"]
+    assert sorted(entry.name for entry in (resolved.parent / "checkpoint").iterdir()) == [
+        "step-10",
+        "step-4",
+        "step-8",
+    ]

@@ -22,7 +22,12 @@ from titanrun.worker.job import meet_others
 Run = Callable[..., Path]
 STEPS = 20
 # two passes a step, shuffled data of which the third epoch begins, every layer recomputed
-SETTINGS = ["training.steps=20", "activation_checkpoint=full", "checkpoint.interval=1", "checkpoint.keep_latest_k=0"]
+SETTINGS = [
+    "training.steps=20",
+    "activation_checkpoint=full",
+    "checkpoint.interval=1",
+    "checkpoint.keep_latest_k=0",
+]
 
 
 def train(resolved: Path, *, until: int = STEPS) -> list[NDArray[np.int64]]:
@@ -35,7 +40,9 @@ def train(resolved: Path, *, until: int = STEPS) -> list[NDArray[np.int64]]:
     seen = []
     with (
         SignalRequests() as signals,
-        assembled(read_resolved(resolved), meet_others(resolved, Place()), signals=signals, on_step=stop) as trainer,
+        assembled(
+            read_resolved(resolved), meet_others(resolved, Place()), signals=signals, on_step=stop
+        ) as trainer,
     ):
         next_rows = trainer.rows.next_rows
         trainer.rows.next_rows = lambda: seen.append(next_rows()) or seen[-1]  # type: ignore[method-assign]
@@ -78,7 +85,11 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_rest_of_the_run_follows_too(run: Run, tokens: Path, name: str) -> None:
     # held-out rows are evaluated on one side of the stop
-    held_out = ["validation.enable=true", "validation.freq=5", f"validation.dataset={{name: tokens, path: {tokens}}}"]
+    held_out = [
+        "validation.enable=true",
+        "validation.freq=5",
+        f"validation.dataset={{name: tokens, path: {tokens}}}",
+    ]
     settings = [*SETTINGS, f"optimizer={OPTIMIZERS[name]}", *held_out]
     uncut, stopped = run("uncut", *settings), run("stopped", *settings)
     rows = train(uncut)
@@ -89,11 +100,24 @@ def test_the_rest_of_the_run_follows_too(run: Run, tokens: Path, name: str) -> N
 
 def test_schedule_free_evaluates_and_saves_the_average(run: Run, tokens: Path) -> None:
     held_out = ["validation.enable=true", f"validation.dataset={{name: tokens, path: {tokens}}}"]
-    averaged = run("averaged", "optimizer=schedule_free_adamw", "training.steps=6", "validation.freq=6", "checkpoint.interval=6", *held_out)
+    averaged = run(
+        "averaged",
+        "optimizer=schedule_free_adamw",
+        "training.steps=6",
+        "validation.freq=6",
+        "checkpoint.interval=6",
+        *held_out,
+    )
     train(averaged)
     start = f"checkpoint.initial_load_path={averaged.parent / 'checkpoint' / 'step-6'}"
     # a rate too small to move any weight
-    settings = ["optimizer={name: sgd, lr: 1.0e-30}", "lr_scheduler=constant", start, "training.steps=1", "validation.freq=1"]
+    settings = [
+        "optimizer={name: sgd, lr: 1.0e-30}",
+        "lr_scheduler=constant",
+        start,
+        "training.steps=1",
+        "validation.freq=1",
+    ]
     still = run("still", *settings, *held_out)
     train(still)
     losses = [read_metrics(resolved.parent / "metrics.jsonl")[-1] for resolved in (averaged, still)]

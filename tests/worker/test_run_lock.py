@@ -12,7 +12,9 @@ from titanrun.worker.status import StatusFile
 Run = Callable[..., Path]
 
 
-def test_a_second_process_is_refused_and_writes_nothing(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_process_is_refused_and_writes_nothing(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     resolved = run()
     with run_lock(resolved.parent):
         status = StatusFile(resolved.parent / "status.json")

@@ -16,19 +16,29 @@ from titanrun.recipe.resolve import read_resolved
 from titanrun.worker.loaded_model import model_with_weights
 from titanrun.worker.main import main
 
-TINY = ("model.vocab_size=2048", "tokenizer=tiny", "training.dataset=tiny", "training.steps=4", "checkpoint.interval=2")
+TINY = (
+    "model.vocab_size=2048",
+    "tokenizer=tiny",
+    "training.dataset=tiny",
+    "training.steps=4",
+    "checkpoint.interval=2",
+)
 TOKENIZER = tiny_tokenizer(TinyTokenizerConfig())
 Run = Callable[..., Path]
 
 
 def texts(resolved: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (resolved.parent / "samples.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line) for line in (resolved.parent / "samples.jsonl").read_text().splitlines()
+    ]
 
 
 def expected(resolved: Path, step: int, ids: list[int], count: int) -> str:
     """The likeliest tokens by the checkpoint's weights, each from a pass over all before it."""
     recipe = read_resolved(resolved)
-    model = model_with_weights(recipe, {"checkpoint": str(resolved.parent / "checkpoint" / f"step-{step}")}, row_length=64)
+    model = model_with_weights(
+        recipe, {"checkpoint": str(resolved.parent / "checkpoint" / f"step-{step}")}, row_length=64
+    )
     found = list(ids)
     with torch.no_grad():
         for _ in range(count):
@@ -44,23 +54,45 @@ def test_texts_are_what_generate_gives_and_change_no_bit(run: Run) -> None:
     assert main([str(plain)]) == 0
     assert main([str(writing)]) == 0
     found = texts(writing)
-    assert [(line["step"], line["prompt"]) for line in found] == [(2, "The goat"), (2, "Once"), (4, "The goat"), (4, "Once")]
+    assert [(line["step"], line["prompt"]) for line in found] == [
+        (2, "The goat"),
+        (2, "Once"),
+        (4, "The goat"),
+        (4, "Once"),
+    ]
     for line in found:
         ids = TOKENIZER.encode(line["prompt"], bos=True, eos=False)
         assert line["text"] == expected(writing, line["step"], ids, 5)
-    losses = [[(line["loss"], line["grad_norm"]) for line in read_metrics(path.parent / "metrics.jsonl")] for path in (plain, writing)]
+    losses = [
+        [(line["loss"], line["grad_norm"]) for line in read_metrics(path.parent / "metrics.jsonl")]
+        for path in (plain, writing)
+    ]
     assert losses[0] == losses[1]
     assert not (plain.parent / "samples.jsonl").exists()
 
 
 def test_a_prompt_may_be_what_a_user_says(run: Run) -> None:
-    resolved = run("chat", *TINY, "training.seq_len=32", "metrics.samples={prompts: ['Say: a'], freq: 4, max_new_tokens: 3, chat: true}")
+    resolved = run(
+        "chat",
+        *TINY,
+        "training.seq_len=32",
+        "metrics.samples={prompts: ['Say: a'], freq: 4, max_new_tokens: 3, chat: true}",
+    )
     assert main([str(resolved)]) == 0
     (line,) = texts(resolved)
-    text = rendered(TinyTokenizerConfig().folder, [{"role": "user", "content": "Say: a"}], with_reply_opened=True)
+    text = rendered(
+        TinyTokenizerConfig().folder,
+        [{"role": "user", "content": "Say: a"}],
+        with_reply_opened=True,
+    )
     assert line["text"] == expected(resolved, 4, TOKENIZER.encode(text, bos=False, eos=False), 3)
 
 
-def test_a_prompt_without_room_behind_it_is_a_problem(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(run("long", *TINY, "metrics.samples={prompts: [Once], max_new_tokens: 16}"))]) == 3
+def test_a_prompt_without_room_behind_it_is_a_problem(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main([str(run("long", *TINY, "metrics.samples={prompts: [Once], max_new_tokens: 16}"))])
+        == 3
+    )
     assert "rows of 16 have no room for 16 more" in capsys.readouterr().err

@@ -33,7 +33,10 @@ EXPERTS = (
     "route_scale: 1.0, gate_bias: false, score_before_experts: false, num_expert_groups: null, num_limited_groups: null, "
     "load_balance_coeff: 0.1}"
 )
-IN_GROUPS = EXPERTS.replace("num_expert_groups: null, num_limited_groups: null", "num_expert_groups: 4, num_limited_groups: 1")
+IN_GROUPS = EXPERTS.replace(
+    "num_expert_groups: null, num_limited_groups: null",
+    "num_expert_groups: 4, num_limited_groups: 1",
+)
 # each leaf with another value than the tiny recipe has, and what must be so for it to be read
 NUMERICS: dict[str, tuple[str, ...]] = {
     "debug.seed": ("debug.seed=1",),
@@ -54,7 +57,10 @@ NUMERICS: dict[str, tuple[str, ...]] = {
     "model:llama3.rope.scaling": (STRETCHED,),
     "model:llama3.feed_forward.hidden_dim": ("model.feed_forward.hidden_dim=96",),
     "model:llama3.feed_forward.multiple_of": ("model.feed_forward.multiple_of=64", BY_THE_RULE),
-    "model:llama3.feed_forward.ffn_dim_multiplier": ("model.feed_forward.ffn_dim_multiplier=2.0", BY_THE_RULE),
+    "model:llama3.feed_forward.ffn_dim_multiplier": (
+        "model.feed_forward.ffn_dim_multiplier=2.0",
+        BY_THE_RULE,
+    ),
     "model:llama3.init.embedding_std": ("model.init.embedding_std=0.5",),
     "model:llama3.init.linear_std": ("model.init.linear_std=0.05",),
     "model:llama3.init.depth_scaling": ("model.init.depth_scaling=model",),
@@ -64,7 +70,10 @@ NUMERICS: dict[str, tuple[str, ...]] = {
     "rope_scaling:llama3.factor": ("model.rope.scaling.factor=2.0", STRETCHED),
     "rope_scaling:llama3.low_freq_factor": ("model.rope.scaling.low_freq_factor=2.0", STRETCHED),
     "rope_scaling:llama3.high_freq_factor": ("model.rope.scaling.high_freq_factor=8.0", STRETCHED),
-    "rope_scaling:llama3.original_max_position_embeddings": ("model.rope.scaling.original_max_position_embeddings=64", STRETCHED),
+    "rope_scaling:llama3.original_max_position_embeddings": (
+        "model.rope.scaling.original_max_position_embeddings=64",
+        STRETCHED,
+    ),
     "model:qwen3.vocab_size": ("model.vocab_size=128", QWEN3),
     "model:qwen3.dim": ("model.dim=48", QWEN3),
     "model:qwen3.n_layers": ("model.n_layers=3", QWEN3),
@@ -123,17 +132,38 @@ def test_another_value_gives_other_losses(leaf: str, metrics: Metrics) -> None:
 @pytest.fixture
 def held_out(tmp_path: Path) -> list[str]:
     """Overrides that validate every second step on two rows of a stream of tokens."""
-    np.save(tmp_path / "stream.npy", np.random.Generator(np.random.PCG64(1)).integers(64, size=400, dtype=np.uint16))
+    np.save(
+        tmp_path / "stream.npy",
+        np.random.Generator(np.random.PCG64(1)).integers(64, size=400, dtype=np.uint16),
+    )
     dataset = f"validation.dataset={{name: tokens, path: {tmp_path / 'stream.npy'}}}"
-    return ["training.steps=2", "validation.enable=true", dataset, "validation.freq=2", "validation.steps=1"]
+    return [
+        "training.steps=2",
+        "validation.enable=true",
+        dataset,
+        "validation.freq=2",
+        "validation.steps=1",
+    ]
 
 
-@pytest.mark.parametrize("changed", ["validation.seq_len=8", "validation.local_batch_size=1", "validation.steps=2", "validation.dataset"])
-def test_another_validation_gives_another_held_out_loss(changed: str, held_out: list[str], metrics: Metrics, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "validation.seq_len=8",
+        "validation.local_batch_size=1",
+        "validation.steps=2",
+        "validation.dataset",
+    ],
+)
+def test_another_validation_gives_another_held_out_loss(
+    changed: str, held_out: list[str], metrics: Metrics, tmp_path: Path
+) -> None:
     if changed == "validation.dataset":
         np.save(tmp_path / "other.npy", np.arange(400, dtype=np.uint16) % 64)
         changed = f"validation.dataset={{name: tokens, path: {tmp_path / 'other.npy'}}}"
-    different = [override for override in held_out if override.partition("=")[0] != changed.partition("=")[0]]
+    different = [
+        override for override in held_out if override.partition("=")[0] != changed.partition("=")[0]
+    ]
     before, after = metrics(*held_out), metrics(*different, changed)
     assert losses(before) == losses(after)
     assert before[-1]["validation/loss"] != after[-1]["validation/loss"]
@@ -145,33 +175,57 @@ def test_validation_happens_where_it_is_due(held_out: list[str], metrics: Metric
     assert not any("validation/loss" in line for line in metrics("training.steps=2"))
 
 
-def test_a_further_held_out_set_has_a_loss_of_its_own(held_out: list[str], metrics: Metrics, tmp_path: Path) -> None:
+def test_a_further_held_out_set_has_a_loss_of_its_own(
+    held_out: list[str], metrics: Metrics, tmp_path: Path
+) -> None:
     np.save(tmp_path / "other.npy", np.arange(400, dtype=np.uint16) % 64)
     other = f"{{name: tokens, path: {tmp_path / 'other.npy'}}}"
     both = metrics(*held_out, f"validation.further=[{{id: counting, dataset: {other}}}]")
-    alone = metrics(*(f"validation.dataset={other}" if "dataset" in override else override for override in held_out))
+    alone = metrics(
+        *(
+            f"validation.dataset={other}" if "dataset" in override else override
+            for override in held_out
+        )
+    )
     assert both[-1]["validation/loss"] == metrics(*held_out)[-1]["validation/loss"]
-    assert both[-1]["validation/counting/loss"] == alone[-1]["validation/loss"] != both[-1]["validation/loss"]
+    assert (
+        both[-1]["validation/counting/loss"]
+        == alone[-1]["validation/loss"]
+        != both[-1]["validation/loss"]
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 2, 4])
 def test_a_forward_pass_takes_the_local_batch(rows: int, run: Run) -> None:
-    resolved = run("run", f"training.local_batch_size={rows}", "training.steps=2", "checkpoint.enable=false")
-    with assembled(read_resolved(resolved), meet_others(resolved, Place()), signals=SignalRequests()) as trainer:
+    resolved = run(
+        "run", f"training.local_batch_size={rows}", "training.steps=2", "checkpoint.enable=false"
+    )
+    with assembled(
+        read_resolved(resolved), meet_others(resolved, Place()), signals=SignalRequests()
+    ) as trainer:
         seen: list[int] = []
-        trainer.engine.model.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+        trainer.engine.model.register_forward_pre_hook(
+            lambda _, inputs: seen.append(len(inputs[0]))
+        )
         trainer.fit()
     assert seen == [rows] * (2 * 4 // rows)
 
 
 def test_checkpoints_go_where_the_recipe_says_and_the_latest_stay(run: Run) -> None:
-    resolved = run("run", "checkpoint.folder=saved/here", "checkpoint.interval=3", "checkpoint.keep_latest_k=2")
+    resolved = run(
+        "run", "checkpoint.folder=saved/here", "checkpoint.interval=3", "checkpoint.keep_latest_k=2"
+    )
     assert main([str(resolved)]) == 0
-    assert sorted(entry.name for entry in (resolved.parent / "saved" / "here").iterdir()) == ["step-10", "step-9"]
+    assert sorted(entry.name for entry in (resolved.parent / "saved" / "here").iterdir()) == [
+        "step-10",
+        "step-9",
+    ]
     assert not (resolved.parent / "checkpoint").exists()
 
 
-def test_the_run_is_on_the_device_asked_for_or_nowhere(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_run_is_on_the_device_asked_for_or_nowhere(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     resolved = run("run", "device=gpu", "training.steps=2")
     code = main([str(resolved)])
     if find_device("auto", local_rank=0).type == "cpu":
@@ -184,7 +238,11 @@ def test_the_run_is_on_the_device_asked_for_or_nowhere(run: Run, capsys: pytest.
 @pytest.mark.parametrize("warn_only", [False, True])
 def test_kernels_are_deterministic_or_warn(warn_only: bool, metrics: Metrics) -> None:
     try:
-        metrics("training.steps=2", "debug.deterministic=true", f"debug.deterministic_warn_only={str(warn_only).lower()}")
+        metrics(
+            "training.steps=2",
+            "debug.deterministic=true",
+            f"debug.deterministic_warn_only={str(warn_only).lower()}",
+        )
         assert torch.are_deterministic_algorithms_enabled()
         assert torch.is_deterministic_algorithms_warn_only_enabled() == warn_only
     finally:
@@ -202,11 +260,15 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("colors", [True, False])
-def test_a_terminal_shows_colours_unless_they_are_switched_off(colors: bool, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_colours_unless_they_are_switched_off(
+    colors: bool, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr(sys, "stderr", Terminal())
-    resolved = run("run", "training.steps=2", f"metrics.disable_color_printing={str(not colors).lower()}")
+    resolved = run(
+        "run", "training.steps=2", f"metrics.disable_color_printing={str(not colors).lower()}"
+    )
     assert main([str(resolved)]) == 0
     shown = sys.stderr.getvalue()  # type: ignore[attr-defined]
     assert "finished: 2 steps" in shown
@@ -217,24 +279,37 @@ def test_events_of_tensorboard_lie_in_their_folder(run: Run) -> None:
     tracker = "metrics.trackers=[{name: tensorboard, folder: events}]"
     resolved = run("run", "training.steps=2", tracker)
     assert main([str(resolved)]) == 0
-    assert [path.name.split(".")[0] for path in (resolved.parent / "events").iterdir()] == ["events"]
+    assert [path.name.split(".")[0] for path in (resolved.parent / "events").iterdir()] == [
+        "events"
+    ]
 
 
-@pytest.mark.parametrize("sections", [(), ("training",), ("validation",), ("training", "validation")])
-def test_batches_are_pinned_where_asked(run: Run, sections: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "sections", [(), ("training",), ("validation",), ("training", "validation")]
+)
+def test_batches_are_pinned_where_asked(
+    run: Run, sections: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = f"{{name: tokens, path: {run().parent.parent}/tokens.npy}}"
     held_out = f"validation={{enable: true, dataset: {rows}, local_batch_size: 3, steps: 1}}"
     asked = [f"{section}.dataloader.pin_memory=true" for section in sections]
     resolved = run("pinned", held_out, "training.steps=2", "checkpoint.enable=false", *asked)
     seen: set[int] = set()
     monkeypatch.setattr("titanrun.worker.build_data.is_accelerator", lambda device: True)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: [seen.add(len(tensor)), tensor][1])
+    monkeypatch.setattr(
+        torch.Tensor, "pin_memory", lambda tensor: [seen.add(len(tensor)), tensor][1]
+    )
     assert main([str(resolved)]) == 0
     # a rank's rows of a training step, and of a held-out batch
     assert seen == {{"training": 4, "validation": 3}[section] for section in sections}
 
 
 def test_pinning_on_the_cpu_is_told(run: Run) -> None:
-    resolved = run("run", "training.dataloader.pin_memory=true", "training.steps=2", "checkpoint.enable=false")
+    resolved = run(
+        "run", "training.dataloader.pin_memory=true", "training.steps=2", "checkpoint.enable=false"
+    )
     assert main([str(resolved)]) == 0
-    assert "pin_memory has no effect: the run is on the CPU" in (resolved.parent / "logs" / "rank-0.log").read_text()
+    assert (
+        "pin_memory has no effect: the run is on the CPU"
+        in (resolved.parent / "logs" / "rank-0.log").read_text()
+    )

@@ -27,7 +27,12 @@ NEVER_AT_START = (
 def loaded_by(code: str, *arguments: str) -> list[str]:
     """Which of the heavy modules a fresh process has loaded after `code`."""
     report = f"\nimport json; print(json.dumps([name for name in {NEVER_AT_START!r} if name in sys.modules]))"
-    done = subprocess.run([sys.executable, "-c", f"import sys\n{code}{report}", *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys\n{code}{report}", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -64,14 +69,19 @@ def start_with(number: signal.Signals, resolved: Path) -> "subprocess.CompletedP
         f"signal.pthread_sigmask(signal.SIG_BLOCK, [{number}]); os.kill(os.getpid(), {number})\n"
         "os.execv(sys.executable, [sys.executable, '-m', 'titanrun.worker', sys.argv[1]])"
     )
-    return subprocess.run([sys.executable, "-c", code, str(resolved)], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", code, str(resolved)], capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_stop_while_the_worker_starts_is_a_clean_end(run: Run, number: signal.Signals) -> None:
     resolved = run()
     done = start_with(number, resolved)
-    assert (done.returncode, done.stderr) == (75, f"stopped by {number.name} before the first step\n")
+    assert (done.returncode, done.stderr) == (
+        75,
+        f"stopped by {number.name} before the first step\n",
+    )
     status = json.loads((resolved.parent / "status.json").read_text())
     assert (status["state"], status["step"], status["exit_code"]) == ("preempted", 0, 75)
 
@@ -79,4 +89,7 @@ def test_a_stop_while_the_worker_starts_is_a_clean_end(run: Run, number: signal.
 def test_a_save_asked_for_while_the_worker_starts_waits_for_a_step(run: Run) -> None:
     resolved = run("run", "training.steps=3")
     assert start_with(signal.SIGUSR2, resolved).returncode == 0
-    assert sorted(entry.name for entry in (resolved.parent / "checkpoint").iterdir()) == ["step-1", "step-3"]
+    assert sorted(entry.name for entry in (resolved.parent / "checkpoint").iterdir()) == [
+        "step-1",
+        "step-3",
+    ]

@@ -19,11 +19,17 @@ def test_the_file_says_who_does_what(tmp_path: Path) -> None:
     assert written["boot_id"] == boot_id()
     assert (written["state"], written["step"], written["exit_code"]) == ("starting", 0, None)
     status.change("preempted", step=7, exit_code=75)
-    assert (read(status.path)["state"], read(status.path)["step"], read(status.path)["exit_code"]) == ("preempted", 7, 75)
+    assert (
+        read(status.path)["state"],
+        read(status.path)["step"],
+        read(status.path)["exit_code"],
+    ) == ("preempted", 7, 75)
     assert [entry.name for entry in tmp_path.iterdir()] == ["status.json"]
 
 
-def test_steps_are_written_at_most_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_are_written_at_most_once_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     status = StatusFile(tmp_path / "status.json")

@@ -13,7 +13,10 @@ Run = Callable[..., Path]
 
 
 def test_it_stops_there_as_if_it_had_been_asked_to(
-    run: Run, metrics: Callable[..., list[dict[str, float]]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Run,
+    metrics: Callable[..., list[dict[str, float]]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     resolved = run("run")
     monkeypatch.setenv("TITANRUN_STOP_AFTER", "4")
@@ -22,11 +25,16 @@ def test_it_stops_there_as_if_it_had_been_asked_to(
     assert read_json(resolved.parent / "status.json")["state"] == "preempted"
     monkeypatch.delenv("TITANRUN_STOP_AFTER")
     assert main([str(resolved)]) == 0
-    numbers = [(line["step"], line["loss"], line["lr"]) for line in read_metrics(resolved.parent / "metrics.jsonl")]
+    numbers = [
+        (line["step"], line["loss"], line["lr"])
+        for line in read_metrics(resolved.parent / "metrics.jsonl")
+    ]
     assert numbers == [(line["step"], line["loss"], line["lr"]) for line in metrics()]
 
 
-def test_without_checkpoints_it_stops_too(run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_checkpoints_it_stops_too(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("TITANRUN_STOP_AFTER", "1")
     assert main([str(run("run", "checkpoint.enable=false"))]) == 75
     assert "stopped as planned after step 1 of 10, nothing saved" in capsys.readouterr().err

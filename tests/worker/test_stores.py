@@ -38,10 +38,16 @@ def saved(store: str) -> list[int]:
     return list(step_folders(place(store)))
 
 
-@pytest.mark.parametrize("mode", ["disabled", "async", pytest.param("async_with_pinned_mem", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "mode", ["disabled", "async", pytest.param("async_with_pinned_mem", marks=pytest.mark.slow)]
+)
 def test_a_run_saves_into_a_store_and_goes_on_from_it(run: Run, store: str, mode: str) -> None:
     uncut = run("uncut", "checkpoint.enable=false")
-    settings = (f"checkpoint.folder={store}", "checkpoint.interval=4", f"checkpoint.async_mode={mode}")
+    settings = (
+        f"checkpoint.folder={store}",
+        "checkpoint.interval=4",
+        f"checkpoint.async_mode={mode}",
+    )
     first = run("first", *settings, "training.steps=8", "lr_scheduler.total_steps=10")
     assert main([str(uncut)]) == main([str(first)]) == 0
     assert saved(store) == [4, 8]
@@ -54,7 +60,9 @@ def test_a_run_saves_into_a_store_and_goes_on_from_it(run: Run, store: str, mode
     assert saved(store) == [4, 8, 10]
 
 
-def test_a_damaged_checkpoint_in_a_store_is_set_aside_and_the_one_before_it_taken(run: Run, store: str, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_in_a_store_is_set_aside_and_the_one_before_it_taken(
+    run: Run, store: str, tmp_path: Path
+) -> None:
     resolved = run("run", f"checkpoint.folder={store}", "checkpoint.interval=4")
     assert main([str(resolved)]) == 0
     newest = tmp_path / "store" / "first" / "step-10"
@@ -62,18 +70,30 @@ def test_a_damaged_checkpoint_in_a_store_is_set_aside_and_the_one_before_it_take
     expected = losses(resolved)
     assert main([str(resolved)]) == 0
     assert losses(resolved) == expected
-    names = {entry.name.partition("-")[0] + entry.name[4:].partition("-")[2][:10] for entry in newest.parent.iterdir()}
+    names = {
+        entry.name.partition("-")[0] + entry.name[4:].partition("-")[2][:10]
+        for entry in newest.parent.iterdir()
+    }
     assert any("damaged" in name for name in names) and saved(store) == [4, 8, 10]
     assert read_manifest(place(store) / "step-10").step == 10
 
 
-def test_weights_and_hugging_face_folders_are_read_from_a_store(run: Run, store: str, tmp_path: Path) -> None:
-    first = run("first", f"checkpoint.folder={store}", "checkpoint.last_save_in_hf=true", "training.steps=2")
+def test_weights_and_hugging_face_folders_are_read_from_a_store(
+    run: Run, store: str, tmp_path: Path
+) -> None:
+    first = run(
+        "first", f"checkpoint.folder={store}", "checkpoint.last_save_in_hf=true", "training.steps=2"
+    )
     assert main([str(first)]) == 0
     (first.parent / "hf").rename(tmp_path / "store" / "hf")
     weights = {}
-    for name, source in (("own", (store,)), ("theirs", (f"local://{tmp_path}/store/hf", "checkpoint.initial_load_in_hf=true"))):
-        resolved = run(name, f"checkpoint.initial_load_path={source[0]}", *source[1:], "training.steps=2")
+    for name, source in (
+        ("own", (store,)),
+        ("theirs", (f"local://{tmp_path}/store/hf", "checkpoint.initial_load_in_hf=true")),
+    ):
+        resolved = run(
+            name, f"checkpoint.initial_load_path={source[0]}", *source[1:], "training.steps=2"
+        )
         assert main([str(resolved)]) == 0
         weights[name] = losses(resolved)
     assert weights["own"] == weights["theirs"]
@@ -82,14 +102,20 @@ def test_weights_and_hugging_face_folders_are_read_from_a_store(run: Run, store:
 
 
 def test_the_commands_read_and_prune_a_store(
-    run: Run, store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    run: Run,
+    store: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     resolved = run("run", f"checkpoint.folder={store}", "checkpoint.interval=4")
     assert main([str(resolved)]) == 0
     capsys.readouterr()
     for named in (store, str(resolved.parent)):
         assert command.run(["ls", named]) == 0
-        assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [f"{store}/step-{step}" for step in (4, 8, 10)]
+        assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+            f"{store}/step-{step}" for step in (4, 8, 10)
+        ]
     assert command.run(["show", store, "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["step"] == 10
     assert command.run(["verify", store]) == 0
@@ -126,13 +152,22 @@ def test_resume_and_fork_from_a_store_and_another_recipe_is_refused(
     told = []
     monkeypatch.setattr("titanrun.cli.train.run", lambda arguments: told.append(arguments) or 0)
     assert fork.run([store, "optimizer.lr=1e-4", "checkpoint.folder=checkpoint"]) == 0
-    assert f'checkpoint.initial_load_path="{store}/step-10"' in told[0] or f"checkpoint.initial_load_path={store}/step-10" in told[0]
-    refuse_another_run(read_resolved(run("same", f"checkpoint.folder={store}", "checkpoint.interval=4")))
+    assert (
+        f'checkpoint.initial_load_path="{store}/step-10"' in told[0]
+        or f"checkpoint.initial_load_path={store}/step-10" in told[0]
+    )
+    refuse_another_run(
+        read_resolved(run("same", f"checkpoint.folder={store}", "checkpoint.interval=4"))
+    )
     with pytest.raises(ProblemsFound, match=r"holds checkpoints of another recipe: .*optimizer.lr"):
-        refuse_another_run(read_resolved(run("other", f"checkpoint.folder={store}", "optimizer.lr=1e-5")))
+        refuse_another_run(
+            read_resolved(run("other", f"checkpoint.folder={store}", "optimizer.lr=1e-5"))
+        )
 
 
-def test_a_store_that_cannot_be_written_ends_the_run_as_a_disk_does(run: Run, tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_written_ends_the_run_as_a_disk_does(
+    run: Run, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("in the way")
     resolved = run("run", f"checkpoint.folder=local://{tmp_path}/file/below", "training.steps=2")
     assert main([str(resolved)]) in (7, 70)

@@ -19,7 +19,9 @@ def test_several_trackers_of_a_run_are_told_its_recipe_and_hash(run: Run) -> Non
     assert main([str(resolved)]) == 0
     with (resolved.parent / "table" / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    logged = [json.loads(line) for line in (resolved.parent / "metrics.jsonl").read_text().splitlines()]
+    logged = [
+        json.loads(line) for line in (resolved.parent / "metrics.jsonl").read_text().splitlines()
+    ]
     assert [float(row["loss"]) for row in rows] == [line["loss"] for line in logged]
     assert rows[0]["recipe_hash"] in resolved.read_text().splitlines()[0]
     assert (resolved.parent / "tensorboard").is_dir()
@@ -27,7 +29,10 @@ def test_several_trackers_of_a_run_are_told_its_recipe_and_hash(run: Run) -> Non
 
 def test_an_address_with_a_password_is_refused(run: Run) -> None:
     with pytest.raises(ProblemsFound) as error:
-        run("run", "metrics.trackers=[{name: mlflow, tracking_uri: 'https://me:s3cret-word@host/path'}]")
+        run(
+            "run",
+            "metrics.trackers=[{name: mlflow, tracking_uri: 'https://me:s3cret-word@host/path'}]",
+        )
     (problem,) = error.value.problems
     assert problem.path == ("metrics", "trackers", 0, "tracking_uri")
     assert "MLFLOW_TRACKING_PASSWORD" in (problem.help or "")

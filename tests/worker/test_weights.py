@@ -30,7 +30,12 @@ def first_loss(resolved: Path) -> float:
 
 def logits(resolved: Path, tokens: torch.Tensor) -> torch.Tensor:
     """What the run's model, as it would start or go on, makes of tokens."""
-    with assembled(read_resolved(resolved), meet_others(resolved, Place()), signals=SignalRequests()) as trainer, torch.no_grad():
+    with (
+        assembled(
+            read_resolved(resolved), meet_others(resolved, Place()), signals=SignalRequests()
+        ) as trainer,
+        torch.no_grad(),
+    ):
         return trainer.engine.model(tokens)
 
 
@@ -40,10 +45,17 @@ def test_a_run_starts_from_the_weights_of_another(run: Run, where: str, dtype: s
     first = run("first")
     main([str(first)])
     tokens = torch.arange(12).reshape(2, 6)
-    second = run("second", f"checkpoint.initial_load_path={first.parent / where}", f"training.dtype={dtype}", "debug.seed=5")
+    second = run(
+        "second",
+        f"checkpoint.initial_load_path={first.parent / where}",
+        f"training.dtype={dtype}",
+        "debug.seed=5",
+    )
     expected = logits(first, tokens)
     tolerance = 0.0 if dtype == "float32" else 0.1
-    torch.testing.assert_close(logits(second, tokens).float(), expected, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(
+        logits(second, tokens).float(), expected, rtol=tolerance, atol=tolerance
+    )
 
 
 def test_weights_are_loaded_once_and_not_again_on_resume(run: Run) -> None:
@@ -71,14 +83,23 @@ def test_the_export_opens_in_transformers_with_the_same_logits(run: Run) -> None
 def test_a_run_starts_from_its_own_export(run: Run) -> None:
     first = run("first", "checkpoint.last_save_in_hf=true")
     main([str(first)])
-    second = run("second", "checkpoint.initial_load_in_hf=true", f"checkpoint.initial_load_path={first.parent / 'hf'}")
+    second = run(
+        "second",
+        "checkpoint.initial_load_in_hf=true",
+        f"checkpoint.initial_load_path={first.parent / 'hf'}",
+    )
     tokens = torch.arange(24).reshape(2, 12)
     assert torch.equal(logits(first, tokens), logits(second, tokens))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_the_export_has_the_dtype_asked_for(run: Run, dtype: str) -> None:
-    resolved = run("run", "checkpoint.last_save_in_hf=true", f"checkpoint.export_dtype={dtype}", "training.steps=2")
+    resolved = run(
+        "run",
+        "checkpoint.last_save_in_hf=true",
+        f"checkpoint.export_dtype={dtype}",
+        "training.steps=2",
+    )
     assert main([str(resolved)]) == 0
     theirs = AutoModelForCausalLM.from_pretrained(resolved.parent / "hf")
     assert {str(parameter.dtype) for parameter in theirs.parameters()} == {f"torch.{dtype}"}
@@ -124,7 +145,10 @@ def test_an_export_says_where_a_text_ends(tmp_path: Path) -> None:
         shutil.copy(file, tmp_path)
     theirs = AutoTokenizer.from_pretrained(tmp_path)
     generation = GenerationConfig.from_pretrained(tmp_path)
-    assert (generation.bos_token_id, generation.eos_token_id) == (theirs.bos_token_id, theirs.eos_token_id)
+    assert (generation.bos_token_id, generation.eos_token_id) == (
+        theirs.bos_token_id,
+        theirs.eos_token_id,
+    )
     assert theirs.eos_token_id is not None
 
 
@@ -147,20 +171,37 @@ def test_a_run_starts_from_a_folder_in_fp8_blocks(run: Run) -> None:
     shutil.copytree(first.parent / "hf", packed)
     weights = safetensors.torch.load_file(packed / "model.safetensors")
     plain = dict(weights)
-    for name in [name for name, tensor in weights.items() if ".layers." in name and tensor.dim() == 2]:
+    for name in [
+        name for name, tensor in weights.items() if ".layers." in name and tensor.dim() == 2
+    ]:
         rows, columns = weights[name].shape
         scale = torch.rand(rows // 16, columns // 16) + 0.5
-        values = (weights[name] / scale.repeat_interleave(16, 0).repeat_interleave(16, 1)).to(torch.float8_e4m3fn)
+        values = (weights[name] / scale.repeat_interleave(16, 0).repeat_interleave(16, 1)).to(
+            torch.float8_e4m3fn
+        )
         weights |= {name: values, f"{name}_scale_inv": scale}
         plain[name] = Fp8Dequantize(None)._dequantize_one(values, scale, output_dtype=torch.float32)
     safetensors.torch.save_file(weights, packed / "model.safetensors", metadata={"format": "pt"})
-    safetensors.torch.save_file(plain, first.parent / "hf" / "model.safetensors", metadata={"format": "pt"})
+    safetensors.torch.save_file(
+        plain, first.parent / "hf" / "model.safetensors", metadata={"format": "pt"}
+    )
     config = json.loads((packed / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [16, 16], "fmt": "e4m3"}
+    config["quantization_config"] = {
+        "quant_method": "fp8",
+        "weight_block_size": [16, 16],
+        "fmt": "e4m3",
+    }
     (packed / "config.json").write_text(json.dumps(config))
-    second = run("second", "checkpoint.initial_load_in_hf=true", f"checkpoint.initial_load_path={packed}")
+    second = run(
+        "second", "checkpoint.initial_load_in_hf=true", f"checkpoint.initial_load_path={packed}"
+    )
     assert main([str(second)]) == 4
-    third = run("third", *IN_HF, f"checkpoint.initial_load_path={packed}", "checkpoint.initial_load_in_hf_quantized=true")
+    third = run(
+        "third",
+        *IN_HF,
+        f"checkpoint.initial_load_path={packed}",
+        "checkpoint.initial_load_in_hf_quantized=true",
+    )
     fourth = run("fourth", *IN_HF, f"checkpoint.initial_load_path={first.parent / 'hf'}")
     tokens = torch.arange(24).reshape(2, 12)
     assert torch.equal(logits(third, tokens), logits(fourth, tokens))

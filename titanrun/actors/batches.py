@@ -33,7 +33,9 @@ def picked(name: str, given: Sequence[Any], *, rank: int, count: int) -> Any:
     if isinstance(given, Mapping | Tensor) or not isinstance(given, Sequence):
         raise wrong(f"{name} is no list with one entry for each of the {count} data-parallel ranks")
     if len(given) != count:
-        raise wrong(f"{name} has {len(given)} entries, and there {'is 1 data-parallel rank' if count == 1 else f'are {count} ranks'}")
+        raise wrong(
+            f"{name} has {len(given)} entries, and there {'is 1 data-parallel rank' if count == 1 else f'are {count} ranks'}"
+        )
     return given[rank]
 
 
@@ -42,7 +44,9 @@ def wrong(message: str, help: str | None = None) -> ProblemsFound:
     return fail("data", message, help=help)
 
 
-def batch_of(inputs: Mapping[str, Any], targets: Mapping[str, Any], shape: StepShape) -> tuple[TokenBatch, dict[str, Any]]:
+def batch_of(
+    inputs: Mapping[str, Any], targets: Mapping[str, Any], shape: StepShape
+) -> tuple[TokenBatch, dict[str, Any]]:
     """The batch of a rank, in which targets with a row for each of its rows travel, and the targets that are the same for all rows.
 
     Raises ProblemsFound where they are not what `shape` says.
@@ -53,13 +57,18 @@ def batch_of(inputs: Mapping[str, Any], targets: Mapping[str, Any], shape: StepS
     unknown = set(inputs).difference(INPUTS)
     if unknown or "tokens" not in inputs:
         raise wrong(
-            f"inputs has {', '.join(sorted(inputs)) or 'nothing'}", help="write inputs={'tokens': ids}, and 'positions' if you like"
+            f"inputs has {', '.join(sorted(inputs)) or 'nothing'}",
+            help="write inputs={'tokens': ids}, and 'positions' if you like",
         )
     tokens_BT = inputs["tokens"]
     refuse_ids("inputs['tokens']", tokens_BT, shape.vocab_size)
     refuse_shape(tokens_BT, shape)
     rows, length = tokens_BT.shape
-    by_row = {name: value for name, value in targets.items() if isinstance(value, Tensor) and value.ndim and len(value) == rows}
+    by_row = {
+        name: value
+        for name, value in targets.items()
+        if isinstance(value, Tensor) and value.ndim and len(value) == rows
+    }
     if shape.shares_rows and any(value.shape[:2] != (rows, length) for value in by_row.values()):
         raise wrong(
             f"targets are not all [{rows}, {length}], as tokens are",
@@ -90,7 +99,10 @@ def refuse_shape(tokens_BT: Tensor, shape: StepShape) -> None:
         message = f"inputs['tokens'] has {rows} rows, which passes of {shape.rows_per_pass} rows do not divide"
         raise wrong(message, help="see training.local_batch_size")
     if length > shape.seq_len:
-        raise wrong(f"inputs['tokens'] has rows of {length} tokens, longer than {shape.seq_len}", help="see training.seq_len")
+        raise wrong(
+            f"inputs['tokens'] has rows of {length} tokens, longer than {shape.seq_len}",
+            help="see training.seq_len",
+        )
 
 
 def whole(logits_BTV: Tensor) -> Tensor:
@@ -99,14 +111,23 @@ def whole(logits_BTV: Tensor) -> Tensor:
     return logits_BTV if gather is None else gather()
 
 
-def engine_loss(loss: CallersLoss, everywhere: Mapping[str, Any]) -> Callable[[Tensor, TokenBatch], Tensor]:
+def engine_loss(
+    loss: CallersLoss, everywhere: Mapping[str, Any]
+) -> Callable[[Tensor, TokenBatch], Tensor]:
     """The caller's loss(logits, **targets) as the engine calls it: on the logits of some rows and the targets of these."""
 
     def measured(logits_BTV: Tensor, batch: TokenBatch) -> Tensor:
         found = loss(whole(logits_BTV), **batch.extra, **everywhere)
         if not isinstance(found, Tensor) or found.numel() != 1:
-            shape = f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-            raise wrong(f"loss gives {shape}, and a step learns from one number", help="give loss(logits, **targets)")
+            shape = (
+                f"a tensor of shape {list(found.shape)}"
+                if isinstance(found, Tensor)
+                else type(found).__name__
+            )
+            raise wrong(
+                f"loss gives {shape}, and a step learns from one number",
+                help="give loss(logits, **targets)",
+            )
         return found.reshape(())
 
     return measured

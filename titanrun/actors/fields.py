@@ -23,7 +23,11 @@ ON_THE_PAGE: dict[str, Any] = {
 }
 NOT_ON_THE_PAGE = ("job.save_config_file",)
 FIELDS: dict[str, Any] = {
-    **{key.path: key.default for key in CORE if key.path.partition(".")[0] in SECTIONS and key.path not in NOT_ON_THE_PAGE},
+    **{
+        key.path: key.default
+        for key in CORE
+        if key.path.partition(".")[0] in SECTIONS and key.path not in NOT_ON_THE_PAGE
+    },
     **ON_THE_PAGE,
 }
 ESTIMATION = "only torchtitan's memory estimation script reads it, no actor does; titanrun plan counts the memory of a recipe"
@@ -55,7 +59,15 @@ def given_fields(name: str, section: object) -> tuple[dict[str, Any], list[Probl
         section = as_mapping(section)
     if not isinstance(section, Mapping):
         message = f"{name} is {section!r}, which is no mapping of its fields"
-        return {}, [Problem("wrong-type", message, (name,), place_of(name, section), help=f"write {name}={{...}}")]
+        return {}, [
+            Problem(
+                "wrong-type",
+                message,
+                (name,),
+                place_of(name, section),
+                help=f"write {name}={{...}}",
+            )
+        ]
     values, problems = {}, []
     for path, value in leaves(name, section):
         if path in FIELDS:
@@ -80,7 +92,14 @@ def unknown(path: str, value: object) -> Problem:
     steps = tuple(path.split("."))
     message = f"{steps[0]} has no field {'.'.join(steps[1:])}"
     help = f"did you mean {meant}?" if meant else None
-    return Problem("unknown-key", message, steps, place_of(path, value), help=help, suggestion=meant and meant.rpartition(".")[2])
+    return Problem(
+        "unknown-key",
+        message,
+        steps,
+        place_of(path, value),
+        help=help,
+        suggestion=meant and meant.rpartition(".")[2],
+    )
 
 
 def section_of(name: str, values: Mapping[str, Any]) -> SimpleNamespace:
@@ -102,4 +121,7 @@ def section_of(name: str, values: Mapping[str, Any]) -> SimpleNamespace:
 
 def as_mapping(section: SimpleNamespace) -> dict[str, Any]:
     """A section's fields, and those of sections in it."""
-    return {key: as_mapping(value) if isinstance(value, SimpleNamespace) else value for key, value in vars(section).items()}
+    return {
+        key: as_mapping(value) if isinstance(value, SimpleNamespace) else value
+        for key, value in vars(section).items()
+    }

@@ -60,7 +60,11 @@ def open_actor(translation: Translation) -> OpenActor:
     text, folder = resolved.text, resolved.recipe.dump_folder
     run = read_resolved_text(text)
     device = find_device(run.device, local_rank=place.local_rank)
-    store = meet(place, timeout_seconds=MEETING_SECONDS) if place.world_size > 1 and not is_open() else None
+    store = (
+        meet(place, timeout_seconds=MEETING_SECONDS)
+        if place.world_size > 1 and not is_open()
+        else None
+    )
     assert folder is not None
     job = Job(Path(folder) / RESOLVED, text, place, store)
     with ExitStack() as opened:
@@ -73,4 +77,8 @@ def open_actor(translation: Translation) -> OpenActor:
 
 def meshes_of(run: Recipe, job: Job, device: torch.device, opened: ExitStack) -> Meshes | None:
     """The meshes of the ranks; a group that is there already is taken over as it is."""
-    return meshes_for(run, device, opened) if is_open() else opened.enter_context(company(run, job, device))
+    return (
+        meshes_for(run, device, opened)
+        if is_open()
+        else opened.enter_context(company(run, job, device))
+    )

@@ -67,4 +67,6 @@ def drop_version(store: Store, version: int) -> None:
 def huggingface_weights(engine: Engine, model: ModelConfig, *, is_kept: bool) -> dict[str, Tensor]:
     """Copies of the whole weights in host memory under Hugging Face's names; empty where they are not kept. Every rank must call it."""
     found = huggingface_state(engine, model, dtype=None, is_kept=is_kept)
-    return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in found.items()}
+    return {
+        name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in found.items()
+    }

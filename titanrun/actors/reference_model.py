@@ -38,7 +38,9 @@ class ReferenceModel:
     training: Any = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._translation = translate(REFERENCE_MODEL, {name: getattr(self, name) for name in SECTIONS})
+        self._translation = translate(
+            REFERENCE_MODEL, {name: getattr(self, name) for name in SECTIONS}
+        )
         self._translation.run(None)
         for name in SECTIONS:
             setattr(self, name, section_of(name, self._translation.values))
@@ -53,7 +55,13 @@ class ReferenceModel:
         config, model = opened.run.checkpoint, opened.run.model
         with ExitStack() as undo:
             undo.callback(opened.close)
-            load_initial_weights(config, model_config=model, engine=opened.engine, ranks=current_ranks(), seed=opened.run.debug.seed)
+            load_initial_weights(
+                config,
+                model_config=model,
+                engine=opened.engine,
+                ranks=current_ranks(),
+                seed=opened.run.debug.seed,
+            )
             undo.pop_all()
         opened.engine.model.eval().requires_grad_(False)
         self._opened = opened
@@ -70,14 +78,24 @@ class ReferenceModel:
         Gives log-probabilities of the responses' tokens [B, R], or logits [B, T, V], in fp32 on the device.
         """
         if self._opened is None:
-            raise RuntimeError("call setup() first: the reference has no model, or cleanup() has ended it")
+            raise RuntimeError(
+                "call setup() first: the reference has no model, or cleanup() has ended it"
+            )
         refuse_ids("input_ids", input_ids, self._opened.run.model.output_width())
         length, longest = input_ids.size(1), self._opened.run.training.seq_len
         if length > longest:
-            raise wrong(f"input_ids has rows of {length} tokens, longer than {longest}", help="see training.seq_len")
+            raise wrong(
+                f"input_ids has rows of {length} tokens, longer than {longest}",
+                help="see training.seq_len",
+            )
         if not 1 <= max_req_tokens <= length:
-            raise wrong(f"max_req_tokens is {max_req_tokens}, and rows have {length} tokens", help="it is where responses begin")
-        batch = TokenBatch(input_ids, input_ids.roll(-1, 1), None, torch.ones_like(input_ids, dtype=torch.bool))
+            raise wrong(
+                f"max_req_tokens is {max_req_tokens}, and rows have {length} tokens",
+                help="it is where responses begin",
+            )
+        batch = TokenBatch(
+            input_ids, input_ids.roll(-1, 1), None, torch.ones_like(input_ids, dtype=torch.bool)
+        )
         name = "logprobs" if return_logprobs else "logits"
         found = self._opened.engine.forward(batch, outputs=(name,))[name]
         self.step += 1

@@ -27,7 +27,9 @@ class Entry:
 Entries = Sequence[Entry]
 
 
-def age_evict(buffer: Entries, policy_version: int, max_samples: int | None = None, max_age: int | None = None) -> list[int]:
+def age_evict(
+    buffer: Entries, policy_version: int, max_samples: int | None = None, max_age: int | None = None
+) -> list[int]:
     """The indices of those that stay: neither too old, nor sampled as often as they may be."""
     return [
         index
@@ -92,10 +94,18 @@ class ReplayBuffer:
         for name, low in least.items():
             value = getattr(self, name)
             may_be_none = name.startswith("max_")
-            if (value is None and may_be_none) or (isinstance(value, int) and not isinstance(value, bool) and value >= low):
+            if (value is None and may_be_none) or (
+                isinstance(value, int) and not isinstance(value, bool) and value >= low
+            ):
                 continue
             why = " episodes, which one step takes" if name == "max_buffer_size" else ""
-            problems.append(Problem("out-of-range", f"{name} is {value!r}, and has to be at least {low}{why}", (name,)))
+            problems.append(
+                Problem(
+                    "out-of-range",
+                    f"{name} is {value!r}, and has to be at least {low}{why}",
+                    (name,),
+                )
+            )
         if problems:
             raise ProblemsFound(problems)
 
@@ -108,7 +118,11 @@ class ReplayBuffer:
         self.evict(curr_policy_version)
         total = self.batch_size * self.dp_size
         if self.sample_policy is None:
-            indices = None if total > len(self.buffer) else self._random.sample(range(len(self.buffer)), k=total)
+            indices = (
+                None
+                if total > len(self.buffer)
+                else self._random.sample(range(len(self.buffer)), k=total)
+            )
         else:
             indices = self.sample_policy(self.buffer, total, curr_policy_version)
         if indices is None:
@@ -117,7 +131,10 @@ class ReplayBuffer:
         for entry in drawn:
             entry.sample_count += 1
         return self.collate(
-            [[entry.data for entry in drawn[start : start + self.batch_size]] for start in range(0, total, self.batch_size)]
+            [
+                [entry.data for entry in drawn[start : start + self.batch_size]]
+                for start in range(0, total, self.batch_size)
+            ]
         )
 
     def evict(self, curr_policy_version: int) -> None:
@@ -143,6 +160,9 @@ class ReplayBuffer:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on from what `state_dict` gave."""
-        self.buffer = deque((Entry(data, count) for data, count in state_dict["buffer"]), maxlen=self.max_buffer_size)
+        self.buffer = deque(
+            (Entry(data, count) for data, count in state_dict["buffer"]),
+            maxlen=self.max_buffer_size,
+        )
         self._random.setstate(state_dict["rng_state"])
         self.seed = state_dict["seed"]

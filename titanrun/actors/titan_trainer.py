@@ -14,7 +14,13 @@ from torch import Tensor
 from titanrun.actors.batches import StepShape, batch_of, engine_loss, picked
 from titanrun.actors.fields import SECTIONS, section_of
 from titanrun.actors.opened import OpenActor, open_actor
-from titanrun.actors.pushed import Store, huggingface_weights, parameter_key, prefix_of, write_version
+from titanrun.actors.pushed import (
+    Store,
+    huggingface_weights,
+    parameter_key,
+    prefix_of,
+    write_version,
+)
 from titanrun.actors.translated import translate
 from titanrun.config.problems import Problem, ProblemsFound
 from titanrun.distributed.agreement import current_ranks
@@ -44,7 +50,9 @@ class CallersRows:
     def state(self) -> dict[str, int | str]:
         return {}
 
-    def load_state(self, state: Mapping[str, int | str], *, other_data_allowed: bool = False) -> None:
+    def load_state(
+        self, state: Mapping[str, int | str], *, other_data_allowed: bool = False
+    ) -> None:
         """Nothing: the caller knows."""
 
 
@@ -98,7 +106,9 @@ class TitanTrainer:
 
     def __post_init__(self) -> None:
         refuse_types(self)
-        self._translation = translate(TITAN_TRAINER, {name: getattr(self, name) for name in SECTIONS})
+        self._translation = translate(
+            TITAN_TRAINER, {name: getattr(self, name) for name in SECTIONS}
+        )
         self._translation.run(None)
         for name in SECTIONS:
             setattr(self, name, section_of(name, self._translation.values))
@@ -113,7 +123,9 @@ class TitanTrainer:
     def training_state(self) -> Training:
         """What there is after `setup`. Raises RuntimeError before."""
         if self._training is None:
-            raise RuntimeError("call setup() first: the trainer has no engine, or cleanup() has ended it")
+            raise RuntimeError(
+                "call setup() first: the trainer has no engine, or cleanup() has ended it"
+            )
         return self._training
 
     def setup(self) -> None:
@@ -136,7 +148,9 @@ class TitanTrainer:
         if run.checkpoint.enable and run.checkpoint.last_save_in_hf and run.tokenizer != "auto":
             # what the last save needs is asked for before the first step
             huggingface_files(run.tokenizer, run.model)
-        checkpoints = build_checkpoints(run, opened.job, engine=opened.engine, rows=CallersRows(), state=state)
+        checkpoints = build_checkpoints(
+            run, opened.job, engine=opened.engine, rows=CallersRows(), state=state
+        )
         begin(run, checkpoints)
         if run.checkpoint.create_seed_checkpoint:
             checkpoints.save_seed()
@@ -147,9 +161,19 @@ class TitanTrainer:
             vocab_size=run.model.output_width(),
             shares_rows=opened.engine.rows is not None,
         )
-        return Training(opened, checkpoints, build_save_times(run), state, shape, compiled(self.loss, run.compile), steps_of(run))
+        return Training(
+            opened,
+            checkpoints,
+            build_save_times(run),
+            state,
+            shape,
+            compiled(self.loss, run.compile),
+            steps_of(run),
+        )
 
-    def train_step(self, inputs: Sequence[Mapping[str, Any]], targets: Sequence[Mapping[str, Any]]) -> float:
+    def train_step(
+        self, inputs: Sequence[Mapping[str, Any]], targets: Sequence[Mapping[str, Any]]
+    ) -> float:
         """One optimizer step: forward, loss, backward, clipping, update, schedule, and a checkpoint where one is due.
 
         Gradients are the mean over the ranks. An update whose gradients are no numbers is left out.
@@ -162,18 +186,28 @@ class TitanTrainer:
         """
         training = self.training_state
         opened, engine = training.opened, training.opened.engine
-        own = [picked(name, given, rank=opened.dp_rank, count=opened.dp_size) for name, given in (("inputs", inputs), ("targets", targets))]
+        own = [
+            picked(name, given, rank=opened.dp_rank, count=opened.dp_size)
+            for name, given in (("inputs", inputs), ("targets", targets))
+        ]
         batch, everywhere = batch_of(own[0], own[1], training.shape)
-        everywhere = {name: value.to(engine.device) if isinstance(value, Tensor) else value for name, value in everywhere.items()}
+        everywhere = {
+            name: value.to(engine.device) if isinstance(value, Tensor) else value
+            for name, value in everywhere.items()
+        }
         passes = batch.split(training.shape.rows_per_pass)
         pieces = len(passes) * pieces_of(opened, len(passes[0].tokens))
         ranks = 1 if engine.loss_group is None else engine.loss_group.size()
         loss = engine_loss(training.loss, everywhere)
-        output = engine.forward_backward(passes, loss=loss, normalizer=torch.tensor(pieces * ranks, device=engine.device))
+        output = engine.forward_backward(
+            passes, loss=loss, normalizer=torch.tensor(pieces * ranks, device=engine.device)
+        )
         update = engine.optim_step(accepts=lambda norm: bool(norm.isfinite()))
         training.lr, training.grad_norm = update.lr, float(update.grad_norm)
         if update.is_skipped:
-            log.warning("step %d: the gradients are no numbers, and the update is left out", self.step)
+            log.warning(
+                "step %d: the gradients are no numbers, and the update is left out", self.step
+            )
         self._step_done(training, tokens=batch.tokens.numel() * opened.dp_size)
         return float(output.loss_sum) / pieces
 
@@ -235,13 +269,22 @@ def refuse_types(trainer: TitanTrainer) -> None:
     """Raises ProblemsFound where a field beside the sections is of another type than documented."""
     wanted = {"state_dict_key": str, "use_dcp": bool, "dcp_path": str}
     problems = [
-        Problem("wrong-type", f"{name} is {getattr(trainer, name)!r}, which is no {kind.__name__}", (name,))
+        Problem(
+            "wrong-type",
+            f"{name} is {getattr(trainer, name)!r}, which is no {kind.__name__}",
+            (name,),
+        )
         for name, kind in wanted.items()
         if not isinstance(getattr(trainer, name), kind)
     ]
     if not callable(trainer.loss):
         problems.append(
-            Problem("wrong-type", f"loss is {trainer.loss!r}, which cannot be called", ("loss",), help="give loss(logits, **targets)")
+            Problem(
+                "wrong-type",
+                f"loss is {trainer.loss!r}, which cannot be called",
+                ("loss",),
+                help="give loss(logits, **targets)",
+            )
         )
     if problems:
         raise ProblemsFound(problems)

@@ -24,7 +24,9 @@ log = logging.getLogger(__name__)
 
 CONFIG_FILE = "job.config_file"
 # a recipe names a dataset; nothing reads it here
-DATASET = Entry("training.dataset", "training.dataset", "tiny", place_of("training.dataset", "tiny"))
+DATASET = Entry(
+    "training.dataset", "training.dataset", "tiny", place_of("training.dataset", "tiny")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,9 @@ class Translation:
             tree = read_back(read_text(SourceText(self.name, self.migration.text), "yaml"))
             recipe, run, problems = examine(tree, tree, Case(self.name, ranks=ranks))
         except ProblemsFound as found:
-            raise ProblemsFound([in_fields(problem, self.migration.items) for problem in found.problems]) from None
+            raise ProblemsFound(
+                [in_fields(problem, self.migration.items) for problem in found.problems]
+            ) from None
         told = [in_fields(problem, self.migration.items) for problem in problems]
         if any(problem.severity == "error" for problem in told):
             raise ProblemsFound(told)
@@ -62,13 +66,25 @@ def translate(name: str, sections: Mapping[str, object]) -> Translation:
         raise ProblemsFound(problems)
     menu.open_menu()
     entries = entries_of(values)
-    migration = migrated(Written((*entries.values(), DATASET), {}), TORCHTITAN, recipe=name, head=())
-    problems = [refusal(item.entry.written, item.value, item.words) for item in migration.items if item.entry and item.fate == "refused"]
-    problems += [in_fields(problem, migration.items) for problem in migration.problems if problem.severity == "error"]
+    migration = migrated(
+        Written((*entries.values(), DATASET), {}), TORCHTITAN, recipe=name, head=()
+    )
+    problems = [
+        refusal(item.entry.written, item.value, item.words)
+        for item in migration.items
+        if item.entry and item.fate == "refused"
+    ]
+    problems += [
+        in_fields(problem, migration.items)
+        for problem in migration.problems
+        if problem.severity == "error"
+    ]
     if problems:
         raise ProblemsFound(problems)
     tell_unread(migration.items)
-    return Translation(name, {entry.written: entry.value for entry in entries.values()} | values, migration)
+    return Translation(
+        name, {entry.written: entry.value for entry in entries.values()} | values, migration
+    )
 
 
 def same(value: object, default: object) -> bool:
@@ -82,12 +98,16 @@ def entries_of(values: dict[str, Any]) -> dict[str, Entry]:
     if values.get(CONFIG_FILE) is not None:
         for entry in read_torchtitan(str(values[CONFIG_FILE])).entries:
             if entry.written in REFUSED or entry.written.partition(".")[0] not in SECTIONS:
-                log.warning("%s: %s is left out: the actor has no use for it", entry.origin, entry.written)
+                log.warning(
+                    "%s: %s is left out: the actor has no use for it", entry.origin, entry.written
+                )
             else:
                 entries[entry.path] = entry
     for path, default in ON_THE_PAGE.items():
         if default is not None and default is not False:
-            entries.setdefault(todays(path), Entry(todays(path), path, default, place_of(path, default)))
+            entries.setdefault(
+                todays(path), Entry(todays(path), path, default, place_of(path, default))
+            )
     for path, value in values.items():
         entries[todays(path)] = Entry(todays(path), path, value, place_of(path, value))
     return entries
@@ -97,8 +117,18 @@ def refusal(path: str, value: object, words: str = "") -> Problem:
     """The problem of a field that has no place here, and why."""
     if words.endswith(NOT_BUILT):
         # torchtitan's table has no list of words, so every unknown one seems to be missing here
-        return Problem("unknown-name", f"{path} is {value!r}, which titanrun does not have", tuple(path.split(".")), place_of(path, value))
-    return Problem("not-built", f"{path} is refused: {words or REFUSED[path]}", tuple(path.split(".")), place_of(path, value))
+        return Problem(
+            "unknown-name",
+            f"{path} is {value!r}, which titanrun does not have",
+            tuple(path.split(".")),
+            place_of(path, value),
+        )
+    return Problem(
+        "not-built",
+        f"{path} is refused: {words or REFUSED[path]}",
+        tuple(path.split(".")),
+        place_of(path, value),
+    )
 
 
 def tell_unread(items: tuple[Item, ...]) -> None:
@@ -123,7 +153,9 @@ def in_fields(problem: Problem, items: tuple[Item, ...]) -> Problem:
         if path_text(path) != name:
             words[path_text(path)] = name
         if path in (problem.path, (*problem.path, "name")) and item.entry is not None:
-            problem = replace(problem, path=tuple(name.split(".")), origin=item.entry.origin, fix=None)
+            problem = replace(
+                problem, path=tuple(name.split(".")), origin=item.entry.origin, fix=None
+            )
     if problem.origin is not None and problem.origin.source.kind == "file":
         problem = replace(problem, origin=None, fix=None)
     related = tuple(replace(one, origin=None) for one in problem.related)

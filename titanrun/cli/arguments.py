@@ -35,7 +35,13 @@ class WrappedHelp(HelpFormatter):
 class MarkdownHelp(Action):
     """`--help-markdown`: the command as a page of docs/commands, which tools/write_reference.py writes."""
 
-    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None) -> NoReturn:
+    def __call__(
+        self,
+        parser: ArgumentParser,
+        namespace: Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> NoReturn:
         print(as_markdown(parser), end="")
         parser.exit()
 
@@ -43,7 +49,13 @@ class MarkdownHelp(Action):
 class Trust(Action):
     """`--trust-remote-code`."""
 
-    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None) -> None:
+    def __call__(
+        self,
+        parser: ArgumentParser,
+        namespace: Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
         trust_remote_code(True)
         setattr(namespace, self.dest, True)
 
@@ -53,13 +65,24 @@ class Parser(ArgumentParser):
 
     def __init__(self, command: str, summary: str, examples: str) -> None:
         super().__init__(
-            prog=f"titanrun {command}", description=summary, epilog=EXAMPLES + examples, formatter_class=WrappedHelp, allow_abbrev=False
+            prog=f"titanrun {command}",
+            description=summary,
+            epilog=EXAMPLES + examples,
+            formatter_class=WrappedHelp,
+            allow_abbrev=False,
         )
         self.register("action", "markdown", MarkdownHelp)
         self.add_argument("--help-markdown", action="markdown", nargs=0, help=SUPPRESS)
         loudness = self.add_mutually_exclusive_group()
-        loudness.add_argument("-q", "--quiet", action="store_true", help="say nothing beside the answer and errors")
-        loudness.add_argument("-v", "--verbose", action="store_true", help="say on stderr what was read, and from where")
+        loudness.add_argument(
+            "-q", "--quiet", action="store_true", help="say nothing beside the answer and errors"
+        )
+        loudness.add_argument(
+            "-v",
+            "--verbose",
+            action="store_true",
+            help="say on stderr what was read, and from where",
+        )
 
     def takes_trust(self) -> None:
         """Take --trust-remote-code, which holds for this process and those that it starts."""
@@ -74,8 +97,16 @@ class Parser(ArgumentParser):
 
     def takes_reporting(self) -> None:
         """Take how the run speaks, and whom it tells of its end; both hold for the processes that this one starts."""
-        self.add_argument("--log-format", choices=("text", "json"), help="json: each line on stderr is an object, for programs")
-        self.add_argument("--notify", metavar="COMMAND", help="what the shell runs when the run ends; see docs/operations.md")
+        self.add_argument(
+            "--log-format",
+            choices=("text", "json"),
+            help="json: each line on stderr is an object, for programs",
+        )
+        self.add_argument(
+            "--notify",
+            metavar="COMMAND",
+            help="what the shell runs when the run ends; see docs/operations.md",
+        )
 
     def parse_args(self, arguments: Sequence[str]) -> Namespace:  # type: ignore[override]
         """The options; those of takes_reporting hold from here on."""
@@ -100,7 +131,11 @@ class Parser(ArgumentParser):
             word = next(iter(message.removeprefix(UNRECOGNIZED).split()), "")
             meant = closest(word, self._option_string_actions) if word.startswith("-") else None
             kind = "unknown option" if word.startswith("-") else "unexpected argument"
-            raise fail("usage", f"{kind} '{word}'", help=f"did you mean '{meant}'?" if meant else f"see {self.prog} --help")
+            raise fail(
+                "usage",
+                f"{kind} '{word}'",
+                help=f"did you mean '{meant}'?" if meant else f"see {self.prog} --help",
+            )
         raise fail("usage", message, help=f"see {self.prog} --help")
 
 
@@ -113,7 +148,12 @@ def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         argument = waiting.pop(0)
         if TORCHTITAN_FLAG.fullmatch(argument):
             overrides.append(argument)
-            if "=" not in argument and waiting and not waiting[0].startswith("--") and not OVERRIDE.match(waiting[0]):
+            if (
+                "=" not in argument
+                and waiting
+                and not waiting[0].startswith("--")
+                and not OVERRIDE.match(waiting[0])
+            ):
                 overrides.append(waiting.pop(0))
         elif OVERRIDE.match(argument) and not argument.startswith("-"):
             overrides.append(argument)

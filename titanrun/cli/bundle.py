@@ -21,12 +21,23 @@ def run(arguments: list[str]) -> int:
     """0: the bundle is written."""
     parser = Parser("bundle", SUMMARY, EXAMPLES)
     parser.add_argument("run", help="a run directory")
-    parser.add_argument("-o", "--output", metavar="F", help="the file; default: <run>.zip, beside the run; nothing is overwritten")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="F",
+        help="the file; default: <run>.zip, beside the run; nothing is overwritten",
+    )
     options = parser.parse_args(arguments)
     folder = Path(options.run)
     if not folder.is_dir():
-        raise fail("file", f"there is no folder '{folder}'", help="titanrun runs ls lists what there is")
-    out = Path(options.output) if options.output else folder.resolve().parent / f"{folder.resolve().name}.zip"
+        raise fail(
+            "file", f"there is no folder '{folder}'", help="titanrun runs ls lists what there is"
+        )
+    out = (
+        Path(options.output)
+        if options.output
+        else folder.resolve().parent / f"{folder.resolve().name}.zip"
+    )
     files = pack(folder, out)
     for name, content in sorted(files.items()):
         detail(options, f"{name}: {len(content):,} bytes")

@@ -39,7 +39,11 @@ def run(arguments: list[str]) -> int:
     if arguments and arguments[0] in known:
         return known[arguments[0]](arguments[1:])
     parser = Parser("checkpoint", SUMMARY, EXAMPLES)
-    parser.add_argument("action", metavar="action", help=f"{listing(known, last='or')}; each explains itself with --help")
+    parser.add_argument(
+        "action",
+        metavar="action",
+        help=f"{listing(known, last='or')}; each explains itself with --help",
+    )
     parser.add_argument("rest", metavar="argument", nargs="*", help="what it takes")
     asked = parser.parse_args(arguments).action
     meant = closest(asked, known)
@@ -49,14 +53,26 @@ def run(arguments: list[str]) -> int:
 
 def list_checkpoints(arguments: list[str]) -> int:
     """The checkpoints of a run, a line each."""
-    parser = Parser("checkpoint ls", "The checkpoints of a run, oldest first. Manifests are read, tensors are not.", EXAMPLES)
-    parser.add_argument("place", metavar="run", help="a run directory, the folder of its checkpoints, or one of them")
+    parser = Parser(
+        "checkpoint ls",
+        "The checkpoints of a run, oldest first. Manifests are read, tensors are not.",
+        EXAMPLES,
+    )
+    parser.add_argument(
+        "place",
+        metavar="run",
+        help="a run directory, the folder of its checkpoints, or one of them",
+    )
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args(arguments)
     named = place(options.place)
     found = [named] if is_checkpoint(named) else list(checkpoints_at(named).values())
     if not found:
-        raise fail("checkpoint", f"there are no checkpoints in '{options.place}'", help="name a run directory")
+        raise fail(
+            "checkpoint",
+            f"there are no checkpoints in '{options.place}'",
+            help="name a run directory",
+        )
     for folder in found:
         print(line(folder, options.format))
     return 0
@@ -68,18 +84,40 @@ def line(folder: Place, form: str) -> str:
         manifest = read_manifest(folder)
     except ProblemsFound as error:
         reason = error.problems[0].message
-        return json.dumps({"path": str(folder), "problem": reason}) if form == "json" else f"{folder}  BAD: {reason}"
+        return (
+            json.dumps({"path": str(folder), "problem": reason})
+            if form == "json"
+            else f"{folder}  BAD: {reason}"
+        )
     if form == "json":
-        about = {"path": str(folder), "step": manifest.step, "holds": manifest.holds, "bytes": manifest.size}
-        return json.dumps({**about, "saved_at": manifest.saved_at, "validation_loss": manifest.validation_loss, "layout": manifest.layout})
-    loss = "" if manifest.validation_loss is None else f"  validation loss {manifest.validation_loss:.5f}"
+        about = {
+            "path": str(folder),
+            "step": manifest.step,
+            "holds": manifest.holds,
+            "bytes": manifest.size,
+        }
+        return json.dumps(
+            {
+                **about,
+                "saved_at": manifest.saved_at,
+                "validation_loss": manifest.validation_loss,
+                "layout": manifest.layout,
+            }
+        )
+    loss = (
+        ""
+        if manifest.validation_loss is None
+        else f"  validation loss {manifest.validation_loss:.5f}"
+    )
     return f"{folder}  {manifest.holds:<10}  {manifest.size / MIB:10.1f} MiB  {manifest.saved_at}{loss}"
 
 
 def show(arguments: list[str]) -> int:
     """What one checkpoint holds."""
     parser = Parser("checkpoint show", "What a checkpoint holds, from its manifest.", EXAMPLES)
-    parser.add_argument("place", metavar="checkpoint", help="a checkpoint, or a run directory for its newest one")
+    parser.add_argument(
+        "place", metavar="checkpoint", help="a checkpoint, or a run directory for its newest one"
+    )
     parser.add_argument("--tensors", action="store_true", help="every tensor with type and shape")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args(arguments)
@@ -107,7 +145,9 @@ def about(folder: Place, manifest: Manifest) -> dict[str, object]:
         "saved at": manifest.saved_at,
         "saved by": ", ".join(f"{name} {version}" for name, version in manifest.versions.items()),
         "layout": layout_words(manifest.layout),
-        "validation loss": "not measured after this step" if manifest.validation_loss is None else manifest.validation_loss,
+        "validation loss": "not measured after this step"
+        if manifest.validation_loss is None
+        else manifest.validation_loss,
         "recipe": f"resolved.yaml, sha256 {manifest.recipe}",
     }
 
@@ -115,16 +155,24 @@ def about(folder: Place, manifest: Manifest) -> dict[str, object]:
 def layout_words(layout: Mapping[str, object]) -> str:
     """The ranks that saved a checkpoint, and the degrees that split or repeated the model: `4 ranks, tensor_parallel_degree 2`."""
     ranks = layout.get("ranks", 1)
-    split = [f"{name} {degree}" for name, degree in layout.items() if name.endswith("_degree") and degree != 1]
+    split = [
+        f"{name} {degree}"
+        for name, degree in layout.items()
+        if name.endswith("_degree") and degree != 1
+    ]
     return ", ".join([f"{ranks} ranks", *split]) if ranks != 1 else "1 rank"
 
 
 def verify(arguments: list[str]) -> int:
     """0 where every byte is what was saved, 4 where something is not."""
     parser = Parser(
-        "checkpoint verify", "Read every byte of one checkpoint, or of all of a run, and compare it with the manifest.", EXAMPLES
+        "checkpoint verify",
+        "Read every byte of one checkpoint, or of all of a run, and compare it with the manifest.",
+        EXAMPLES,
     )
-    parser.add_argument("place", metavar="run|checkpoint", help="a run directory, or one checkpoint")
+    parser.add_argument(
+        "place", metavar="run|checkpoint", help="a run directory, or one checkpoint"
+    )
     options = parser.parse_args(arguments)
     named = place(options.place)
     folders = list(checkpoints_at(named).values()) or [checkpoint_at(named)]
@@ -138,17 +186,31 @@ def verify(arguments: list[str]) -> int:
 
 def diff(arguments: list[str]) -> int:
     """0: the same; 1: they differ."""
-    parser = Parser("checkpoint diff", "Tensors that only one of two checkpoints has, and those that differ.", EXAMPLES)
+    parser = Parser(
+        "checkpoint diff",
+        "Tensors that only one of two checkpoints has, and those that differ.",
+        EXAMPLES,
+    )
     parser.add_argument("a", help="a checkpoint, or a run directory for its newest one")
     parser.add_argument("b", help="another one")
-    parser.add_argument("--names", action="store_true", help="names, types and shapes only, from the manifests")
+    parser.add_argument(
+        "--names", action="store_true", help="names, types and shapes only, from the manifests"
+    )
     options = parser.parse_args(arguments)
     folders = [checkpoint_at(place(named)) for named in (options.a, options.b)]
     left, right = (read_manifest(folder).tensors for folder in folders)
     lines = [f"- {name}  {left[name]}" for name in left if name not in right]
     lines += [f"+ {name}  {right[name]}" for name in right if name not in left]
-    lines += [f"~ {name}  {left[name]} -> {right[name]}" for name in left if name in right and left[name] != right[name]]
+    lines += [
+        f"~ {name}  {left[name]} -> {right[name]}"
+        for name in left
+        if name in right and left[name] != right[name]
+    ]
     for text in lines:
         print(text)
-    values = 0 if options.names else checkpoint_copies.in_worker({"do": "diff", "a": str(folders[0]), "b": str(folders[1])})
+    values = (
+        0
+        if options.names
+        else checkpoint_copies.in_worker({"do": "diff", "a": str(folders[0]), "b": str(folders[1])})
+    )
     return max(values, EXIT_DIFFERS if lines else 0)

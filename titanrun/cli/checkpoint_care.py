@@ -27,25 +27,63 @@ LOOK_EVERY_SECONDS = 0.1
 
 def prune(arguments: list[str]) -> int:
     """Delete checkpoints; each loses its name first."""
-    parser = Parser("checkpoint prune", "Delete checkpoints of a run that are not kept by any of the options.", EXAMPLES)
+    parser = Parser(
+        "checkpoint prune",
+        "Delete checkpoints of a run that are not kept by any of the options.",
+        EXAMPLES,
+    )
     parser.add_argument("run", help="a run directory, or the folder of its checkpoints")
-    parser.add_argument("--keep", type=int, default=0, metavar="K", help="keep the latest K; without it no checkpoint is deleted")
+    parser.add_argument(
+        "--keep",
+        type=int,
+        default=0,
+        metavar="K",
+        help="keep the latest K; without it no checkpoint is deleted",
+    )
     parser.add_argument("--every", type=int, metavar="N", help="keep those of steps that N divides")
-    parser.add_argument("--best", type=int, default=0, metavar="K", help="keep the K with the lowest validation loss")
-    parser.add_argument("--set-aside", action="store_true", help="delete what was set aside as damaged or superseded")
+    parser.add_argument(
+        "--best",
+        type=int,
+        default=0,
+        metavar="K",
+        help="keep the K with the lowest validation loss",
+    )
+    parser.add_argument(
+        "--set-aside",
+        action="store_true",
+        help="delete what was set aside as damaged or superseded",
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what would be deleted")
     options = parser.parse_args(arguments)
     run = place(options.run)
     if options.keep < 0 or options.best < 0 or (options.every is not None and options.every < 1):
-        raise fail("usage", "--keep, --best and --every count checkpoints and steps", help="give numbers above zero")
+        raise fail(
+            "usage",
+            "--keep, --best and --every count checkpoints and steps",
+            help="give numbers above zero",
+        )
     if not options.keep and not options.set_aside:
-        raise fail("usage", "nothing says what to delete", help="give --keep K, --set-aside or both")
+        raise fail(
+            "usage", "nothing says what to delete", help="give --keep K, --set-aside or both"
+        )
     if not run.is_dir():
-        raise fail("checkpoint", f"there is no folder '{run}'", help="name a run directory, or the folder of its checkpoints")
+        raise fail(
+            "checkpoint",
+            f"there is no folder '{run}'",
+            help="name a run directory, or the folder of its checkpoints",
+        )
     if isinstance(run, Path) and any(map(is_locked, (run, *run.resolve().parents))):
-        raise fail("conflict", f"a run is training in '{run}'", help="it prunes by itself: checkpoint.keep_latest_k")
+        raise fail(
+            "conflict",
+            f"a run is training in '{run}'",
+            help="it prunes by itself: checkpoint.keep_latest_k",
+        )
     retention = Retention(options.keep, options.every, options.best)
-    gone = [folder for step, folder in checkpoints_at(run).items() if step in retention.leaves_over(manifests(run))]
+    gone = [
+        folder
+        for step, folder in checkpoints_at(run).items()
+        if step in retention.leaves_over(manifests(run))
+    ]
     gone += set_aside(run) if options.set_aside else []
     for folder in gone:
         if not options.dry_run:
@@ -68,15 +106,29 @@ def manifests(run: Place) -> dict[int, Manifest]:
 def set_aside(run: Place) -> list[Place]:
     """Folders that a run set aside."""
     folders = [folder for folder in (run, checkpoint_folder(run)) if folder.is_dir()]
-    found = {entry for folder in folders for entry in folder.iterdir() if SET_ASIDE.fullmatch(entry.name)}
-    return sorted((entry for entry in found if not (isinstance(entry, Path) and entry.is_symlink())), key=str)
+    found = {
+        entry for folder in folders for entry in folder.iterdir() if SET_ASIDE.fullmatch(entry.name)
+    }
+    return sorted(
+        (entry for entry in found if not (isinstance(entry, Path) and entry.is_symlink())), key=str
+    )
 
 
 def save(arguments: list[str]) -> int:
     """Ask the process that trains for a checkpoint, and wait for it."""
-    parser = Parser("checkpoint save", "Have a run that is training now save a checkpoint after its current step.", EXAMPLES)
+    parser = Parser(
+        "checkpoint save",
+        "Have a run that is training now save a checkpoint after its current step.",
+        EXAMPLES,
+    )
     parser.add_argument("run", help="its run directory")
-    parser.add_argument("--timeout", type=float, default=600, metavar="SECONDS", help="how long to wait for it (600)")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=600,
+        metavar="SECONDS",
+        help="how long to wait for it (600)",
+    )
     options = parser.parse_args(arguments)
     run = Path(options.run)
     status = read_json(run / STATUS)
@@ -90,21 +142,31 @@ def save(arguments: list[str]) -> int:
             print(max(new)[1])
             return 0
         time.sleep(LOOK_EVERY_SECONDS)
-    raise fail("checkpoint", f"no checkpoint was saved in '{run}' within {options.timeout:g} s", help=f"look into {run / 'logs'}")
+    raise fail(
+        "checkpoint",
+        f"no checkpoint was saved in '{run}' within {options.timeout:g} s",
+        help=f"look into {run / 'logs'}",
+    )
 
 
 def saved_now(run: Path) -> set[tuple[str, str]]:
     """When each checkpoint of a run was saved, and where it lies: one that takes the place of another is new."""
     folders = checkpoints_at(run).values()
-    return {(read_manifest(folder).saved_at, str(folder)) for folder in folders if is_checkpoint(folder)}
+    return {
+        (read_manifest(folder).saved_at, str(folder)) for folder in folders if is_checkpoint(folder)
+    }
 
 
 def refuse_unless_training(run: Path, status: dict[str, Any]) -> None:
     """Raise where no process on this machine trains there."""
     if not is_locked(run) or status.get("state") != "running":
-        raise fail("usage", f"no run is training in '{run}'", help="name the run directory of one that is")
+        raise fail(
+            "usage", f"no run is training in '{run}'", help="name the run directory of one that is"
+        )
     if (status.get("host"), status.get("boot_id")) != (socket.gethostname(), boot_id()):
-        raise fail("usage", f"the run trains on {status.get('host')}", help="give this command there")
+        raise fail(
+            "usage", f"the run trains on {status.get('host')}", help="give this command there"
+        )
 
 
 def is_locked(run: Path) -> bool:

@@ -9,7 +9,8 @@ def in_columns(rows: Sequence[Sequence[str]], *, right: Collection[int] = ()) ->
     lines = []
     for row in rows:
         cells = [
-            f"{cell:>{width}}" if at in right else f"{cell:<{width}}" for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+            f"{cell:>{width}}" if at in right else f"{cell:<{width}}"
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(cells).rstrip() + "\n")
     return "".join(lines)

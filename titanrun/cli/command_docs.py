@@ -28,7 +28,9 @@ completion script.
 def fitted_examples(text: str, width: int) -> str:
     """The lines of examples; all remarks stand above their commands where one does not fit beside it."""
     lines = text.split("\n")
-    return text if all(len(line) <= width for line in lines) else "\n".join(map(remark_above, lines))
+    return (
+        text if all(len(line) <= width for line in lines) else "\n".join(map(remark_above, lines))
+    )
 
 
 def remark_above(line: str) -> str:
@@ -41,12 +43,28 @@ def as_markdown(parser: ArgumentParser) -> str:
     """The page of one command."""
     actions = [action for action in parser._actions if action.help is not SUPPRESS]
     words = [action for action in actions if not action.option_strings]
-    options = [action for action in actions if action.option_strings and action.option_strings[-1] not in SHARED_OPTIONS]
+    options = [
+        action
+        for action in actions
+        if action.option_strings and action.option_strings[-1] not in SHARED_OPTIONS
+    ]
     changes, _, examples = (parser.epilog or "").partition("examples:\n")
     overrides = " [path=value ...]" if changes else ""
-    usage = " ".join([parser.prog, *["[OPTION ...]"] * bool(options), *map(word_text, words)]) + overrides
-    parts = [f"# {parser.prog}", parser.description or "", f"```\n{usage}\n```", table("argument", words), table("option", options)]
-    parts += [capitalised(changes.strip()), "```\n" + "\n".join(line.removeprefix("  ") for line in examples.split("\n")) + "\n```"]
+    usage = (
+        " ".join([parser.prog, *["[OPTION ...]"] * bool(options), *map(word_text, words)])
+        + overrides
+    )
+    parts = [
+        f"# {parser.prog}",
+        parser.description or "",
+        f"```\n{usage}\n```",
+        table("argument", words),
+        table("option", options),
+    ]
+    parts += [
+        capitalised(changes.strip()),
+        "```\n" + "\n".join(line.removeprefix("  ") for line in examples.split("\n")) + "\n```",
+    ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -58,7 +76,10 @@ def index(summaries: Mapping[str, str]) -> str:
 
 def table(head: str, actions: list[Action]) -> str:
     """Arguments or options with what they mean."""
-    rows = [f"| {name_text(action)} | {escaped(action.help or choices_text(action))} |" for action in actions]
+    rows = [
+        f"| {name_text(action)} | {escaped(action.help or choices_text(action))} |"
+        for action in actions
+    ]
     return "\n".join([f"| {head} | meaning |", "|---|---|", *rows]) if rows else ""
 
 
@@ -66,7 +87,11 @@ def name_text(action: Action) -> str:
     """An option with its value, or an argument, as code."""
     if not action.option_strings:
         return f"`{shown_name(action)}`"
-    value = "" if action.nargs == 0 else f" {escaped('|'.join(map(str, action.choices)) if action.choices else shown_name(action))}"
+    value = (
+        ""
+        if action.nargs == 0
+        else f" {escaped('|'.join(map(str, action.choices)) if action.choices else shown_name(action))}"
+    )
     return ", ".join(f"`{option}{value}`" for option in action.option_strings)
 
 

@@ -55,7 +55,9 @@ TRUST = flags("--trust-remote-code")
 REPORTING: dict[str, Values] = {"--log-format": ("text", "json"), "--notify": None}
 COMMAND_LINES: dict[str, Takes] = {
     "train": Takes((("files",), ("overrides",)), {"--nproc": None, **TRUST, **REPORTING}),
-    "launch": Takes((("files",), ("overrides",)), {**flags("--dry-run", "--no-follow"), **REPORTING}),
+    "launch": Takes(
+        (("files",), ("overrides",)), {**flags("--dry-run", "--no-follow"), **REPORTING}
+    ),
     "resume": Takes((("files",), ("overrides",)), {**TRUST, **REPORTING}),
     "fork": Takes((("files",), ("overrides",)), {**TRUST, **REPORTING}),
     "generate": Takes(
@@ -77,14 +79,23 @@ COMMAND_LINES: dict[str, Takes] = {
         },
     ),
     "eval": Takes((("files",), ("overrides",)), flags("--json")),
-    "download": Takes(((),), {"--revision": None, "--only": ("tokenizer", "config", "weights"), "--output": "files"}),
-    "reproduce": Takes((("files",), ()), {"--steps": None, "--out": "files", "--tolerance": None, **TRUST}),
+    "download": Takes(
+        ((),),
+        {"--revision": None, "--only": ("tokenizer", "config", "weights"), "--output": "files"},
+    ),
+    "reproduce": Takes(
+        (("files",), ()), {"--steps": None, "--out": "files", "--tolerance": None, **TRUST}
+    ),
     "checkpoint": Takes((("checkpoint_commands",), ("files",), ("files",), ("overrides",))),
     "data": Takes((("data_commands",), ("files",), ("overrides",))),
     "runs": Takes((("runs_commands",), ("files",))),
     "bundle": Takes((("files",), ()), {"--output": "files"}),
     "sweep": Takes(
-        (("files",), ("overrides",)), {**flags("--list", "--launch", "--dry-run", "--table"), "--format": ("text", "csv", "json")}
+        (("files",), ("overrides",)),
+        {
+            **flags("--list", "--launch", "--dry-run", "--table"),
+            "--format": ("text", "csv", "json"),
+        },
     ),
     "plot": Takes(
         (("files",),),
@@ -100,7 +111,12 @@ COMMAND_LINES: dict[str, Takes] = {
     "report": Takes((("files",), ()), {"--output": "files"}),
     "plan": Takes(
         (("files",), ("overrides",)),
-        {"--world-size": None, "--device": ("a100", "a100-40", "b200", "h100", "h200", "mi300x"), **TRUST, **flags("--json")},
+        {
+            "--world-size": None,
+            "--device": ("a100", "a100-40", "b200", "h100", "h200", "mi300x"),
+            **TRUST,
+            **flags("--json"),
+        },
     ),
     "validate": Takes(
         (("files",), ("files", "overrides")),
@@ -118,17 +134,34 @@ COMMAND_LINES: dict[str, Takes] = {
     ),
     "show": Takes(
         (("files",), ("paths",)),
-        {**TRUST, **flags("--sources", "--minimal", "--model", "--resolved", "--json"), "--plot": ("lr_scheduler",), "--out": "files"},
+        {
+            **TRUST,
+            **flags("--sources", "--minimal", "--model", "--resolved", "--json"),
+            "--plot": ("lr_scheduler",),
+            "--out": "files",
+        },
     ),
-    "explain": Takes((("paths", "components", "codes"),), {**flags("--all", "--json"), "--plugins": "plugins"}),
+    "explain": Takes(
+        (("paths", "components", "codes"),), {**flags("--all", "--json"), "--plugins": "plugins"}
+    ),
     "ls": Takes(
-        (("kinds",), ()), {**dict.fromkeys(f"--{key}" for key in catalogue.HEADER_KEYS), **flags("--json"), "--plugins": "plugins"}
+        (("kinds",), ()),
+        {
+            **dict.fromkeys(f"--{key}" for key in catalogue.HEADER_KEYS),
+            **flags("--json"),
+            "--plugins": "plugins",
+        },
     ),
     "cat": Takes((("shipped",), ())),
     "cp": Takes((("shipped",), ("files",), ())),
     "init": Takes(((),), {"--model": None, "--output": "files"}),
     "migrate": Takes(
-        (("migratable",), ()), {"--from": ("torchtitan", "torchtune", "axolotl"), "--output": "files", **flags("--check", "--write")}
+        (("migratable",), ()),
+        {
+            "--from": ("torchtitan", "torchtune", "axolotl"),
+            "--output": "files",
+            **flags("--check", "--write"),
+        },
     ),
     "doctor": Takes(((),), flags("--no-training", "--json")),
     "completion": Takes((("shells",), ())),
@@ -164,7 +197,9 @@ def after_command(takes: Takes, before: list[str], current: str) -> Iterator[str
     if current.startswith("-"):
         yield from (*options, "--quiet", "--verbose", "--help")
         if any("overrides" in kinds for kinds in takes.words):
-            yield from (f"--{word}" for word in of_kind("overrides", current.lstrip("-")) if "." in word)
+            yield from (
+                f"--{word}" for word in of_kind("overrides", current.lstrip("-")) if "." in word
+            )
         return
     position = min(count_words(before, options), len(takes.words) - 1)
     for kind in takes.words[position]:
@@ -175,7 +210,10 @@ def count_words(before: list[str], options: Mapping[str, object]) -> int:
     """How many words that are no options, values of options or overrides stand before the current one."""
     with_value = {name for name, value in options.items() if value != FLAG}
     is_value = [False, *(word in with_value for word in before)]
-    return sum(not word.startswith("-") and "=" not in word and not follows for word, follows in zip(before, is_value, strict=False))
+    return sum(
+        not word.startswith("-") and "=" not in word and not follows
+        for word, follows in zip(before, is_value, strict=False)
+    )
 
 
 def values_of_option(value: Values, current: str) -> Iterator[str]:
@@ -194,13 +232,20 @@ def of_kind(kind: Kind, current: str) -> Iterator[str]:
         "shipped": lambda _: (entry.name for entry in catalogue.shipped()),
         "overrides": overrides,
         "paths": lambda word: paths(word, leaf=""),
-        "components": lambda _: (f"{slot}:{name}" for slot, names in slot_names().items() for name in names),
+        "components": lambda _: (
+            f"{slot}:{name}" for slot, names in slot_names().items() for name in names
+        ),
         "codes": problem_codes,
         "commands": commands,
         "kinds": listed_kinds,
         "plugins": installed_plugins,
-        "schemas": lambda _: (path.name.removesuffix(SCHEMA_SUFFIX) for path in sorted(catalogue.schema_file().parent.glob("*.json"))),
-        "checkpoint_commands": lambda _: iter(("ls", "show", "verify", "diff", "prune", "save", "export", "import")),
+        "schemas": lambda _: (
+            path.name.removesuffix(SCHEMA_SUFFIX)
+            for path in sorted(catalogue.schema_file().parent.glob("*.json"))
+        ),
+        "checkpoint_commands": lambda _: iter(
+            ("ls", "show", "verify", "diff", "prune", "save", "export", "import")
+        ),
         "runs_commands": lambda _: iter(("ls", "show", "diff", "compare", "tag", "rm", "archive")),
         "data_commands": lambda _: iter(("build", "show", "stats", "verify", "prune")),
         "shells": lambda _: iter(("bash", "zsh", "fish")),

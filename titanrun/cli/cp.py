@@ -14,7 +14,11 @@ EXAMPLES = "  titanrun cp llama3_debug my.yaml"
 
 def run(arguments: list[str]) -> int:
     """Copy; an existing file is never overwritten."""
-    parser = Parser("cp", "Copy a shipped recipe to a file of your own; comments are kept, nothing is overwritten.", EXAMPLES)
+    parser = Parser(
+        "cp",
+        "Copy a shipped recipe to a file of your own; comments are kept, nothing is overwritten.",
+        EXAMPLES,
+    )
     parser.add_argument("name", help="a shipped recipe, see titanrun ls recipes")
     parser.add_argument("file", help="the new file")
     options = parser.parse_args(arguments)

@@ -27,17 +27,29 @@ EXAMPLES = """  titanrun data build recipe.yaml                                 
   titanrun data stats recipe.yaml --out lengths.svg
   titanrun data verify                                            every index in runs/.data
   titanrun data prune cache/tokens --yes"""
-SUMMARY = "Tokenise the data of a recipe, look at it before a run does, and care for what is tokenised."
+SUMMARY = (
+    "Tokenise the data of a recipe, look at it before a run does, and care for what is tokenised."
+)
 SHARED = f"{RUNS}/.data"
 
 
 def run(arguments: list[str]) -> int:
     """The exit code of one of the subcommands."""
-    known: dict[str, Callable[[list[str]], int]] = {"build": build, "show": show, "stats": stats, "verify": verify, "prune": prune}
+    known: dict[str, Callable[[list[str]], int]] = {
+        "build": build,
+        "show": show,
+        "stats": stats,
+        "verify": verify,
+        "prune": prune,
+    }
     if arguments and arguments[0] in known:
         return known[arguments[0]](arguments[1:])
     parser = Parser("data", SUMMARY, EXAMPLES)
-    parser.add_argument("action", metavar="action", help=f"{listing(known, last='or')}; each explains itself with --help")
+    parser.add_argument(
+        "action",
+        metavar="action",
+        help=f"{listing(known, last='or')}; each explains itself with --help",
+    )
     parser.add_argument("rest", metavar="argument", nargs="*", help="what it takes")
     asked = parser.parse_args(arguments).action
     meant = closest(asked, known)
@@ -47,7 +59,11 @@ def run(arguments: list[str]) -> int:
 
 def build(arguments: list[str]) -> int:
     """Tokenise what is not tokenised yet."""
-    parser = Parser("data build", "Tokenise the data of a recipe into training.data_cache, unless it is there.", EXAMPLES)
+    parser = Parser(
+        "data build",
+        "Tokenise the data of a recipe into training.data_cache, unless it is there.",
+        EXAMPLES,
+    )
     options, resolved = recipe_options(parser, arguments)
     sys.stdout.writelines(built_lines(asked_of_recipe("build", options, resolved)))
     return 0
@@ -56,21 +72,42 @@ def build(arguments: list[str]) -> int:
 def show(arguments: list[str]) -> int:
     """Rows as text."""
     parser = Parser(
-        "data show", "Rows as a run will see them, as text, and what all of them hold. What counts in the loss is in colour.", EXAMPLES
+        "data show",
+        "Rows as a run will see them, as text, and what all of them hold. What counts in the loss is in colour.",
+        EXAMPLES,
     )
-    parser.add_argument("-n", "--count", type=int, default=3, metavar="N", help="rows of each dataset, in the order of training (3)")
+    parser.add_argument(
+        "-n",
+        "--count",
+        type=int,
+        default=3,
+        metavar="N",
+        help="rows of each dataset, in the order of training (3)",
+    )
     parser.add_argument("--row", type=int, metavar="R", help="this row instead")
-    parser.add_argument("--section", choices=("training", "validation"), help="rows of this section only")
+    parser.add_argument(
+        "--section", choices=("training", "validation"), help="rows of this section only"
+    )
     parser.add_argument("--json", action="store_true", help="one object a dataset")
     options, resolved = recipe_options(parser, arguments)
     if options.count < 0 or (options.row or 0) < 0:
         raise fail("usage", "rows are counted from 0", help="give 0 or more")
-    found = asked_of_recipe("show", options, resolved, count=options.count, row=options.row, section=options.section)
+    found = asked_of_recipe(
+        "show", options, resolved, count=options.count, row=options.row, section=options.section
+    )
     if options.section and options.section not in {entry["section"] for entry in found}:
-        raise fail("usage", f"the recipe has no data for {options.section}", help="set validation.enable: true and validation.dataset")
-    shown = [entry for entry in found if options.section in (None, entry["section"].partition(".")[0])]
+        raise fail(
+            "usage",
+            f"the recipe has no data for {options.section}",
+            help="set validation.enable: true and validation.dataset",
+        )
+    shown = [
+        entry for entry in found if options.section in (None, entry["section"].partition(".")[0])
+    ]
     if options.row is not None and not any(entry["samples"] for entry in shown):
-        ranges = " and ".join(f"{entry['section']} has rows 0 to {entry['rows'] - 1}" for entry in shown)
+        ranges = " and ".join(
+            f"{entry['section']} has rows 0 to {entry['rows'] - 1}" for entry in shown
+        )
         raise fail("usage", f"there is no row {options.row}", help=ranges)
     if options.json:
         sys.stdout.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in found)
@@ -81,12 +118,22 @@ def show(arguments: list[str]) -> int:
 
 def stats(arguments: list[str]) -> int:
     """Numbers and histograms."""
-    parser = Parser("data stats", "How long documents are, how full rows, and what is there twice.", EXAMPLES)
-    parser.add_argument("-o", "--out", metavar="FILE", default="", help="draw the lengths of documents into this file, which ends in .svg")
+    parser = Parser(
+        "data stats", "How long documents are, how full rows, and what is there twice.", EXAMPLES
+    )
+    parser.add_argument(
+        "-o",
+        "--out",
+        metavar="FILE",
+        default="",
+        help="draw the lengths of documents into this file, which ends in .svg",
+    )
     parser.add_argument("--json", action="store_true", help="one object a dataset")
     options, resolved = recipe_options(parser, arguments)
     if options.out and Path(options.out).suffix != ".svg":
-        raise fail("usage", f"'{options.out}' is not an SVG file", help="name a file that ends in .svg")
+        raise fail(
+            "usage", f"'{options.out}' is not an SVG file", help="name a file that ends in .svg"
+        )
     found = asked_of_recipe("stats", options, resolved)
     if options.json:
         sys.stdout.writelines(json.dumps(entry) + "\n" for entry in found)
@@ -100,10 +147,16 @@ def stats(arguments: list[str]) -> int:
 
 def verify(arguments: list[str]) -> int:
     """Read every index through."""
-    parser = Parser("data verify", "Whether what is tokenised is whole, and made of the files that are there now.", EXAMPLES)
+    parser = Parser(
+        "data verify",
+        "Whether what is tokenised is whole, and made of the files that are there now.",
+        EXAMPLES,
+    )
     options = folder_options(parser, arguments)
     found = asked("verify", options, folder=options.folder)
-    sys.stdout.writelines(json.dumps(entry) + "\n" if options.json else index_lines(entry) for entry in found)
+    sys.stdout.writelines(
+        json.dumps(entry) + "\n" if options.json else index_lines(entry) for entry in found
+    )
     if not found:
         note(options, f"nothing is tokenised in '{options.folder}'")
     return EXIT_OF_CODE["data"] if any(entry["damage"] for entry in found) else 0
@@ -118,11 +171,18 @@ def prune(arguments: list[str]) -> int:
     which.add_argument("--days", type=float, metavar="N", help="what no run has opened for N days")
     parser.add_argument("--yes", action="store_true", help="remove it")
     options = folder_options(parser, arguments)
-    found = asked("prune", options, folder=options.folder, all=options.all, days=options.days, yes=options.yes)
-    sys.stdout.writelines(json.dumps(entry) + "\n" if options.json else index_lines(entry) for entry in found)
+    found = asked(
+        "prune", options, folder=options.folder, all=options.all, days=options.days, yes=options.yes
+    )
+    sys.stdout.writelines(
+        json.dumps(entry) + "\n" if options.json else index_lines(entry) for entry in found
+    )
     freed = sum(entry["bytes"] for entry in found) / 1024**2
     note(
-        options, f"{len(found)} removed, {freed:.1f} MiB" if options.yes else f"{len(found)} would go, {freed:.1f} MiB; --yes removes them"
+        options,
+        f"{len(found)} removed, {freed:.1f} MiB"
+        if options.yes
+        else f"{len(found)} would go, {freed:.1f} MiB; --yes removes them",
     )
     return 0
 
@@ -138,17 +198,27 @@ def recipe_options(parser: Parser, arguments: list[str]) -> tuple[Namespace, Res
         print_problems(resolved.warnings)
     if resolved.run.training.data_cache is None:
         help = f"add training.data_cache={SHARED}, here and where you train"
-        raise fail("usage", "with dump_folder set, data is tokenised into the run directory, which does not exist yet", help=help)
+        raise fail(
+            "usage",
+            "with dump_folder set, data is tokenised into the run directory, which does not exist yet",
+            help=help,
+        )
     return options, resolved
 
 
 def folder_options(parser: Parser, arguments: list[str]) -> Namespace:
     """The options of what looks at a folder."""
-    parser.add_argument("folder", nargs="?", default=SHARED, help=f"a folder of tokenised data ({SHARED})")
+    parser.add_argument(
+        "folder", nargs="?", default=SHARED, help=f"a folder of tokenised data ({SHARED})"
+    )
     parser.add_argument("--json", action="store_true", help="one object an index")
     options = parser.parse_args(arguments)
     if not Path(options.folder).is_dir():
-        raise fail("usage", f"there is no folder '{options.folder}'", help="name what training.data_cache names")
+        raise fail(
+            "usage",
+            f"there is no folder '{options.folder}'",
+            help="name what training.data_cache names",
+        )
     return options
 
 
@@ -164,9 +234,19 @@ def asked(action: str, options: Namespace, **request: Any) -> Any:
     """What a process with torch answers. Raises ProblemsFound where it does not."""
     sys.stdout.flush()
     text = json.dumps({"action": action, "quiet": options.quiet, **request})
-    done = subprocess.run([sys.executable, "-m", "titanrun.worker.data"], input=text, stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "titanrun.worker.data"],
+        input=text,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
     if done.returncode != 0:
-        raise fail("internal", f"looking at the data broke with exit code {done.returncode}", help="its last words stand above")
+        raise fail(
+            "internal",
+            f"looking at the data broke with exit code {done.returncode}",
+            help="its last words stand above",
+        )
     answer = json.loads(done.stdout)
     if answer["problems"]:
         raise ProblemsFound([as_problem(item) for item in answer["problems"]])

@@ -27,10 +27,17 @@ def sample_lines(found: Sequence[Entry], *, colour: bool) -> Iterator[str]:
     for entry in found:
         for sample in entry["samples"]:
             yield f"--- {entry['section']} row {sample['row']}\n"
-            yield "".join(painted(text, kind, colour=colour) for kind, text in sample["pieces"]) + "\n"
+            yield (
+                "".join(painted(text, kind, colour=colour) for kind, text in sample["pieces"])
+                + "\n"
+            )
         yield from summary_lines(entry)
     if any(entry["samples"] for entry in found):
-        yield (f"{GREEN}counts in the loss{RESET}, {DIM}does not{RESET}\n" if colour else f"{OPEN}does not count in the loss{CLOSE}\n")
+        yield (
+            f"{GREEN}counts in the loss{RESET}, {DIM}does not{RESET}\n"
+            if colour
+            else f"{OPEN}does not count in the loss{CLOSE}\n"
+        )
 
 
 def painted(text: str, kind: str, *, colour: bool) -> str:
@@ -48,13 +55,21 @@ def painted(text: str, kind: str, *, colour: bool) -> str:
 
 def summary_lines(entry: Entry) -> Iterator[str]:
     """The numbers of one dataset."""
-    seen = "" if entry["looked_at"] == entry["rows"] else f" (the first {entry['looked_at']} were looked at)"
+    seen = (
+        ""
+        if entry["looked_at"] == entry["rows"]
+        else f" (the first {entry['looked_at']} were looked at)"
+    )
     yield f"{entry['section']}.dataset: {counted(entry['rows'], 'row')} of {entry['row_length']} tokens{seen}\n"
     yield f"  {counted(entry['documents'], 'document')} or pieces, the longest {counted(entry['longest'], 'token')}\n"
     yield f"  {100 * entry['filled']:.1f}% of the rows filled, {100 * entry['counted']:.1f}% of the labels count\n"
     yield f"  too long for a row: {entry['left_out']} left out, {entry['cut']} cut\n"
     yield f"  {entry['duplicates']} there more than once"
-    yield "\n" if entry["in_training"] is None else f", {entry['in_training']} in the training data as well\n"
+    yield (
+        "\n"
+        if entry["in_training"] is None
+        else f", {entry['in_training']} in the training data as well\n"
+    )
     if entry["without_labels"]:
         yield f"  {counted(entry['without_labels'], 'row')} in which nothing counts\n"
 
@@ -63,7 +78,10 @@ def stats_lines(found: Sequence[Entry]) -> Iterator[str]:
     """Numbers and histograms of each dataset."""
     for entry in found:
         yield from summary_lines(entry)
-        for key, title in (("lengths", "tokens of a document"), ("counted_of_rows", "labels of a row that count")):
+        for key, title in (
+            ("lengths", "tokens of a document"),
+            ("counted_of_rows", "labels of a row that count"),
+        ):
             yield f"\n  {title}\n"
             yield from (f"  {line}\n" for line in bars(entry[key]))
         yield "\n"
@@ -109,4 +127,6 @@ def index_lines(entry: Entry) -> str:
         return f"{line}  goes: {entry['why']}\n"
     if entry.get("damage"):
         line += f"  damaged: {entry['damage']}\n"
-    return line + "".join(f"  '{file}' is gone or has changed since\n" for file in entry.get("changed", ()))
+    return line + "".join(
+        f"  '{file}' is gone or has changed since\n" for file in entry.get("changed", ())
+    )

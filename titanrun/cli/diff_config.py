@@ -21,17 +21,36 @@ EXAMPLES = """  titanrun diff-config a.yaml b.yaml
 def run(arguments: list[str]) -> int:
     """0: the same; 1: they differ; 2: one of them has problems."""
     overrides, others = split_overrides(arguments)
-    parser = Parser("diff-config", "What differs between two recipes, run directories or checkpoints.", EXAMPLES)
+    parser = Parser(
+        "diff-config", "What differs between two recipes, run directories or checkpoints.", EXAMPLES
+    )
     parser.add_argument("a", help="a recipe, a run directory or a checkpoint")
     parser.add_argument("b", help="another one")
-    parser.add_argument("overrides", nargs="*", metavar="path=value", help="changes to b: path=value")
-    parser.add_argument("--written", action="store_true", help="compare what was written; default: all values, defaults filled in")
-    parser.add_argument("--effective", action="store_true", help="the default: compare all values, defaults filled in")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="json: one object a difference")
-    parser.add_argument("--json", action="store_const", const="json", dest="format", help="short for --format json")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="path=value", help="changes to b: path=value"
+    )
+    parser.add_argument(
+        "--written",
+        action="store_true",
+        help="compare what was written; default: all values, defaults filled in",
+    )
+    parser.add_argument(
+        "--effective",
+        action="store_true",
+        help="the default: compare all values, defaults filled in",
+    )
+    parser.add_argument(
+        "--format", choices=("text", "json"), default="text", help="json: one object a difference"
+    )
+    parser.add_argument(
+        "--json", action="store_const", const="json", dest="format", help="short for --format json"
+    )
     options = parser.parse_intermixed_args(others)
     known = environment()
-    left, right = read_side(options.a, [], known), read_side(options.b, [*overrides, *options.overrides], known)
+    left, right = (
+        read_side(options.a, [], known),
+        read_side(options.b, [*overrides, *options.overrides], known),
+    )
     for side in (left, right):
         detail_files(options, side.resolved.tree)
     found = differences(left, right, "written" if options.written else "effective")
@@ -47,7 +66,9 @@ def print_table(found: list[Difference]) -> None:
     """Path, both values with their origins, and the class of each difference, in columns."""
     lines = [(path_text(item.change.path), change_text(item), meaning_text(item)) for item in found]
     terminal = columns()
-    if terminal is not None and any(len(path) + len(text) + len(meaning) + 4 > terminal for path, text, meaning in lines):
+    if terminal is not None and any(
+        len(path) + len(text) + len(meaning) + 4 > terminal for path, text, meaning in lines
+    ):
         for path, text, meaning in lines:
             print(f"{path}  {meaning}\n{stacked(text, terminal)}")
         return
@@ -81,7 +102,11 @@ def shown(value: object, origin: Origin | None) -> str:
     text = value if isinstance(value, str) and value else inline(value)
     if origin is None:
         return text
-    place = origin.source.name.strip("<>") if origin.source.kind == "override" else f"{origin.source.name}:{origin.line}"
+    place = (
+        origin.source.name.strip("<>")
+        if origin.source.kind == "override"
+        else f"{origin.source.name}:{origin.line}"
+    )
     return f"{text} ({place})"
 
 

@@ -32,8 +32,21 @@ WIDTH = 16
 TOY = {
     "version": 1,
     "name": "doctor",
-    "model": {"name": "llama3", "vocab_size": 2048, "dim": 16, "n_layers": 1, "n_heads": 2, "feed_forward": {"multiple_of": 16}},
-    "training": {"dataset": "tiny", "local_batch_size": 2, "seq_len": 32, "steps": 2, "mixed_precision_param": "float32"},
+    "model": {
+        "name": "llama3",
+        "vocab_size": 2048,
+        "dim": 16,
+        "n_layers": 1,
+        "n_heads": 2,
+        "feed_forward": {"multiple_of": 16},
+    },
+    "training": {
+        "dataset": "tiny",
+        "local_batch_size": 2,
+        "seq_len": 32,
+        "steps": 2,
+        "mixed_precision_param": "float32",
+    },
     "metrics": {"log_freq": 1},
 }
 
@@ -51,9 +64,15 @@ class Finding:
 def run(arguments: list[str]) -> int:
     """0: everything works; 1: something is wrong."""
     parser = Parser(
-        "doctor", "What titanrun finds on this machine, and whether it can train here. No paths, no environment variables.", EXAMPLES
+        "doctor",
+        "What titanrun finds on this machine, and whether it can train here. No paths, no environment variables.",
+        EXAMPLES,
     )
-    parser.add_argument("--no-training", action="store_true", help="leave out the training of a toy model, which takes some seconds")
+    parser.add_argument(
+        "--no-training",
+        action="store_true",
+        help="leave out the training of a toy model, which takes some seconds",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     options = parser.parse_args(arguments)
     wrong = 0
@@ -66,7 +85,11 @@ def run(arguments: list[str]) -> int:
         else:
             print(fitted(as_text(finding), columns()), flush=True)
     if not options.json and (wrong or not options.quiet):
-        print(f"\n{wrong} {'thing is' if wrong == 1 else 'things are'} wrong" if wrong else "\nnothing is wrong")
+        print(
+            f"\n{wrong} {'thing is' if wrong == 1 else 'things are'} wrong"
+            if wrong
+            else "\nnothing is wrong"
+        )
     return 1 if wrong else 0
 
 
@@ -78,10 +101,19 @@ def as_text(finding: Finding) -> str:
 
 def findings(*, trains: bool) -> Iterator[Finding]:
     """All findings, quick ones first."""
-    yield Finding("python", f"{platform.python_version()} on {platform.system()} {platform.release()} {platform.machine()}")
+    yield Finding(
+        "python",
+        f"{platform.python_version()} on {platform.system()} {platform.release()} {platform.machine()}",
+    )
     yield from packages()
     cpu = processor()
-    bf16 = "unknown" if cpu.bf16 is None else f"yes ({', '.join(cpu.bf16)})" if cpu.bf16 else "no: bfloat16 is emulated, and slow"
+    bf16 = (
+        "unknown"
+        if cpu.bf16 is None
+        else f"yes ({', '.join(cpu.bf16)})"
+        if cpu.bf16
+        else "no: bfloat16 is emulated, and slow"
+    )
     yield Finding("cpu", f"{cpu.model}, {cpu.cores} usable cores; bf16 arithmetic: {bf16}")
     main = memory()
     limit = f"; this container may use {in_gib(main.limit)}" if main.limit is not None else ""
@@ -97,7 +129,11 @@ def findings(*, trains: bool) -> Iterator[Finding]:
 def packages() -> Iterator[Finding]:
     """Versions of titanrun and of the packages it needs."""
     try:
-        needed = [found[0] for line in requires("titanrun") or [] if "extra ==" not in line and (found := match(r"[\w.-]+", line))]
+        needed = [
+            found[0]
+            for line in requires("titanrun") or []
+            if "extra ==" not in line and (found := match(r"[\w.-]+", line))
+        ]
     except PackageNotFoundError:
         yield Finding("titanrun", "not installed", wrong=True, help="pip install titanrun")
         return
@@ -105,14 +141,21 @@ def packages() -> Iterator[Finding]:
         try:
             yield Finding(name, version(name))
         except PackageNotFoundError:
-            yield Finding(name, "not installed", wrong=True, help="pip install titanrun installs it")
+            yield Finding(
+                name, "not installed", wrong=True, help="pip install titanrun installs it"
+            )
 
 
 def disk(topic: str, where: str, folder: Path) -> Finding:
     """Free space; too little for any run is wrong."""
     free = free_disk(folder)
     too_little = free < LEAST_DISK
-    return Finding(topic, f"{in_gib(free)} free {where}", wrong=too_little, help="make room, or train elsewhere" if too_little else None)
+    return Finding(
+        topic,
+        f"{in_gib(free)} free {where}",
+        wrong=too_little,
+        help="make room, or train elsewhere" if too_little else None,
+    )
 
 
 def extras() -> Iterator[Finding]:
@@ -124,22 +167,49 @@ def extras() -> Iterator[Finding]:
     for extra, components in wanted.items():
         missing = not is_installed(extra)
         help = f'pip install "titanrun[{extra}]"' if missing else None
-        yield Finding(f"[{extra}]", f"{'not installed' if missing else 'installed'}; for {', '.join(components)}", help=help)
+        yield Finding(
+            f"[{extra}]",
+            f"{'not installed' if missing else 'installed'}; for {', '.join(components)}",
+            help=help,
+        )
 
 
 def devices() -> Iterator[Finding]:
     """What torch finds, asked in a process of its own: the command line never loads torch."""
-    done = subprocess.run([sys.executable, "-m", "titanrun.worker.doctor"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "titanrun.worker.doctor"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode != 0:
-        yield Finding("accelerators", f"torch does not load: {last_line(done.stderr)}", wrong=True, help="install torch again")
+        yield Finding(
+            "accelerators",
+            f"torch does not load: {last_line(done.stderr)}",
+            wrong=True,
+            help="install torch again",
+        )
         return
     found: dict[str, Any] = json.loads(done.stdout)
-    build = f"CUDA {found['cuda']}" if found["cuda"] else f"ROCm {found['rocm']}" if found["rocm"] else "CPU only"
+    build = (
+        f"CUDA {found['cuda']}"
+        if found["cuda"]
+        else f"ROCm {found['rocm']}"
+        if found["rocm"]
+        else "CPU only"
+    )
     cpu = f"CPU kernels: {found['cpu_capability']}, {counted(found['threads'], 'thread')}"
     yield Finding("torch build", f"{found['torch']}, {build}; {cpu}")
     for device in found["accelerators"]:
-        bf16 = "" if device["bf16"] is None else f"; bf16 arithmetic: {'yes' if device['bf16'] else 'no'}"
-        yield Finding("accelerator", f"{device['name']} ({device['kind']}), {in_gib(device['memory_bytes'])}{bf16}")
+        bf16 = (
+            ""
+            if device["bf16"] is None
+            else f"; bf16 arithmetic: {'yes' if device['bf16'] else 'no'}"
+        )
+        yield Finding(
+            "accelerator",
+            f"{device['name']} ({device['kind']}), {in_gib(device['memory_bytes'])}{bf16}",
+        )
     if not found["accelerators"]:
         yield Finding("accelerator", "none: training runs on the CPU")
 
@@ -153,14 +223,26 @@ def training() -> Finding:
         start = time.monotonic()
         try:
             command = [sys.executable, "-m", "titanrun", "train", str(recipe)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS)
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS
+            )
         except subprocess.TimeoutExpired:
-            return Finding("training", f"two steps of a toy model take longer than {TIMEOUT_SECONDS} s", wrong=True)
+            return Finding(
+                "training",
+                f"two steps of a toy model take longer than {TIMEOUT_SECONDS} s",
+                wrong=True,
+            )
         seconds = time.monotonic() - start
         if done.returncode == 0:
-            return Finding("training", f"two steps of a toy model work, in {seconds:.1f} s from start to end")
+            return Finding(
+                "training", f"two steps of a toy model work, in {seconds:.1f} s from start to end"
+            )
         said = first_error(done.stderr).replace(name, "<temporary folder>")
-        return Finding("training", f"two steps of a toy model fail with exit code {done.returncode}: {said}", wrong=True)
+        return Finding(
+            "training",
+            f"two steps of a toy model fail with exit code {done.returncode}: {said}",
+            wrong=True,
+        )
 
 
 def first_error(text: str) -> str:

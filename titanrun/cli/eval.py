@@ -41,4 +41,9 @@ def run(arguments: list[str]) -> int:
         print_problems(resolved.warnings)
     sys.stdout.flush()
     work = {**job, "resolved": resolved.text}
-    return subprocess.run([sys.executable, "-m", "titanrun.worker.evaluate"], input=json.dumps(work), text=True, check=False).returncode
+    return subprocess.run(
+        [sys.executable, "-m", "titanrun.worker.evaluate"],
+        input=json.dumps(work),
+        text=True,
+        check=False,
+    ).returncode

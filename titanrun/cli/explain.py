@@ -19,7 +19,9 @@ EXAMPLES = """  titanrun explain training.seq_len     a field: what it takes, de
 
 def run(arguments: list[str]) -> int:
     """Print one entry of the reference, or all of it."""
-    parser = Parser("explain", "What a field, a component, a problem code or a rule means.", EXAMPLES)
+    parser = Parser(
+        "explain", "What a field, a component, a problem code or a rule means.", EXAMPLES
+    )
     parser.add_argument("word", nargs="*", help="a path, slot:name, a problem code or a rule")
     parser.add_argument("--all", action="store_true", help="the whole reference, as Markdown")
     parser.add_argument("--json", action="store_true", help="one JSON object a word")
@@ -32,7 +34,11 @@ def run(arguments: list[str]) -> int:
         sys.stdout.write(reference())
         return 0
     if not options.word:
-        raise fail("usage", "nothing to explain was named", help="titanrun explain training.steps, or titanrun explain --all")
+        raise fail(
+            "usage",
+            "nothing to explain was named",
+            help="titanrun explain training.steps, or titanrun explain --all",
+        )
     from titanrun.recipe.explained import explanation
 
     if options.json:

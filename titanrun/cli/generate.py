@@ -33,24 +33,87 @@ def run(arguments: list[str]) -> int:
     """Print what follows each prompt."""
     parser = Parser("generate", SUMMARY, EXAMPLES)
     parser.add_argument("folder", help="a checkpoint, a run directory, or a Hugging Face folder")
-    parser.add_argument("--prompt", action="append", required=True, metavar="TEXT", help="what to continue; several are computed together")
-    parser.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="tokens after a prompt, at most (64)")
     parser.add_argument(
-        "--temperature", type=float, default=1.0, metavar="T", help="what logits are divided by (1); 0: the likeliest token"
+        "--prompt",
+        action="append",
+        required=True,
+        metavar="TEXT",
+        help="what to continue; several are computed together",
     )
-    parser.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens only")
-    parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="draw from the likeliest tokens that together have P (1)")
+    parser.add_argument(
+        "--max-new-tokens",
+        type=int,
+        default=64,
+        metavar="N",
+        help="tokens after a prompt, at most (64)",
+    )
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=1.0,
+        metavar="T",
+        help="what logits are divided by (1); 0: the likeliest token",
+    )
+    parser.add_argument(
+        "--top-k", type=int, metavar="K", help="draw from the K likeliest tokens only"
+    )
+    parser.add_argument(
+        "--top-p",
+        type=float,
+        default=1.0,
+        metavar="P",
+        help="draw from the likeliest tokens that together have P (1)",
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the draws (0)")
-    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end where this appears, and leave it out; may repeat")
-    parser.add_argument("--ignore-eos", action="store_true", help="go on after the end-of-text token")
-    parser.add_argument("--add-bos", action="store_true", help="put the begin-of-text token before each prompt")
-    parser.add_argument("--chat", action="store_true", help="each prompt is what a user says, in the tokenizer's chat template")
-    parser.add_argument("--nproc", type=int, default=1, metavar="N", help="processes on this machine that split the model's matrices (1)")
-    parser.add_argument("-o", "--output", metavar="FILE", help="PNG file of a picture; of several pictures, each gets a number behind it")
+    parser.add_argument(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="end where this appears, and leave it out; may repeat",
+    )
+    parser.add_argument(
+        "--ignore-eos", action="store_true", help="go on after the end-of-text token"
+    )
+    parser.add_argument(
+        "--add-bos", action="store_true", help="put the begin-of-text token before each prompt"
+    )
+    parser.add_argument(
+        "--chat",
+        action="store_true",
+        help="each prompt is what a user says, in the tokenizer's chat template",
+    )
+    parser.add_argument(
+        "--nproc",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes on this machine that split the model's matrices (1)",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="PNG file of a picture; of several pictures, each gets a number behind it",
+    )
     parser.add_argument("--steps", type=int, metavar="N", help="steps from noise to a picture (50)")
-    parser.add_argument("--guidance", type=float, metavar="S", help="factor of what a caption adds to a picture; or what the model is told")
-    parser.add_argument("--size", type=int, metavar="PIXELS", help="of a picture's sides; else those that the model was trained on")
-    parser.add_argument("--json", action="store_true", help="one object a prompt: text and token_ids, of what is new only")
+    parser.add_argument(
+        "--guidance",
+        type=float,
+        metavar="S",
+        help="factor of what a caption adds to a picture; or what the model is told",
+    )
+    parser.add_argument(
+        "--size",
+        type=int,
+        metavar="PIXELS",
+        help="of a picture's sides; else those that the model was trained on",
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="one object a prompt: text and token_ids, of what is new only",
+    )
     options = parser.parse_args(arguments)
     refuse_senseless(options)
     words = {word: value for word, value in vars(options).items() if word != "folder"}
@@ -58,10 +121,17 @@ def run(arguments: list[str]) -> int:
     job = {**weights_of(options.folder), **words, "written": written}
     if options.nproc > 1:
         # by name: it loads rules, which the rule book orders by who comes first
-        import_module("titanrun.recipe.splitting").refuse_split(read_resolved_text(job["resolved"]), options.nproc)
+        import_module("titanrun.recipe.splitting").refuse_split(
+            read_resolved_text(job["resolved"]), options.nproc
+        )
         return do_together("generate", json.dumps(job), options.nproc)
     sys.stdout.flush()
-    return subprocess.run([sys.executable, "-m", "titanrun.worker.generate"], input=json.dumps(job), text=True, check=False).returncode
+    return subprocess.run(
+        [sys.executable, "-m", "titanrun.worker.generate"],
+        input=json.dumps(job),
+        text=True,
+        check=False,
+    ).returncode
 
 
 def weights_of(named: str) -> dict[str, str]:
@@ -70,7 +140,10 @@ def weights_of(named: str) -> dict[str, str]:
     if is_huggingface(folder):
         return {"huggingface": named, "resolved": recipe_of(folder).text}
     checkpoint = checkpoint_at(place(named))
-    return {"checkpoint": str(checkpoint), "resolved": (checkpoint / RESOLVED).read_text(encoding="utf-8")}
+    return {
+        "checkpoint": str(checkpoint),
+        "resolved": (checkpoint / RESOLVED).read_text(encoding="utf-8"),
+    }
 
 
 def refuse_senseless(options: Namespace) -> None:
@@ -83,7 +156,8 @@ def refuse_senseless(options: Namespace) -> None:
         "--seed is 0 or more": options.seed < 0,
         "--nproc is 1 or more": options.nproc < 1,
         "--steps is 1 or more": options.steps is not None and options.steps < 1,
-        "--guidance is a number": options.guidance is not None and not math.isfinite(options.guidance),
+        "--guidance is a number": options.guidance is not None
+        and not math.isfinite(options.guidance),
         "--size is 1 or more": options.size is not None and options.size < 1,
         "--stop is a text that is not empty": "" in options.stop,
     }

@@ -28,7 +28,9 @@ def guarded(command: Callable[[list[str]], int], arguments: Sequence[str]) -> in
         return 0  # the reader went away, as `| head` does
     except OSError as error:
         place = f" '{error.filename}'" if error.filename else ""
-        print_problems([Problem("file", f"cannot use{place}: {(error.strerror or str(error)).lower()}")])
+        print_problems(
+            [Problem("file", f"cannot use{place}: {(error.strerror or str(error)).lower()}")]
+        )
         return EXIT_USAGE
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else 2
@@ -36,7 +38,9 @@ def guarded(command: Callable[[list[str]], int], arguments: Sequence[str]) -> in
         hidden = likely_secrets(environment())
         report = save_report(arguments, hidden)
         fault = Problem(
-            "internal", masked(f"{type(error).__name__}: {error}", hidden), help=f"this is a fault of titanrun; the report is in {report}"
+            "internal",
+            masked(f"{type(error).__name__}: {error}", hidden),
+            help=f"this is a fault of titanrun; the report is in {report}",
         )
         print_problems([fault])
         return EXIT_INTERNAL
@@ -47,7 +51,11 @@ def print_problems(problems: Sequence[Problem]) -> None:
     if logs_json():
         sys.stderr.write(render(problems, format="json"))
         return
-    text = render_text(in_file_order(problems), colour=colour_wanted(sys.stderr.isatty()), columns=columns(sys.stderr))
+    text = render_text(
+        in_file_order(problems),
+        colour=colour_wanted(sys.stderr.isatty()),
+        columns=columns(sys.stderr),
+    )
     sys.stderr.write(text)
 
 
@@ -56,6 +64,13 @@ def save_report(arguments: Sequence[str], hidden: Collection[str]) -> Path:
     import tempfile
     import traceback
 
-    with tempfile.NamedTemporaryFile("w", prefix="titanrun-internal-", suffix=".txt", delete=False, encoding="utf-8") as file:
-        file.write(masked(f"arguments: {list(arguments)}\npython: {sys.version}\n\n{traceback.format_exc()}", hidden))
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="titanrun-internal-", suffix=".txt", delete=False, encoding="utf-8"
+    ) as file:
+        file.write(
+            masked(
+                f"arguments: {list(arguments)}\npython: {sys.version}\n\n{traceback.format_exc()}",
+                hidden,
+            )
+        )
     return Path(file.name)

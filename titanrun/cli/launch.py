@@ -36,8 +36,14 @@ def run(arguments: list[str]) -> int:
     overrides, others = split_overrides(arguments)
     parser = Parser("launch", SUMMARY, EXAMPLES)
     parser.add_argument("recipe", help="a recipe (.yaml or .toml), or the resolved.yaml of a run")
-    parser.add_argument("--dry-run", action="store_true", help="only print what would be submitted; nothing is written")
-    parser.add_argument("--no-follow", action="store_true", help="return as soon as the job is submitted")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="only print what would be submitted; nothing is written",
+    )
+    parser.add_argument(
+        "--no-follow", action="store_true", help="return as soon as the job is submitted"
+    )
     parser.takes_reporting()
     parser.takes_overrides()
     options = parser.parse_args(others)
@@ -53,7 +59,10 @@ def run(arguments: list[str]) -> int:
         refuse_queued(Path(folder))
     directory = find_run_directory(resolved, datetime.now().astimezone())
     if directory.state == "finished":
-        note(options, f"nothing to do: {train.done_text(directory, resolved.run)} in {directory.path}")
+        note(
+            options,
+            f"nothing to do: {train.done_text(directory, resolved.run)} in {directory.path}",
+        )
         return 0
     text = script_of_run(config, directory.path, name=str(resolved.run.name), folder=Path.cwd())
     if options.dry_run:
@@ -64,9 +73,18 @@ def run(arguments: list[str]) -> int:
 
 def here(options: Namespace, overrides: Sequence[str]) -> int:
     """What `titanrun train` does, since the run is for this machine."""
-    words = [options.recipe, *overrides, *(f"--{name}" for name in ("quiet", "verbose") if getattr(options, name))]
+    words = [
+        options.recipe,
+        *overrides,
+        *(f"--{name}" for name in ("quiet", "verbose") if getattr(options, name)),
+    ]
     if options.no_follow:
-        raise fail("usage", "launch: local trains in this process, which cannot leave it", path=("launch",), help="leave --no-follow out")
+        raise fail(
+            "usage",
+            "launch: local trains in this process, which cannot leave it",
+            path=("launch",),
+            help="leave --no-follow out",
+        )
     if options.dry_run:
         print(shlex.join(["titanrun", "train", *words]))
         return 0
@@ -80,7 +98,10 @@ def submitted(directory: RunDirectory, resolved: Resolved, text: str, options: N
     began = time.time()
     job = submit(write_script(text, directory.path))
     log = directory.path / FOLDER / f"job-{job}.log"
-    note(options, f"job {job} trains {directory.path}; its script is {log.with_name('job.sh')}, what it says is in {log}")
+    note(
+        options,
+        f"job {job} trains {directory.path}; its script is {log.with_name('job.sh')}, what it says is in {log}",
+    )
     if options.no_follow:
         return 0
     try:

@@ -31,12 +31,16 @@ EXAMPLES = """  titanrun ls                  everything
 def run(arguments: list[str]) -> int:
     """Print the names of one kind, or of all."""
     menu.open_menu()
-    parser = Parser("ls", "List what can be named: recipes, models, optimizers, datasets ...", EXAMPLES)
+    parser = Parser(
+        "ls", "List what can be named: recipes, models, optimizers, datasets ...", EXAMPLES
+    )
     parser.add_argument("kind", nargs="?", help="one of " + listing(kinds(), last="or", most=99))
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     takes_plugins(parser)
     for key in catalogue.HEADER_KEYS:
-        parser.add_argument(f"--{key}", metavar="TEXT", help=f"only recipes whose {key} has these words")
+        parser.add_argument(
+            f"--{key}", metavar="TEXT", help=f"only recipes whose {key} has these words"
+        )
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
         raise unknown_option(unknown[0])
@@ -44,14 +48,24 @@ def run(arguments: list[str]) -> int:
     known = kinds()
     if options.kind is not None and options.kind not in known:
         meant = closest(options.kind, known)
-        help = f"did you mean '{meant}'?" if meant else f"kinds: {listing(known, last='and', most=99)}"
+        help = (
+            f"did you mean '{meant}'?" if meant else f"kinds: {listing(known, last='and', most=99)}"
+        )
         raise fail("usage", f"nothing is listed under '{options.kind}'", help=help)
-    wanted = {key: getattr(options, key) for key in catalogue.HEADER_KEYS if getattr(options, key) is not None}
+    wanted = {
+        key: getattr(options, key)
+        for key in catalogue.HEADER_KEYS
+        if getattr(options, key) is not None
+    }
     if wanted and options.kind != "recipes":
-        raise fail("usage", f"--{next(iter(wanted))} filters recipes only", help="titanrun ls recipes ...")
+        raise fail(
+            "usage", f"--{next(iter(wanted))} filters recipes only", help="titanrun ls recipes ..."
+        )
     for kind in [options.kind] if options.kind else known:
         if kind == "recipes":
-            print_recipes([entry for entry in catalogue.shipped() if entry.matches(wanted)], options)
+            print_recipes(
+                [entry for entry in catalogue.shipped() if entry.matches(wanted)], options
+            )
         else:
             print_kind(kind, rows(kind), as_json=options.json)
     detail(options, f"shipped recipes are in {catalogue.folder()}")
@@ -62,7 +76,11 @@ def unknown_option(written: str) -> ProblemsFound:
     """The problem of an option or a filter that there is not."""
     known = [f"--{key}" for key in (*catalogue.HEADER_KEYS, "json")]
     meant = closest(written.partition("=")[0], known)
-    help = f"did you mean '{meant}'?" if meant else f"recipes are filtered by {listing(known[:-1], last='and')}"
+    help = (
+        f"did you mean '{meant}'?"
+        if meant
+        else f"recipes are filtered by {listing(known[:-1], last='and')}"
+    )
     return fail("usage", f"unrecognized arguments: {written}", help=help)
 
 
@@ -70,8 +88,18 @@ def print_recipes(entries: list[catalogue.Entry], options: Namespace) -> None:
     """The recipes with their purpose; asked for alone, with the rest of their header too."""
     if options.json:
         for entry in entries:
-            known = {"kind": "recipes", "name": entry.name, "origin": "shipped", "description": entry.header.get("purpose", "")}
-            print(json.dumps({**known, **{key: entry.header.get(key) for key in catalogue.HEADER_KEYS}}, ensure_ascii=False))
+            known = {
+                "kind": "recipes",
+                "name": entry.name,
+                "origin": "shipped",
+                "description": entry.header.get("purpose", ""),
+            }
+            print(
+                json.dumps(
+                    {**known, **{key: entry.header.get(key) for key in catalogue.HEADER_KEYS}},
+                    ensure_ascii=False,
+                )
+            )
         return
     print("recipes:")
     width = max((len(entry.name) for entry in entries), default=0)
@@ -79,7 +107,11 @@ def print_recipes(entries: list[catalogue.Entry], options: Namespace) -> None:
         print(fitted(f"  {entry.name:<{width}}  {entry.header.get('purpose', '')}", columns()))
         if options.kind:
             for key in catalogue.HEADER_KEYS[1:]:
-                print(fitted(f"  {'':<{width}}    {key + ':':<9}{entry.header.get(key, '')}", columns()))
+                print(
+                    fitted(
+                        f"  {'':<{width}}    {key + ':':<9}{entry.header.get(key, '')}", columns()
+                    )
+                )
     if not entries:
         print("  (none like this)")
 
@@ -103,13 +135,22 @@ def slots() -> dict[str, type[ComponentConfig]]:
 
 def plural(slot: str) -> str:
     """`optimizer` -> `optimizers`, `loss` -> `losses`; `model` stays the key of `models`."""
-    return slot if slot == "model" or (slot.endswith("s") and slot != "loss") else f"{slot}es" if slot in ("loss", "launch") else f"{slot}s"
+    return (
+        slot
+        if slot == "model" or (slot.endswith("s") and slot != "loss")
+        else f"{slot}es"
+        if slot in ("loss", "launch")
+        else f"{slot}s"
+    )
 
 
 def rows(kind: str) -> list[tuple[str, str, str]]:
     """Name, origin and one sentence for every entry of a kind."""
     if kind == "plugins":
-        return [(name, name, described_package(point)) for name, point in sorted(plugins_installed().items())]
+        return [
+            (name, name, described_package(point))
+            for name, point in sorted(plugins_installed().items())
+        ]
     slot = slots()["model" if kind == "models" else kind]
     found = []
     for name, choice in registry.choices(slot).items():
@@ -129,7 +170,12 @@ def print_kind(kind: str, entries: list[tuple[str, str, str]], *, as_json: bool)
     """One kind, as aligned lines or as JSON lines."""
     if as_json:
         for name, origin, sentence in entries:
-            print(json.dumps({"kind": kind, "name": name, "origin": origin, "description": sentence}, ensure_ascii=False))
+            print(
+                json.dumps(
+                    {"kind": kind, "name": name, "origin": origin, "description": sentence},
+                    ensure_ascii=False,
+                )
+            )
         return
     print(f"{kind}:")
     width = max((len(name) for name, _, _ in entries), default=0)

@@ -81,7 +81,10 @@ def answered(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return code
     except OSError as error:
-        print(f"error[file]: cannot write the answer: {(error.strerror or str(error)).lower()}", file=sys.stderr)
+        print(
+            f"error[file]: cannot write the answer: {(error.strerror or str(error)).lower()}",
+            file=sys.stderr,
+        )
         return 2
     return code
 
@@ -98,13 +101,22 @@ def run(arguments: Sequence[str]) -> int:
     if command not in COMMANDS and command not in HIDDEN:
         return unknown_command(command)
     guard = import_module("titanrun.cli.guard")
-    return int(guard.guarded(lambda rest: import_module(f"titanrun.cli.{command.strip('_').replace('-', '_')}").run(rest), arguments[1:]))
+    return int(
+        guard.guarded(
+            lambda rest: import_module(f"titanrun.cli.{command.strip('_').replace('-', '_')}").run(
+                rest
+            ),
+            arguments[1:],
+        )
+    )
 
 
 def help_text() -> str:
     """The text of `titanrun --help`."""
     width = max(map(len, COMMANDS))
-    return HELP.format(commands="\n".join(f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items()))
+    return HELP.format(
+        commands="\n".join(f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items())
+    )
 
 
 def installed_version() -> str:

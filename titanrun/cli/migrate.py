@@ -23,19 +23,34 @@ ORIGINS = ("torchtitan", "torchtune", "axolotl")
 
 def run(arguments: list[str]) -> int:
     """0: done, or nothing to do; 1: --check found something, a key was refused, the new recipe does not validate; 2: trouble."""
-    parser = Parser("migrate", "Bring a recipe of an older version, or a configuration of another program, up to date.", EXAMPLES)
+    parser = Parser(
+        "migrate",
+        "Bring a recipe of an older version, or a configuration of another program, up to date.",
+        EXAMPLES,
+    )
     parser.add_argument(
         "file",
         help="a recipe, or a configuration of another program, as its .yaml or .toml file tells; torchtitan's .json dumps need --from",
     )
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--check", action="store_true", help="only say whether anything has to change")
-    what.add_argument("--write", action="store_true", help="change the file; only the spans that have to change")
     what.add_argument(
-        "--from", dest="origin", metavar="PROGRAM", choices=ORIGINS, help="what it was written for: torchtitan, torchtune, axolotl"
+        "--check", action="store_true", help="only say whether anything has to change"
+    )
+    what.add_argument(
+        "--write", action="store_true", help="change the file; only the spans that have to change"
+    )
+    what.add_argument(
+        "--from",
+        dest="origin",
+        metavar="PROGRAM",
+        choices=ORIGINS,
+        help="what it was written for: torchtitan, torchtune, axolotl",
     )
     parser.add_argument(
-        "-o", "--output", metavar="F", help="the new recipe made of a configuration; default: standard output; nothing is overwritten"
+        "-o",
+        "--output",
+        metavar="F",
+        help="the new recipe made of a configuration; default: standard output; nothing is overwritten",
     )
     options = parser.parse_args(arguments)
     if not options.origin and not options.check and not options.write:
@@ -48,7 +63,9 @@ def run(arguments: list[str]) -> int:
         return from_program(options)
     if options.output:
         raise fail(
-            "usage", "--output is for a recipe made of a configuration of another program", help="--write changes the file in its place"
+            "usage",
+            "--output is for a recipe made of a configuration of another program",
+            help="--write changes the file in its place",
         )
     return to_today(options)
 
@@ -82,10 +99,17 @@ def from_program(options: Namespace) -> int:
 
     target = Path(options.output) if options.output else None
     if target is not None and target.suffix not in (".yaml", ".yml"):
-        raise fail("usage", f"'{target}' does not end in .yaml", help="recipes are migrated to YAML")
+        raise fail(
+            "usage", f"'{target}' does not end in .yaml", help="recipes are migrated to YAML"
+        )
     schema = [f"# yaml-language-server: $schema={schema_for(target)}"] if target else []
-    head = [*schema, f"# Migrated from {options.origin}'s {Path(options.file).name} by titanrun migrate."]
-    migration = migrate(options.file, PROGRAMS[options.origin], recipe=str(target or "the recipe"), head=head)
+    head = [
+        *schema,
+        f"# Migrated from {options.origin}'s {Path(options.file).name} by titanrun migrate.",
+    ]
+    migration = migrate(
+        options.file, PROGRAMS[options.origin], recipe=str(target or "the recipe"), head=head
+    )
     if target is None:
         sys.stdout.write(migration.text)
         sys.stdout.flush()

@@ -15,7 +15,9 @@ def write_new(target: Path, text: str) -> None:
     except FileExistsError:
         raise fail("file", f"'{target}' exists already", help="name a new file") from None
     except OSError as error:
-        raise fail("file", f"cannot write '{target}': {(error.strerror or str(error)).lower()}") from None
+        raise fail(
+            "file", f"cannot write '{target}': {(error.strerror or str(error)).lower()}"
+        ) from None
 
 
 def schema_for(target: Path) -> str:

@@ -22,7 +22,10 @@ nav a { margin-right: 1rem; } summary { cursor: pointer; margin: .5rem 0; }
 def page(title: str, subtitle: str, sections: Sequence[tuple[str, str]]) -> str:
     """The whole page: a title, links to the sections, and each section's heading with its HTML."""
     links = " ".join(f'<a href="#{anchor(name)}">{escape(name)}</a>' for name, _ in sections)
-    body = "\n".join(f'<section id="{anchor(name)}">\n<h2>{escape(name)}</h2>\n{content}\n</section>' for name, content in sections)
+    body = "\n".join(
+        f'<section id="{anchor(name)}">\n<h2>{escape(name)}</h2>\n{content}\n</section>'
+        for name, content in sections
+    )
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title><style>{STYLE}</style>'
     start = f'<h1>{escape(title)}</h1>\n<p class="soft">{escape(subtitle)}</p>\n<nav>{links}</nav>'
     return f'<!DOCTYPE html>\n<html lang="en">\n<head>{head}</head>\n<body>\n{start}\n{body}\n</body>\n</html>\n'
@@ -33,14 +36,23 @@ def anchor(name: str) -> str:
     return name.lower().replace(" ", "-")
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[int] = (), code: Sequence[int] = ()) -> str:
+def table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    right: Sequence[int] = (),
+    code: Sequence[int] = (),
+) -> str:
     """Rows in columns; those in `right` are numbers, those in `code` are text as it stands in files."""
     kinds = ["right" if at in right else "code" if at in code else "" for at in range(len(head))]
     marks = [f' class="{kind}"' if kind else "" for kind in kinds]
     top = "".join(f"<th{mark}>{escape(word)}</th>" for mark, word in zip(marks, head, strict=True))
     lines = [
         "<tr>"
-        + "".join(f"<td{mark}>{escape('' if cell is None else str(cell))}</td>" for mark, cell in zip(marks, row, strict=True))
+        + "".join(
+            f"<td{mark}>{escape('' if cell is None else str(cell))}</td>"
+            for mark, cell in zip(marks, row, strict=True)
+        )
         + "</tr>"
         for row in rows
     ]

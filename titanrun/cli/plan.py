@@ -32,26 +32,51 @@ def run(arguments: list[str]) -> int:
     parser = Parser("plan", SUMMARY, EXAMPLES)
     parser.add_argument("recipe", help="a recipe (.yaml or .toml)")
     parser.add_argument(
-        "--world-size", type=int, metavar="N", help="processes on all nodes together; default: what the recipe says, else 1"
+        "--world-size",
+        type=int,
+        metavar="N",
+        help="processes on all nodes together; default: what the recipe says, else 1",
     )
-    parser.add_argument("--device", choices=sorted(DEVICES), default="h100", help="the accelerator each process has; default: h100")
+    parser.add_argument(
+        "--device",
+        choices=sorted(DEVICES),
+        default="h100",
+        help="the accelerator each process has; default: h100",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.takes_trust()
     parser.takes_overrides()
     options = parser.parse_intermixed_args(others)
     if options.world_size is not None and options.world_size < 1:
         parser.error(f"--world-size counts processes, and {options.world_size} is none")
-    resolved = resolve(options.recipe, overrides, environment=environment(), ranks=options.world_size)
+    resolved = resolve(
+        options.recipe, overrides, environment=environment(), ranks=options.world_size
+    )
     detail_files(options, resolved.tree)
     ranks = options.world_size or resolved.run.launch.ranks or 1
     degrees = degrees_of(resolved.run.parallelism, ranks)
     if degrees is None or degrees.ranks != ranks:
-        raise fail("conflict", f"the degrees of parallelism do not fill {ranks} ranks", path=("parallelism",), help="give --world-size")
+        raise fail(
+            "conflict",
+            f"the degrees of parallelism do not fill {ranks} ranks",
+            path=("parallelism",),
+            help="give --world-size",
+        )
     parts = ask_worker("measure_parts", resolved, ranks=ranks, what="laying the model out")
     layers = [Part(*sizes) for sizes in parts["layers"]]
     layout = Layout(resolved.run, degrees, Part(*parts["embedding"]), layers, Part(*parts["head"]))
     if resolved.warnings and not options.quiet:
-        sys.stderr.write(render(resolved.warnings, colour=colour_wanted(sys.stderr.isatty()), columns=columns(sys.stderr)))
+        sys.stderr.write(
+            render(
+                resolved.warnings,
+                colour=colour_wanted(sys.stderr.isatty()),
+                columns=columns(sys.stderr),
+            )
+        )
     device = DEVICES[options.device]
-    print(json.dumps(as_data(layout, device)) if options.json else fitted(as_text(layout, device), columns()))
+    print(
+        json.dumps(as_data(layout, device))
+        if options.json
+        else fitted(as_text(layout, device), columns())
+    )
     return 0

@@ -8,7 +8,9 @@ from titanrun.config.problems import ProblemsFound
 
 def takes_plugins(parser: Parser) -> None:
     """Add the option."""
-    parser.add_argument("--plugins", metavar="NAME,...", help="describe what these installed plug-ins add too")
+    parser.add_argument(
+        "--plugins", metavar="NAME,...", help="describe what these installed plug-ins add too"
+    )
 
 
 def use_plugins(options: Namespace) -> None:

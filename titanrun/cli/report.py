@@ -43,17 +43,30 @@ def run(arguments: list[str]) -> int:
     """Writes the page."""
     parser = Parser("report", SUMMARY, EXAMPLES)
     parser.add_argument("run", help="a run directory")
-    parser.add_argument("-o", "--output", metavar="FILE", help="where to write it; report.html in the run directory where nothing is said")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="where to write it; report.html in the run directory where nothing is said",
+    )
     options = parser.parse_args(arguments)
     folder = Path(options.run)
     if not (folder / RUN_JSON).is_file():
-        raise fail("file", f"'{folder}' is no run directory: it has no {RUN_JSON}", help="name a folder that titanrun train wrote")
+        raise fail(
+            "file",
+            f"'{folder}' is no run directory: it has no {RUN_JSON}",
+            help="name a folder that titanrun train wrote",
+        )
     out = Path(options.output) if options.output else folder / "report.html"
     text = report(folder)
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise fail("file", f"cannot write '{out}': {(error.strerror or str(error)).lower()}", help="name a file with -o") from None
+        raise fail(
+            "file",
+            f"cannot write '{out}': {(error.strerror or str(error)).lower()}",
+            help="name a file with -o",
+        ) from None
     note(options, f"wrote {out}")
     return 0
 
@@ -62,7 +75,11 @@ def report(folder: Path) -> str:
     """The page's text."""
     entry = read_entry(folder)
     state = live_state(entry, here_now())
-    starts = [start for start in read_json(folder / RUN_JSON).get("starts") or [] if isinstance(start, dict)]
+    starts = [
+        start
+        for start in read_json(folder / RUN_JSON).get("starts") or []
+        if isinstance(start, dict)
+    ]
     sections = [
         ("Summary", summary(entry, state, starts)),
         ("Curves", curves(folder)),
@@ -78,7 +95,11 @@ def report(folder: Path) -> str:
 def summary(entry: Entry, state: str, starts: list[dict[str, Any]]) -> str:
     """How far the run came, and how well."""
     steps = f"{entry.step} of {entry.steps}" if entry.steps else str(entry.step)
-    commit = f"{entry.commit}{', with uncommitted changes' if entry.dirty else ''}" if entry.commit else None
+    commit = (
+        f"{entry.commit}{', with uncommitted changes' if entry.dirty else ''}"
+        if entry.commit
+        else None
+    )
     facts = {
         "state": state,
         "step": steps,
@@ -102,20 +123,36 @@ def curves(folder: Path) -> str:
     except ProblemsFound as error:
         return paragraph(error.problems[0].message, "bad")
     names = dict.fromkeys([*SHOWN, *(name for line in lines for name in line)])
-    drawn = {name: curve for name in names if name not in SILENT and (curve := curve_of(name, lines)) is not None}
+    drawn = {
+        name: curve
+        for name in names
+        if name not in SILENT and (curve := curve_of(name, lines)) is not None
+    }
     if not drawn:
         return paragraph("no step was logged", "soft")
-    together = [[drawn[name] for name in FIRST if name in drawn], *([drawn[name]] for name in drawn if name not in FIRST)]
-    pictures = [svg.plot(some, title=" and ".join(curve.name for curve in some), x_label="step") for some in together if some]
+    together = [
+        [drawn[name] for name in FIRST if name in drawn],
+        *([drawn[name]] for name in drawn if name not in FIRST),
+    ]
+    pictures = [
+        svg.plot(some, title=" and ".join(curve.name for curve in some), x_label="step")
+        for some in together
+        if some
+    ]
     return f'<div class="curves">\n{"".join(pictures)}</div>'
 
 
 def curve_of(name: str, lines: list[dict[str, Any]]) -> Curve | None:
     """A metric over the steps, no finer than can be seen; None where no line has it as a number."""
-    points = [(line["step"], line[name]) for line in lines if isinstance(line.get(name), int | float)]
+    points = [
+        (line["step"], line[name]) for line in lines if isinstance(line.get(name), int | float)
+    ]
     if not points:
         return None
-    few = thinned(Series([float(step) for step, _ in points], [float(value) for _, value in points]), MOST_POINTS)
+    few = thinned(
+        Series([float(step) for step, _ in points], [float(value) for _, value in points]),
+        MOST_POINTS,
+    )
     return Curve(name, few.x, few.y)
 
 
@@ -124,7 +161,10 @@ def problems(folder: Path, entry: Entry) -> str:
     found = problems_met(folder)
     if not found:
         return paragraph("none", "soft")
-    rows = [(met.time, met.level, met.log, met.text, met.count if met.count > 1 else "") for met in found]
+    rows = [
+        (met.time, met.level, met.log, met.text, met.count if met.count > 1 else "")
+        for met in found
+    ]
     return table(("first at", "", "log", "what", "times"), rows, right=(4,))
 
 
@@ -136,7 +176,10 @@ def recipe(folder: Path) -> str:
     except (ProblemsFound, OSError) as error:
         return paragraph(f"it cannot be read: {error}", "bad")
     origins = read_json(folder / SOURCES).get("values") or {}
-    rows = [(path_text(path), flow(value), origin_text(origins.get(path_text(path)) or {})) for path, value in leaves]
+    rows = [
+        (path_text(path), flow(value), origin_text(origins.get(path_text(path)) or {}))
+        for path, value in leaves
+    ]
     written = [row for row in rows if row[2] not in WRITTEN]
     rest = [row for row in rows if row[2] in WRITTEN]
     head = ("setting", "value", "from")
@@ -169,14 +212,25 @@ def checkpoint_row(step: int, path: Any) -> tuple[object, ...]:
         manifest = read_manifest(path)
     except ProblemsFound as error:
         return (step, f"damaged: {error.problems[0].message}", "", "", "", path.name)
-    return (step, manifest.holds, f"{manifest.size / MIB:.1f}", manifest.saved_at, manifest.validation_loss, path.name)
+    return (
+        step,
+        manifest.holds,
+        f"{manifest.size / MIB:.1f}",
+        manifest.saved_at,
+        manifest.validation_loss,
+        path.name,
+    )
 
 
 def surroundings(start: Mapping[str, Any]) -> str:
     """The machine of the last start, and what is installed there."""
     environment = dict(start.get("environment") or {})
     packages = environment.pop("packages", None) or {}
-    facts = [*facts_of(start.get("machine") or {}), *facts_of(start.get("decided") or {}), *facts_of(environment)]
+    facts = [
+        *facts_of(start.get("machine") or {}),
+        *facts_of(start.get("decided") or {}),
+        *facts_of(environment),
+    ]
     listed = table(("package", "version"), sorted(packages.items()), code=(0, 1))
     return table(("", ""), facts, code=(1,)) + "\n" + folded(f"{len(packages)} packages", listed)
 
@@ -187,10 +241,20 @@ def facts_of(data: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, s
         if isinstance(value, dict) and value:
             yield from facts_of(value, f"{before}{name} ")
         elif value not in (None, [], {}):
-            yield f"{before}{name}".replace("_", " "), value if isinstance(value, str) else json.dumps(value)
+            yield (
+                f"{before}{name}".replace("_", " "),
+                value if isinstance(value, str) else json.dumps(value),
+            )
 
 
 def all_starts(starts: list[dict[str, Any]]) -> str:
     """Each start with its command and what it changed."""
-    rows = [(start.get("time"), " ".join(start.get("argv") or []), "; ".join(start.get("changes") or [])) for start in starts]
+    rows = [
+        (
+            start.get("time"),
+            " ".join(start.get("argv") or []),
+            "; ".join(start.get("changes") or []),
+        )
+        for start in starts
+    ]
     return table(("time", "command", "changed"), rows, code=(1, 2))

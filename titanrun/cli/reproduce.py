@@ -45,10 +45,25 @@ EXIT_PREEMPTED = 75
 def run(arguments: list[str]) -> int:
     """0: the same numbers; 1: others; 2: nothing to reproduce; the exit code of the training where that ends before."""
     parser = Parser("reproduce", SUMMARY, EXAMPLES)
-    parser.add_argument("place", metavar="run|checkpoint|bundle", help="a run directory, a checkpoint in one, or a bundle of one")
-    parser.add_argument("--steps", type=int, metavar="N", help="stop after step N; default: the last one that was logged")
-    parser.add_argument("--out", metavar="FOLDER", help="the new run directory; default: <run>-reproduced-<time>, beside the run")
-    parser.add_argument("--tolerance", type=float, metavar="R", help="accept a relative difference of R; 0: none")
+    parser.add_argument(
+        "place",
+        metavar="run|checkpoint|bundle",
+        help="a run directory, a checkpoint in one, or a bundle of one",
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        metavar="N",
+        help="stop after step N; default: the last one that was logged",
+    )
+    parser.add_argument(
+        "--out",
+        metavar="FOLDER",
+        help="the new run directory; default: <run>-reproduced-<time>, beside the run",
+    )
+    parser.add_argument(
+        "--tolerance", type=float, metavar="R", help="accept a relative difference of R; 0: none"
+    )
     parser.takes_trust()
     options = parser.parse_args(arguments)
     refuse_senseless(parser, options)
@@ -64,10 +79,19 @@ def reproduced(options: Namespace, folder: Path) -> int:
     before = recorded(unpack(place, folder) if is_bundle else place, options.steps)
     beside = place.resolve().with_suffix("") if is_bundle else before.folder.resolve()
     out = new_run_directory(beside, options.out)
-    note(options, f"reproducing {place if is_bundle else before.folder} up to step {before.last_step}, in {out}")
-    for line in differences(before.starts, here(before)) or ["nothing differs here from what is recorded"]:
+    note(
+        options,
+        f"reproducing {place if is_bundle else before.folder} up to step {before.last_step}, in {out}",
+    )
+    for line in differences(before.starts, here(before)) or [
+        "nothing differs here from what is recorded"
+    ]:
         print(line, flush=True)
-    code = train_until(before.last_step, [*again(before, out), *loudness(options)], folder=working_directory(before))
+    code = train_until(
+        before.last_step,
+        [*again(before, out), *loudness(options)],
+        folder=working_directory(before),
+    )
     return verdict(before, out, code, options)
 
 
@@ -119,7 +143,12 @@ def working_directory(before: Recorded) -> Path:
 
 def again(before: Recorded, out: Path) -> list[str]:
     """What `train` is told: the same from the beginning, every step logged, and nobody else told of it."""
-    quietly = ["metrics.log_freq=1", "metrics.trackers=[]", "checkpoint.load_step!", "checkpoint.create_seed_checkpoint=false"]
+    quietly = [
+        "metrics.log_freq=1",
+        "metrics.trackers=[]",
+        "checkpoint.load_step!",
+        "checkpoint.create_seed_checkpoint=false",
+    ]
     ranks = ranks_of(before)
     on_this_machine = [] if isinstance(before.run.launch, LocalLaunchConfig) else ["launch=local"]
     as_many = [*on_this_machine, *([] if ranks is None else [f"launch.nproc_per_node={ranks}"])]
@@ -132,10 +161,16 @@ def verdict(before: Recorded, out: Path, code: int, options: Namespace) -> int:
     if not found:
         return code or EXIT_DIFFERS
     reasons = against_bits(before.starts, last_start(out), before.run)
-    tolerance = options.tolerance if options.tolerance is not None else TOLERANCE if reasons else None
+    tolerance = (
+        options.tolerance if options.tolerance is not None else TOLERANCE if reasons else None
+    )
     unequal = first_difference(before.lines, found, tolerance or None)
     missing = {line["step"] for line in before.lines} - {line["step"] for line in found}
-    how = f"within {tolerance:g}, gradient norms within {GRAD_NORM_FACTOR * tolerance:g}" if tolerance else "bit by bit"
+    how = (
+        f"within {tolerance:g}, gradient norms within {GRAD_NORM_FACTOR * tolerance:g}"
+        if tolerance
+        else "bit by bit"
+    )
     why = f" ({', '.join(reasons)})" if reasons and tolerance else ""
     if unequal is not None:
         print(f"different at {unequal}; compared {how}{why}")
@@ -144,8 +179,13 @@ def verdict(before: Recorded, out: Path, code: int, options: Namespace) -> int:
         print(f"ended before step {min(missing)} with exit code {code}; equal so far, {how}{why}")
         return code or EXIT_DIFFERS
     if code not in (0, EXIT_PREEMPTED):
-        note(options, f"the training ended with exit code {code} after the last step that is compared")
-    print(f"equal: {counted(len(before.lines), 'logged step')}, up to step {before.last_step}, {how}{why}")
+        note(
+            options,
+            f"the training ended with exit code {code} after the last step that is compared",
+        )
+    print(
+        f"equal: {counted(len(before.lines), 'logged step')}, up to step {before.last_step}, {how}{why}"
+    )
     return 0
 
 

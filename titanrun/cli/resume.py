@@ -12,7 +12,14 @@ from titanrun.config.emit import flow
 from titanrun.config.interpolate import escaped
 from titanrun.config.problems import fail
 from titanrun.recipe.resolve import read_resolved
-from titanrun.recipe.saved import RESOLVED, absolute, checkpoint_at, checkpoints_at, resolved_file, run_around
+from titanrun.recipe.saved import (
+    RESOLVED,
+    absolute,
+    checkpoint_at,
+    checkpoints_at,
+    resolved_file,
+    run_around,
+)
 from titanrun.recipe.stages import STAGES_FILE, is_folder_of_stages
 
 EXAMPLES = """  titanrun resume runs/first                              goes on where it stopped
@@ -25,7 +32,9 @@ EXAMPLES = """  titanrun resume runs/first                              goes on 
 def run(arguments: list[str]) -> int:
     """Train; the worker's exit code is the command's."""
     overrides, others = split_overrides(arguments)
-    parser = Parser("resume", "Go on with a run, from its directory or from one of its checkpoints.", EXAMPLES)
+    parser = Parser(
+        "resume", "Go on with a run, from its directory or from one of its checkpoints.", EXAMPLES
+    )
     parser.add_argument("place", metavar="run|checkpoint", help="a run directory, or a checkpoint")
     parser.takes_trust()
     parser.takes_reporting()
@@ -37,8 +46,15 @@ def run(arguments: list[str]) -> int:
 def resumed(named: Place) -> list[str]:
     """What `train` is told: which recipe, and where to go on."""
     if not named.is_dir():
-        raise fail("file", f"there is no folder '{named}'", help="name a run directory, or a checkpoint")
-    if isinstance(named, Path) and (named / RESOLVED).is_file() and not is_checkpoint(named) and not is_step(named):
+        raise fail(
+            "file", f"there is no folder '{named}'", help="name a run directory, or a checkpoint"
+        )
+    if (
+        isinstance(named, Path)
+        and (named / RESOLVED).is_file()
+        and not is_checkpoint(named)
+        and not is_step(named)
+    ):
         return [str(named / RESOLVED), setting("dump_folder", str(named))]
     if isinstance(named, Path) and is_folder_of_stages(named):
         return [str(named / STAGES_FILE), setting("dump_folder", str(named))]
@@ -49,9 +65,21 @@ def resumed(named: Place) -> list[str]:
     if run is None and has_name and is_where_it_saves(checkpoint):
         return [resolved_file(checkpoint), *older(checkpoint, checkpoints_at(checkpoint.parent))]
     if run is None:
-        state = [setting("checkpoint.initial_load_path", absolute(checkpoint)), "checkpoint.initial_load_model_only=false"]
-        return [resolved_file(checkpoint), *state, "checkpoint.load_step!", "checkpoint.exclude_from_loading!"]
-    return [str(run / RESOLVED), setting("dump_folder", str(run)), *older(checkpoint, checkpoints_at(run))]
+        state = [
+            setting("checkpoint.initial_load_path", absolute(checkpoint)),
+            "checkpoint.initial_load_model_only=false",
+        ]
+        return [
+            resolved_file(checkpoint),
+            *state,
+            "checkpoint.load_step!",
+            "checkpoint.exclude_from_loading!",
+        ]
+    return [
+        str(run / RESOLVED),
+        setting("dump_folder", str(run)),
+        *older(checkpoint, checkpoints_at(run)),
+    ]
 
 
 def is_where_it_saves(checkpoint: Place) -> bool:
@@ -63,12 +91,19 @@ def is_where_it_saves(checkpoint: Place) -> bool:
 def older(checkpoint: Place, found: Mapping[int, Place]) -> list[str]:
     """How a run is told to go on from a checkpoint that is not its newest one."""
     is_newest = absolute(list(found.values())[-1]) == absolute(checkpoint)
-    return [] if is_newest else [setting("checkpoint.load_step", int(checkpoint.name.partition("-")[2]))]
+    return (
+        []
+        if is_newest
+        else [setting("checkpoint.load_step", int(checkpoint.name.partition("-")[2]))]
+    )
 
 
 def is_step(named: Path) -> bool:
     """Whether a folder is a checkpoint, which holds a resolved recipe too."""
-    return any(absolute(path) == absolute(named) for path in checkpoints_at(named.resolve().parent).values())
+    return any(
+        absolute(path) == absolute(named)
+        for path in checkpoints_at(named.resolve().parent).values()
+    )
 
 
 def setting(path: str, value: object) -> str:

@@ -39,7 +39,18 @@ LS_SUMMARY = (
     "lost) and failed have ended and said so; crashed: the process is gone without a word; stale: on another machine, and silent for 15 "
     f"minutes. What was read is kept in {INDEX} in that folder, which may be deleted at any time."
 )
-HEAD = ("run", "state", "step", "loss", "validation", "tok/s", "duration", "started", "commit", "tags")
+HEAD = (
+    "run",
+    "state",
+    "step",
+    "loss",
+    "validation",
+    "tok/s",
+    "duration",
+    "started",
+    "commit",
+    "tags",
+)
 TO_THE_RIGHT = {2, 3, 4, 5, 6}
 
 
@@ -57,7 +68,11 @@ def run(arguments: list[str]) -> int:
     if arguments and arguments[0] in known:
         return known[arguments[0]](arguments[1:])
     parser = Parser("runs", SUMMARY, EXAMPLES)
-    parser.add_argument("action", metavar="action", help=f"{listing(known, last='or')}; each explains itself with --help")
+    parser.add_argument(
+        "action",
+        metavar="action",
+        help=f"{listing(known, last='or')}; each explains itself with --help",
+    )
     parser.add_argument("rest", metavar="argument", nargs="*", help="what it takes")
     asked = parser.parse_args(arguments).action
     meant = closest(asked, known)
@@ -68,17 +83,43 @@ def run(arguments: list[str]) -> int:
 def list_runs(arguments: list[str]) -> int:
     """The runs below folders, a line each."""
     parser = Parser("runs ls", LS_SUMMARY, EXAMPLES)
-    parser.add_argument("folders", metavar="folder", nargs="*", help=f"folders that hold runs; default: {RUNS}")
-    parser.add_argument("--state", action="append", choices=STATES, help="only runs in this state; may be given several times")
-    parser.add_argument("--tag", action="append", default=[], metavar="TAG", help="only runs with this tag; several: with all of them")
-    parser.add_argument("--name", metavar="TEXT", default="", help="only runs whose name or folder has this text in it")
+    parser.add_argument(
+        "folders", metavar="folder", nargs="*", help=f"folders that hold runs; default: {RUNS}"
+    )
+    parser.add_argument(
+        "--state",
+        action="append",
+        choices=STATES,
+        help="only runs in this state; may be given several times",
+    )
+    parser.add_argument(
+        "--tag",
+        action="append",
+        default=[],
+        metavar="TAG",
+        help="only runs with this tag; several: with all of them",
+    )
+    parser.add_argument(
+        "--name",
+        metavar="TEXT",
+        default="",
+        help="only runs whose name or folder has this text in it",
+    )
     number = f"only runs where this holds, such as 'loss<3.2', of {listing(NUMBERS, last='and')}"
-    parser.add_argument("--where", action="append", default=[], metavar="CONDITION", type=str, help=number)
-    parser.add_argument("--archived", action="store_true", help="those that runs archive moved out of sight instead")
-    parser.add_argument("--sort", choices=SORTED_BY, default="started", help="by what they are sorted, ascending")
+    parser.add_argument(
+        "--where", action="append", default=[], metavar="CONDITION", type=str, help=number
+    )
+    parser.add_argument(
+        "--archived", action="store_true", help="those that runs archive moved out of sight instead"
+    )
+    parser.add_argument(
+        "--sort", choices=SORTED_BY, default="started", help="by what they are sorted, ascending"
+    )
     parser.add_argument("--reverse", action="store_true", help="descending")
     parser.add_argument("--limit", type=int, metavar="N", help="the first N only")
-    parser.add_argument("--format", choices=("text", "json", "csv"), default="text", help="json: one object a run")
+    parser.add_argument(
+        "--format", choices=("text", "json", "csv"), default="text", help="json: one object a run"
+    )
     options = parser.parse_args(arguments)
     if options.limit is not None and options.limit < 1:
         raise fail("usage", f"--limit {options.limit} lists nothing", help="give 1 or more")
@@ -87,7 +128,9 @@ def list_runs(arguments: list[str]) -> int:
     folders = [Path(folder) for folder in options.folders or [RUNS]]
     if options.archived:
         folders = [archive for folder in folders for archive in archives_below(folder)]
-    found = [(entry, live_state(entry, here)) for folder in folders for entry in entries_below(folder)]
+    found = [
+        (entry, live_state(entry, here)) for folder in folders for entry in entries_below(folder)
+    ]
     kept = [
         (entry, state)
         for entry, state in found
@@ -96,32 +139,62 @@ def list_runs(arguments: list[str]) -> int:
         and (options.name in entry.run or options.name in (entry.name or ""))
         and all(wanted.holds(entry) for wanted in conditions)
     ]
-    print_runs(in_order(kept, options.sort, is_reversed=options.reverse)[: options.limit], options.format)
+    print_runs(
+        in_order(kept, options.sort, is_reversed=options.reverse)[: options.limit], options.format
+    )
     detail(options, f"{counted(len(found), 'run')} found")
     if not kept:
-        note(options, f"none of {counted(len(found), 'run')} is like this" if found else "there are no runs here")
+        note(
+            options,
+            f"none of {counted(len(found), 'run')} is like this"
+            if found
+            else "there are no runs here",
+        )
     return 0
 
 
 def print_runs(pairs: list[tuple[Entry, str]], form: str) -> None:
     """Runs with their states in columns, or as lines for programs."""
     if form == "json":
-        sys.stdout.write("".join(json.dumps(as_data(entry, state), ensure_ascii=False) + "\n" for entry, state in pairs))
+        sys.stdout.write(
+            "".join(
+                json.dumps(as_data(entry, state), ensure_ascii=False) + "\n"
+                for entry, state in pairs
+            )
+        )
     elif form == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(as_data(Entry(""), ""))
-        writer.writerows({**as_data(entry, state), "tags": " ".join(entry.tags)}.values() for entry, state in pairs)
+        writer.writerows(
+            {**as_data(entry, state), "tags": " ".join(entry.tags)}.values()
+            for entry, state in pairs
+        )
     elif pairs:
-        sys.stdout.write(in_columns([HEAD, *(cells(entry, state) for entry, state in pairs)], right=TO_THE_RIGHT))
+        sys.stdout.write(
+            in_columns([HEAD, *(cells(entry, state) for entry, state in pairs)], right=TO_THE_RIGHT)
+        )
 
 
 def cells(entry: Entry, state: str) -> tuple[str, ...]:
     """One run in columns."""
     step = f"{entry.step}/{entry.steps}" if entry.steps else str(entry.step)
     commit = f"{entry.commit[:8]}{'+' if entry.dirty else ''}" if entry.commit else ""
-    numbers = (decimal(entry.loss), decimal(entry.validation), "" if entry.tps is None else f"{entry.tps:,.0f}")
+    numbers = (
+        decimal(entry.loss),
+        decimal(entry.validation),
+        "" if entry.tps is None else f"{entry.tps:,.0f}",
+    )
     took = "" if entry.seconds is None else duration(entry.seconds)
-    return (entry.run, state, step, *numbers, took, (entry.started or "")[:16].replace("T", " "), commit, " ".join(entry.tags))
+    return (
+        entry.run,
+        state,
+        step,
+        *numbers,
+        took,
+        (entry.started or "")[:16].replace("T", " "),
+        commit,
+        " ".join(entry.tags),
+    )
 
 
 def decimal(value: float | None) -> str:

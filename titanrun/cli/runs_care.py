@@ -28,21 +28,39 @@ MIB = 1024**2
 
 def tag(arguments: list[str]) -> int:
     """Add tags to a run, or take them away, and print those it has."""
-    parser = Parser("runs tag", f"Add tags to a run, or with --remove take them away; they stand in its {TAGS}.", EXAMPLES)
+    parser = Parser(
+        "runs tag",
+        f"Add tags to a run, or with --remove take them away; they stand in its {TAGS}.",
+        EXAMPLES,
+    )
     parser.add_argument("run", help="a run directory")
-    parser.add_argument("tags", metavar="tag", nargs="*", help="letters, digits and ._:/+-; none: only print them")
+    parser.add_argument(
+        "tags", metavar="tag", nargs="*", help="letters, digits and ._:/+-; none: only print them"
+    )
     parser.add_argument("--remove", action="store_true", help="take the tags away")
     options = parser.parse_intermixed_args(arguments)
     folder = run_folder(options.run)
     for word in options.tags:
         if not TAG.fullmatch(word):
-            raise fail("usage", f"'{word}' is no tag", help="use letters, digits and ._:/+-, a letter or a digit first")
+            raise fail(
+                "usage",
+                f"'{word}' is no tag",
+                help="use letters, digits and ._:/+-, a letter or a digit first",
+            )
     before = read_tags(folder)
     kept = [word for word in before if word not in options.tags]
-    after = kept if options.remove else [*before, *(word for word in dict.fromkeys(options.tags) if word not in before)]
+    after = (
+        kept
+        if options.remove
+        else [*before, *(word for word in dict.fromkeys(options.tags) if word not in before)]
+    )
     missing = [word for word in options.tags if options.remove and word not in before]
     if missing:
-        raise fail("usage", f"'{options.run}' has no tag '{missing[0]}'", help=f"it has {', '.join(before) or 'none'}")
+        raise fail(
+            "usage",
+            f"'{options.run}' has no tag '{missing[0]}'",
+            help=f"it has {', '.join(before) or 'none'}",
+        )
     if tuple(after) != before:
         write_json(folder / TAGS, {"tags": after})
     for word in after:
@@ -52,9 +70,15 @@ def tag(arguments: list[str]) -> int:
 
 def remove(arguments: list[str]) -> int:
     """Remove run directories; without --yes only say what would go."""
-    parser = Parser("runs rm", "Remove run directories with their checkpoints, for ever. Runs that are running are refused.", EXAMPLES)
+    parser = Parser(
+        "runs rm",
+        "Remove run directories with their checkpoints, for ever. Runs that are running are refused.",
+        EXAMPLES,
+    )
     parser.add_argument("runs", metavar="run", nargs="+", help="run directories")
-    parser.add_argument("--yes", action="store_true", help="do it; without it only what would be removed is listed")
+    parser.add_argument(
+        "--yes", action="store_true", help="do it; without it only what would be removed is listed"
+    )
     options = parser.parse_args(arguments)
     folders = [run_folder(named) for named in dict.fromkeys(options.runs)]
     refuse_in_use(folders)
@@ -74,7 +98,9 @@ def archive(arguments: list[str]) -> int:
         "resumed, exported and compared there as before. Runs that are running are refused."
     )
     parser = Parser("runs archive", summary, EXAMPLES)
-    parser.add_argument("runs", metavar="run", nargs="+", help=f"run directories; with --restore those in {ARCHIVE}")
+    parser.add_argument(
+        "runs", metavar="run", nargs="+", help=f"run directories; with --restore those in {ARCHIVE}"
+    )
     parser.add_argument("--restore", action="store_true", help="move them back to where they were")
     options = parser.parse_args(arguments)
     folders = [run_folder(named).resolve() for named in dict.fromkeys(options.runs)]
@@ -91,11 +117,17 @@ def place_for(folder: Path, *, is_restored: bool) -> Path:
     """Where a run is moved to. Raises ProblemsFound where it is there already, or something else is."""
     if is_restored == (folder.parent.name != ARCHIVE):
         raise fail(
-            "usage", f"'{folder}' is {'not ' if is_restored else ''}in the archive", help="titanrun runs ls --archived lists what is"
+            "usage",
+            f"'{folder}' is {'not ' if is_restored else ''}in the archive",
+            help="titanrun runs ls --archived lists what is",
         )
-    target = folder.parent.parent / folder.name if is_restored else folder.parent / ARCHIVE / folder.name
+    target = (
+        folder.parent.parent / folder.name if is_restored else folder.parent / ARCHIVE / folder.name
+    )
     if target.exists():
-        raise fail("file", f"'{target}' exists and is never written over", help="rename one of the two")
+        raise fail(
+            "file", f"'{target}' exists and is never written over", help="rename one of the two"
+        )
     return target
 
 

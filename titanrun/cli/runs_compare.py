@@ -35,11 +35,25 @@ def show(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     known = read_known(options.run)
     state = live_state(known.entry, here_now())
-    saved = [step for step, path in checkpoints_at(Path(options.run)).items() if is_checkpoint(path)]
+    saved = [
+        step for step, path in checkpoints_at(Path(options.run)).items() if is_checkpoint(path)
+    ]
     if options.format == "json":
-        print(json.dumps({**as_data(known.entry, state), "checkpoints": saved, "argv": known.start.get("argv")}, ensure_ascii=False))
+        print(
+            json.dumps(
+                {
+                    **as_data(known.entry, state),
+                    "checkpoints": saved,
+                    "argv": known.start.get("argv"),
+                },
+                ensure_ascii=False,
+            )
+        )
         return 0
-    facts = {**described(known, state), "checkpoints": " ".join(f"step-{step}" for step in saved) or "none"}
+    facts = {
+        **described(known, state),
+        "checkpoints": " ".join(f"step-{step}" for step in saved) or "none",
+    }
     sys.stdout.write(in_columns([(name, text) for name, text in facts.items() if text]))
     return 0
 
@@ -52,7 +66,11 @@ def described(known: Known, state: str) -> dict[str, str]:
     return {
         "run": entry.run,
         "name": entry.name or "",
-        "model": " ".join(str(word) for word in (known.recipe.model.name, getattr(known.recipe.model, "flavor", None)) if word),
+        "model": " ".join(
+            str(word)
+            for word in (known.recipe.model.name, getattr(known.recipe.model, "flavor", None))
+            if word
+        ),
         "state": state,
         "step": f"{entry.step}" + (f" of {entry.steps}" if entry.steps else ""),
         "last logged": "" if last is None else f"step {last}: " + ", ".join(last_numbers(known)),
@@ -76,10 +94,16 @@ def last_numbers(known: Known) -> list[str]:
 
 def diff(arguments: list[str]) -> int:
     """0: the same recipe in the same surroundings; 1: something differs."""
-    parser = Parser("runs diff", "What differs between two runs: their recipes, then commit, code, packages, inputs and machine.", EXAMPLES)
+    parser = Parser(
+        "runs diff",
+        "What differs between two runs: their recipes, then commit, code, packages, inputs and machine.",
+        EXAMPLES,
+    )
     parser.add_argument("a", help="a run directory")
     parser.add_argument("b", help="another one")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="json: one object a difference")
+    parser.add_argument(
+        "--format", choices=("text", "json"), default="text", help="json: one object a difference"
+    )
     options = parser.parse_args(arguments)
     variables = environment()
     sides = [read_side(str(run_folder(named)), [], variables) for named in (options.a, options.b)]
@@ -89,11 +113,20 @@ def diff(arguments: list[str]) -> int:
         for difference in of_recipe:
             print(json.dumps(difference_data(difference), ensure_ascii=False))
         for row in around:
-            print(json.dumps({"surroundings": row.name, "a": row.values[0], "b": row.values[1]}, ensure_ascii=False))
+            print(
+                json.dumps(
+                    {"surroundings": row.name, "a": row.values[0], "b": row.values[1]},
+                    ensure_ascii=False,
+                )
+            )
     elif not options.quiet:
         if of_recipe:
             print_table(of_recipe)
-        sys.stdout.write("".join(f"{row.name}: {cell(row.values[0])} -> {cell(row.values[1])}\n" for row in around))
+        sys.stdout.write(
+            "".join(
+                f"{row.name}: {cell(row.values[0])} -> {cell(row.values[1])}\n" for row in around
+            )
+        )
     return EXIT_DIFFERS if of_recipe or around else 0
 
 
@@ -105,7 +138,9 @@ def compare(arguments: list[str]) -> int:
     )
     parser = Parser("runs compare", summary, EXAMPLES)
     parser.add_argument("runs", metavar="run", nargs="+", help="two run directories or more")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="json: one object a row")
+    parser.add_argument(
+        "--format", choices=("text", "json"), default="text", help="json: one object a row"
+    )
     options = parser.parse_args(arguments)
     if len(options.runs) < 2:
         parser.error("one run alone cannot be compared")
@@ -113,8 +148,14 @@ def compare(arguments: list[str]) -> int:
     found = rows(runs, [live_state(run.entry, here) for run in runs])
     if options.format == "json":
         for row in found:
-            values = {named: encoded(value) for named, value in zip(options.runs, row.values, strict=True)}
-            print(json.dumps({"group": row.group, "name": row.name, "values": values}, ensure_ascii=False))
+            values = {
+                named: encoded(value) for named, value in zip(options.runs, row.values, strict=True)
+            }
+            print(
+                json.dumps(
+                    {"group": row.group, "name": row.name, "values": values}, ensure_ascii=False
+                )
+            )
         return 0
     sys.stdout.write(table(options.runs, found))
     return 0

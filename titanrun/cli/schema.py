@@ -18,8 +18,16 @@ SUMMARY = "A JSON Schema (2020-12): of recipes, with which editors complete and 
 def run(arguments: list[str]) -> int:
     """Print a schema, or write all into a folder."""
     parser = Parser("schema", SUMMARY, EXAMPLES)
-    parser.add_argument("name", nargs="?", choices=tuple(SCHEMAS), default="recipe", help=f"one of {', '.join(SCHEMAS)}; default: recipe")
-    parser.add_argument("--write", metavar="FOLDER", help="write all schemas into this folder, which is made")
+    parser.add_argument(
+        "name",
+        nargs="?",
+        choices=tuple(SCHEMAS),
+        default="recipe",
+        help=f"one of {', '.join(SCHEMAS)}; default: recipe",
+    )
+    parser.add_argument(
+        "--write", metavar="FOLDER", help="write all schemas into this folder, which is made"
+    )
     takes_plugins(parser)
     options = parser.parse_args(arguments)
     use_plugins(options)

@@ -39,7 +39,11 @@ def properties(node: Schema) -> dict[str, Schema]:
         for part in (variant.get("properties", {}), *cases):
             for name, inside in part.items():
                 # components of one slot may hold different sections under one name
-                found[name] = inside if found.get(name, inside) == inside else {"anyOf": [found[name], inside]}
+                found[name] = (
+                    inside
+                    if found.get(name, inside) == inside
+                    else {"anyOf": [found[name], inside]}
+                )
     return found
 
 
@@ -80,10 +84,18 @@ def values(path: str) -> Iterator[str]:
     """The words that may stand at a path: names of components, named values, true and false, auto, null."""
     node = node_at(path)
     for variant in variants((item(node) or node) if node else {}):
-        yield from (str(name) for name in variant.get("then", {}).get("properties", {}).get("name", {}).get("enum", ()))
+        yield from (
+            str(name)
+            for name in variant.get("then", {})
+            .get("properties", {})
+            .get("name", {})
+            .get("enum", ())
+        )
         yield from (str(value) for value in variant.get("enum", ()))
         yield from (str(variant[key]) for key in ("const",) if key in variant)
-        yield from {"boolean": ("true", "false"), "null": ("null",)}.get(variant.get("type", ""), ())
+        yield from {"boolean": ("true", "false"), "null": ("null",)}.get(
+            variant.get("type", ""), ()
+        )
 
 
 def slot_names() -> dict[str, list[str]]:

@@ -34,23 +34,49 @@ EXAMPLES = """  titanrun show recipes/llama3_debug.yaml
 def run(arguments: list[str]) -> int:
     """Print the resolved recipe, a part of it, or the source of each value."""
     overrides, others = split_overrides(arguments)
-    parser = Parser("show", "A recipe with every default filled in and every auto decided.", EXAMPLES)
+    parser = Parser(
+        "show", "A recipe with every default filled in and every auto decided.", EXAMPLES
+    )
     parser.add_argument("recipe", help="a recipe, or the resolved.yaml of a run")
     parser.add_argument("path", nargs="?", help="a section or value, such as optimizer.lr")
     parser.add_argument("--sources", action="store_true", help="where each value came from")
-    parser.add_argument("--minimal", action="store_true", help="the shortest recipe that resolves to the same run")
-    parser.add_argument("--model", action="store_true", help="the modules of the model, and what each converter took or left; needs torch")
-    parser.add_argument("--plot", choices=("lr_scheduler",), help="the learning rate over the steps, as a picture")
-    parser.add_argument("-o", "--out", metavar="FILE", default="", help="with --plot: draw into this SVG file")
-    parser.add_argument("--resolved", action="store_true", help="the default: the bytes of resolved.yaml, or a part of them")
-    parser.add_argument("--json", action="store_true", help="the same as JSON; with --sources one object a value")
+    parser.add_argument(
+        "--minimal", action="store_true", help="the shortest recipe that resolves to the same run"
+    )
+    parser.add_argument(
+        "--model",
+        action="store_true",
+        help="the modules of the model, and what each converter took or left; needs torch",
+    )
+    parser.add_argument(
+        "--plot", choices=("lr_scheduler",), help="the learning rate over the steps, as a picture"
+    )
+    parser.add_argument(
+        "-o", "--out", metavar="FILE", default="", help="with --plot: draw into this SVG file"
+    )
+    parser.add_argument(
+        "--resolved",
+        action="store_true",
+        help="the default: the bytes of resolved.yaml, or a part of them",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="the same as JSON; with --sources one object a value"
+    )
     parser.takes_trust()
     parser.takes_overrides()
     options = parser.parse_intermixed_args(others)
     if options.minimal and (options.path or options.sources or options.resolved):
-        raise fail("usage", "--minimal shows the whole recipe", help="leave out the path, --sources and --resolved")
+        raise fail(
+            "usage",
+            "--minimal shows the whole recipe",
+            help="leave out the path, --sources and --resolved",
+        )
     if options.model and (options.path or options.sources or options.minimal or options.resolved):
-        raise fail("usage", "--model shows the modules of the model and nothing else", help="leave out the path and the other switches")
+        raise fail(
+            "usage",
+            "--model shows the modules of the model and nothing else",
+            help="leave out the path and the other switches",
+        )
     resolved = resolve(options.recipe, overrides, environment=environment())
     detail_files(options, resolved.tree)
     if resolved.warnings and not options.quiet:
@@ -58,7 +84,12 @@ def run(arguments: list[str]) -> int:
     if options.model:
         from titanrun.cli.show_model import model_lines
 
-        sys.stdout.write(fitted("".join(model_lines(resolved, as_json=options.json)), None if options.json else columns()))
+        sys.stdout.write(
+            fitted(
+                "".join(model_lines(resolved, as_json=options.json)),
+                None if options.json else columns(),
+            )
+        )
         return 0
     if options.plot:
         show_plot(resolved.run, options.plot, options.out)
@@ -68,7 +99,9 @@ def run(arguments: list[str]) -> int:
         return 0
     path = known_path(options.path, resolved) if options.path else ()
     if options.json:
-        sys.stdout.writelines(sources_as_json(resolved, path) if options.sources else part_as_json(resolved, path))
+        sys.stdout.writelines(
+            sources_as_json(resolved, path) if options.sources else part_as_json(resolved, path)
+        )
     else:
         sys.stdout.write(with_sources(resolved, path) if options.sources else part(resolved, path))
     return 0
@@ -81,10 +114,18 @@ def known_path(text: str, resolved: Resolved) -> DataPath:
     except PathMistake as mistake:
         raise fail("usage", f"'{text}' is not a path: {mistake.message}") from None
     data = dump(resolved.run)
-    known = {path_text(leaf[:length]) for leaf, _ in data_leaves(data) for length in range(1, len(leaf) + 1)}
+    known = {
+        path_text(leaf[:length])
+        for leaf, _ in data_leaves(data)
+        for length in range(1, len(leaf) + 1)
+    }
     if path_text(path) not in known:
         meant = closest(text, known)
-        raise fail("usage", f"the recipe has no '{text}'", help=f"did you mean '{meant}'?" if meant else None)
+        raise fail(
+            "usage",
+            f"the recipe has no '{text}'",
+            help=f"did you mean '{meant}'?" if meant else None,
+        )
     return path
 
 
@@ -133,5 +174,8 @@ def with_sources(resolved: Resolved, path: DataPath) -> str:
             over = f"  (over {', '.join(map(str, source.shadowed))})" if source.shadowed else ""
             rows.append((path_text(leaf), scalar(values[leaf]), f"{source}{over}"))
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    lines = [f"{name:<{widths[0]}}  {value:<{min(widths[1], 40)}}  {source}\n" for name, value, source in rows]
+    lines = [
+        f"{name:<{widths[0]}}  {value:<{min(widths[1], 40)}}  {source}\n"
+        for name, value, source in rows
+    ]
     return fitted("".join(lines), columns())

@@ -15,16 +15,26 @@ def model_lines(resolved: Resolved, *, as_json: bool) -> Iterator[str]:
         for module in answer["modules"]:
             yield json.dumps(module, ensure_ascii=False) + "\n"
         return
-    rows = [(module["name"], module["class"], shapes_text(module["shapes"]), fate(module)) for module in answer["modules"]]
+    rows = [
+        (module["name"], module["class"], shapes_text(module["shapes"]), fate(module))
+        for module in answer["modules"]
+    ]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for name, kind, shapes, what in rows:
-        yield f"{name:<{widths[0]}}  {kind:<{widths[1]}}  {shapes:<{widths[2]}}  {what}".rstrip() + "\n"
+        yield (
+            f"{name:<{widths[0]}}  {kind:<{widths[1]}}  {shapes:<{widths[2]}}  {what}".rstrip()
+            + "\n"
+        )
 
 
 def shapes_text(shapes: dict[str, list[int]]) -> str:
     """`256 x 688`, of several weights with their names."""
     texts = {name: " x ".join(map(str, shape)) for name, shape in shapes.items()}
-    return next(iter(texts.values())) if len(texts) == 1 else ", ".join(f"{name} {text}" for name, text in texts.items())
+    return (
+        next(iter(texts.values()))
+        if len(texts) == 1
+        else ", ".join(f"{name} {text}" for name, text in texts.items())
+    )
 
 
 def fate(module: dict[str, Any]) -> str:

@@ -21,8 +21,12 @@ def show_plot(run: Recipe, name: str, file: str) -> None:
     curve = learning_rate(run)
     if file:
         if Path(file).suffix != ".svg":
-            raise fail("usage", f"'{file}' is not an SVG file", help="name a file that ends in .svg")
-        Path(file).write_text(svg.plot([curve], title=f"{run.name}: {name}", x_label="step"), encoding="utf-8")
+            raise fail(
+                "usage", f"'{file}' is not an SVG file", help="name a file that ends in .svg"
+            )
+        Path(file).write_text(
+            svg.plot([curve], title=f"{run.name}: {name}", x_label="step"), encoding="utf-8"
+        )
         print(file)
         return
     sys.stdout.write(f"learning rate: {dump(run.lr_scheduler)['name']}, {len(curve.x):,} points\n")
@@ -34,9 +38,13 @@ def learning_rate(run: Recipe) -> Curve:
     steps = run.training.steps
     if not isinstance(steps, int) or steps < 1:
         raise fail(
-            "usage", "the run has no number of steps to plot", help="give training.steps; the length of an epoch is known with the data"
+            "usage",
+            "the run has no number of steps to plot",
+            help="give training.steps; the length of an epoch is known with the data",
         )
     schedule = run.lr_scheduler.builder()(run.lr_scheduler)
     peak = getattr(run.optimizer, "lr", 1.0)
     shown = sorted({*range(0, steps, -(-steps // MOST_POINTS)), steps - 1})
-    return Curve("lr", [step + 1 for step in shown], [peak * schedule.factor(step) for step in shown])
+    return Curve(
+        "lr", [step + 1 for step in shown], [peak * schedule.factor(step) for step in shown]
+    )

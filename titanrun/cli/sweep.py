@@ -41,13 +41,29 @@ def run(arguments: list[str]) -> int:
     """0: all runs have ended as they should; else the exit code of the first that failed, or 75 where a signal came."""
     overrides, others = split_overrides(arguments)
     parser = Parser("sweep", SUMMARY, EXAMPLES)
-    parser.add_argument("sweep", metavar="sweep", help="a sweep file (.yaml or .toml): recipe, and grid, zip, list or random")
+    parser.add_argument(
+        "sweep",
+        metavar="sweep",
+        help="a sweep file (.yaml or .toml): recipe, and grid, zip, list or random",
+    )
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--list", action="store_true", help="only say what each run would change, as arguments of titanrun train")
-    what.add_argument("--launch", action="store_true", help="submit what is left as one array of Slurm, slots of its tasks at a time")
-    what.add_argument("--dry-run", action="store_true", help="only print the script that --launch would submit")
+    what.add_argument(
+        "--list",
+        action="store_true",
+        help="only say what each run would change, as arguments of titanrun train",
+    )
+    what.add_argument(
+        "--launch",
+        action="store_true",
+        help="submit what is left as one array of Slurm, slots of its tasks at a time",
+    )
+    what.add_argument(
+        "--dry-run", action="store_true", help="only print the script that --launch would submit"
+    )
     what.add_argument("--table", action="store_true", help="only show the results there are")
-    parser.add_argument("--format", choices=("text", "csv", "json"), default="text", help="of the table")
+    parser.add_argument(
+        "--format", choices=("text", "csv", "json"), default="text", help="of the table"
+    )
     parser.takes_overrides()
     options = parser.parse_args(others)
     sweep = read_sweep(Path(options.sweep))
@@ -78,7 +94,13 @@ def trained(sweep: Sweep, runs: Sequence[Planned], options: Namespace) -> int:
     for run in built_once([run for run in runs if state_of(run.folder) == "waiting"]):
         refuse_unbuildable(run)
     note(options, f"{counted(len(runs), 'run')} in {sweep.folder}, {sweep.config.slots} at a time")
-    runner = Runner(config=sweep.config, recipe=sweep.recipe, folder=sweep.folder, runs=runs, tell=lambda text: note(options, text))
+    runner = Runner(
+        config=sweep.config,
+        recipe=sweep.recipe,
+        folder=sweep.folder,
+        runs=runs,
+        tell=lambda text: note(options, text),
+    )
     return runner.run()
 
 
@@ -86,14 +108,20 @@ def launched(sweep: Sweep, runs: Sequence[Planned], options: Namespace) -> int:
     """Submits what is left of the sweep, or shows what would be submitted."""
     left = runs_left(runs)
     if not left:
-        note(options, f"nothing to do: {counted(len(runs), 'run')} in {sweep.folder} are finished, or training")
+        note(
+            options,
+            f"nothing to do: {counted(len(runs), 'run')} in {sweep.folder} are finished, or training",
+        )
         return 0
     if options.dry_run:
         sys.stdout.write(array_script(sweep, left))
         return 0
     with locked(sweep.folder):
         job = submit_array(sweep, left, environment(), datetime.now().astimezone())
-    note(options, f"job {job} trains {counted(len(left), 'run')} in {sweep.folder}; --table shows what came of them so far")
+    note(
+        options,
+        f"job {job} trains {counted(len(left), 'run')} in {sweep.folder}; --table shows what came of them so far",
+    )
     return 0
 
 
@@ -101,20 +129,29 @@ def refuse_unbuildable(run: Planned) -> None:
     """Raises where a run cannot be built, which no rule foresaw, before any other has trained for hours."""
     errors = [problem for problem in try_build(run.resolved) if problem.severity == "error"]
     if errors:
-        raise ProblemsFound(replace(problem, message=f"{run.name}: {problem.message}") for problem in errors)
+        raise ProblemsFound(
+            replace(problem, message=f"{run.name}: {problem.message}") for problem in errors
+        )
 
 
 def results(sweep: Sweep, runs: Sequence[Planned]) -> list[Result]:
     """What came of each run so far."""
     ended = read_ended(sweep.folder)
-    return [read_result(run.name, run.folder, run.values, sweep.config, is_ended=run.name in ended) for run in runs]
+    return [
+        read_result(run.name, run.folder, run.values, sweep.config, is_ended=run.name in ended)
+        for run in runs
+    ]
 
 
 def print_table(found: Sequence[Result], config: SweepConfig, form: str) -> None:
     """The results, the best first."""
     rows = in_rows(found, config)
     if form == "json":
-        sys.stdout.write("".join(json.dumps(as_data(result, config), ensure_ascii=False) + "\n" for result in found))
+        sys.stdout.write(
+            "".join(
+                json.dumps(as_data(result, config), ensure_ascii=False) + "\n" for result in found
+            )
+        )
     elif form == "csv":
         csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
     else:

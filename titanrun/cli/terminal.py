@@ -20,7 +20,9 @@ def fitted(text: str, width: int | None) -> str:
     """The text with its long lines broken between words and continued below their last column."""
     if width is None:
         return text
-    return "\n".join(line if len(line) <= width else broken(line, width) for line in text.split("\n"))
+    return "\n".join(
+        line if len(line) <= width else broken(line, width) for line in text.split("\n")
+    )
 
 
 def broken(line: str, width: int) -> str:
@@ -29,5 +31,12 @@ def broken(line: str, width: int) -> str:
     indent = len(column[1]) if column else len(line) - len(line.lstrip())
     if indent > width - NARROWEST:
         indent = 4
-    lines = wrap(line, width, subsequent_indent=" " * indent, drop_whitespace=True, break_on_hyphens=False, break_long_words=False)
+    lines = wrap(
+        line,
+        width,
+        subsequent_indent=" " * indent,
+        drop_whitespace=True,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
     return "\n".join(lines)

@@ -13,7 +13,13 @@ from titanrun.cli.voice import detail_files, note
 from titanrun.config.counted import counted
 from titanrun.config.problems import ProblemsFound, fail
 from titanrun.launch.config import LocalLaunchConfig
-from titanrun.launch.environment import environment, is_in_job, joined_environment, quieten_workers, ranks_around
+from titanrun.launch.environment import (
+    environment,
+    is_in_job,
+    joined_environment,
+    quieten_workers,
+    ranks_around,
+)
 from titanrun.launch.local import become_worker
 from titanrun.launch.machine import accelerators
 from titanrun.launch.nodes import start_with_others
@@ -33,14 +39,23 @@ EXAMPLES = """  titanrun train recipes/llama3_debug.yaml
 def run(arguments: list[str]) -> int:
     """Train; the worker's exit code is the command's."""
     overrides, others = split_overrides(arguments)
-    parser = Parser("train", "Train a recipe. Everything wrong with it is said before anything is written.", EXAMPLES)
+    parser = Parser(
+        "train",
+        "Train a recipe. Everything wrong with it is said before anything is written.",
+        EXAMPLES,
+    )
     parser.add_argument("recipe", help="a recipe (.yaml or .toml), or the resolved.yaml of a run")
-    parser.add_argument("--nproc", type=int, metavar="N", help="worker processes, short for launch.nproc_per_node=N")
+    parser.add_argument(
+        "--nproc", type=int, metavar="N", help="worker processes, short for launch.nproc_per_node=N"
+    )
     parser.takes_trust()
     parser.takes_reporting()
     parser.takes_overrides()
     options = parser.parse_args(others)
-    changes = [*overrides, *([f"launch.nproc_per_node={options.nproc}"] if options.nproc is not None else [])]
+    changes = [
+        *overrides,
+        *([f"launch.nproc_per_node={options.nproc}"] if options.nproc is not None else []),
+    ]
     if options.quiet:
         quieten_workers()
     around = joined_environment()
@@ -58,18 +73,32 @@ def run(arguments: list[str]) -> int:
         become_worker(["--leave", str(found.exit_code)], around)
 
 
-def trained(options: Namespace, changes: list[str], arguments: list[str], around: Mapping[str, str]) -> int:
+def trained(
+    options: Namespace, changes: list[str], arguments: list[str], around: Mapping[str, str]
+) -> int:
     """Starts what trains, or becomes it; `around` is the environment, with the ranks that torchrun or srun started."""
     ranks = ranks_around(around)[1]
     try:
         resolved = resolved_for(options.recipe, changes, around=around)
     except HasStages as staged:
-        return train_stages(options, staged, changes, arguments, around, resolve=partial(resolved_for, around=around))
+        return train_stages(
+            options,
+            staged,
+            changes,
+            arguments,
+            around,
+            resolve=partial(resolved_for, around=around),
+        )
     refuse_stage_without_start(options.recipe, resolved)
     launch = resolved.run.launch
     if launch.is_submitted and not is_in_job(around) and resolved.run.comm.mode == "default":
         help = "titanrun launch submits it; launch=local trains here"
-        raise fail("usage", f"this run is for {launch.name}, and here is no job of it", path=("launch", "name"), help=help)  # type: ignore[attr-defined]
+        raise fail(
+            "usage",
+            f"this run is for {launch.name}, and here is no job of it",
+            path=("launch", "name"),
+            help=help,
+        )  # type: ignore[attr-defined]
     if ranks == 1 and launch.nodes > 1 and resolved.run.comm.mode == "default":
         return with_other_nodes(resolved, arguments)
     detail_files(options, resolved.tree)
@@ -87,7 +116,9 @@ def trained(options: Namespace, changes: list[str], arguments: list[str], around
     return code
 
 
-def resolved_for(file: str, changes: list[str], check_inputs: bool = True, *, around: Mapping[str, str]) -> Resolved:
+def resolved_for(
+    file: str, changes: list[str], check_inputs: bool = True, *, around: Mapping[str, str]
+) -> Resolved:
     """The run, as this machine, or the ranks that torchrun or srun started, are to train it."""
     ranks = ranks_around(around)[1]
     return resolve(
@@ -106,7 +137,9 @@ def with_other_nodes(resolved: Resolved, arguments: list[str]) -> int:
     if not isinstance(launch, LocalLaunchConfig) or resolved.ranks is None:
         raise fail("usage", "this launcher starts nothing on several machines", path=("launch",))
     here = resolved.ranks // launch.nnodes
-    return start_with_others(launch, arguments, processes=here, run_dir=Path(folder) if folder else None)
+    return start_with_others(
+        launch, arguments, processes=here, run_dir=Path(folder) if folder else None
+    )
 
 
 def opened(resolved: Resolved, arguments: list[str], options: Namespace) -> RunDirectory:
@@ -117,7 +150,12 @@ def opened(resolved: Resolved, arguments: list[str], options: Namespace) -> RunD
         note(options, f"nothing to do: {done_text(directory, resolved.run)} in {directory.path}")
         return directory
     write_run(
-        directory, resolved, ["titanrun", "train", *arguments], now, environment=environment(), trusts_remote_code=options.trust_remote_code
+        directory,
+        resolved,
+        ["titanrun", "train", *arguments],
+        now,
+        environment=environment(),
+        trusts_remote_code=options.trust_remote_code,
     )
     note(options, announcement(directory))
     for change in directory.drift.reported:
@@ -128,7 +166,11 @@ def opened(resolved: Resolved, arguments: list[str], options: Namespace) -> RunD
 def done_text(directory: RunDirectory, run: Recipe) -> str:
     """How far a finished run is: `step 20 of 20`, or `step 20, 3 epochs`."""
     training = run.training
-    length = f" of {training.steps}" if training.epochs is None else f", {counted(training.epochs, 'epoch')}"
+    length = (
+        f" of {training.steps}"
+        if training.epochs is None
+        else f", {counted(training.epochs, 'epoch')}"
+    )
     return f"step {directory.done}{length}"
 
 

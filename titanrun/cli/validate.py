@@ -37,11 +37,27 @@ def run(arguments: list[str]) -> int:
     )
     parser.add_argument("recipes", nargs="+", metavar="RECIPE", help="recipes (.yaml or .toml)")
     parser.add_argument("--level", choices=LEVELS, default="rules", help=LEVEL_HELP)
-    parser.add_argument("--world-size", type=int, metavar="N", help="check the recipe for N processes, on all nodes together")
+    parser.add_argument(
+        "--world-size",
+        type=int,
+        metavar="N",
+        help="check the recipe for N processes, on all nodes together",
+    )
     parser.add_argument("--strict", action="store_true", help="warnings fail too (exit 1)")
-    parser.add_argument("--format", choices=("text", "json", "github", "sarif"), default="text", help="all but text go to stdout")
-    parser.add_argument("--json", action="store_const", const="json", dest="format", help="short for --format json")
-    parser.add_argument("--fix", action="store_true", help="write the corrections that are certain into the RECIPE files; no other file")
+    parser.add_argument(
+        "--format",
+        choices=("text", "json", "github", "sarif"),
+        default="text",
+        help="all but text go to stdout",
+    )
+    parser.add_argument(
+        "--json", action="store_const", const="json", dest="format", help="short for --format json"
+    )
+    parser.add_argument(
+        "--fix",
+        action="store_true",
+        help="write the corrections that are certain into the RECIPE files; no other file",
+    )
     parser.takes_trust()
     parser.takes_overrides()
     options = parser.parse_intermixed_args(others)
@@ -90,8 +106,14 @@ def examine(file: str, overrides: list[str], level: Level, ranks: int | None) ->
 
 def examine_quickly(file: str, overrides: list[str], options: Namespace) -> tuple[Problem, ...]:
     """The problems whose corrections --fix may make: nothing is built for them."""
-    examined = examine_file(file, overrides, level=options.level, environment=environment(), ranks=options.world_size)
-    found = [problem for stage in examined.stages for problem in examine_quickly(f"{file}#{stage}", overrides, options)]
+    examined = examine_file(
+        file, overrides, level=options.level, environment=environment(), ranks=options.world_size
+    )
+    found = [
+        problem
+        for stage in examined.stages
+        for problem in examine_quickly(f"{file}#{stage}", overrides, options)
+    ]
     return (*examined.problems, *found)
 
 
@@ -111,4 +133,6 @@ def show(problems: list[Problem], format: str) -> None:
     if format != "text":
         sys.stdout.write(render(problems, format=format))  # type: ignore[arg-type]
     elif problems:
-        sys.stderr.write(render(problems, colour=colour_wanted(sys.stderr.isatty()), columns=columns(sys.stderr)))
+        sys.stderr.write(
+            render(problems, colour=colour_wanted(sys.stderr.isatty()), columns=columns(sys.stderr))
+        )

@@ -45,10 +45,16 @@ def section_class(model: type[Config], name: str) -> type[Config] | None:
     """The class of the section `name` of a config; None where that is no section."""
     field = model.model_fields.get(name)
     inner = None if field is None else bare(field.annotation)
-    return inner if isinstance(inner, type) and issubclass(inner, Config) and not is_slot(inner) else None
+    return (
+        inner
+        if isinstance(inner, type) and issubclass(inner, Config) and not is_slot(inner)
+        else None
+    )
 
 
-def extended(model: type[C], additions: Additions, annotations: Mapping[str, Any] | None = None) -> type[C]:
+def extended(
+    model: type[C], additions: Additions, annotations: Mapping[str, Any] | None = None
+) -> type[C]:
     """A subclass of `model` that has the added fields as well, where their steps lead.
 
     Args:
@@ -70,6 +76,15 @@ def extended(model: type[C], additions: Additions, annotations: Mapping[str, Any
         is_made = not field.is_required() and field.default_factory is not None
         fields[name] = section(larger, was=former_names(field)) if is_made else field
     # documentation is looked up by module and name, which are those of the class that is extended
-    same = {"__module__": model.__module__, "__qualname__": model.__qualname__, "__doc__": model.__doc__}
+    same = {
+        "__module__": model.__module__,
+        "__qualname__": model.__qualname__,
+        "__doc__": model.__doc__,
+    }
     metaclass: Any = type(model)
-    return cast("type[C]", metaclass(model.__name__, (*reversed(here), model), {**same, "__annotations__": types, **fields}))
+    return cast(
+        "type[C]",
+        metaclass(
+            model.__name__, (*reversed(here), model), {**same, "__annotations__": types, **fields}
+        ),
+    )

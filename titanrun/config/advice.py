@@ -27,7 +27,13 @@ def advice(field: FieldInfo | None, value: Any, *, is_empty: bool) -> str | None
     if value is None:
         return advice_on_nothing(field)
     if type(value) is int and value == -1:  # how other recipes write automatic, or off
-        return f"write {AUTO}" if accepts_auto(field.annotation) else "write null" if accepts_null(field.annotation) else None
+        return (
+            f"write {AUTO}"
+            if accepts_auto(field.annotation)
+            else "write null"
+            if accepts_null(field.annotation)
+            else None
+        )
     word = "false" if value is False else value.lower() if isinstance(value, str) else None
     if word == "null" and accepts_null(field.annotation):
         return "write null without quotes"
@@ -38,19 +44,36 @@ def advice(field: FieldInfo | None, value: Any, *, is_empty: bool) -> str | None
 
 def advice_on_nothing(field: FieldInfo) -> str | None:
     """What leaving a value out comes to."""
-    default = None if field.is_required() else dump_value(field.get_default(call_default_factory=True, validated_data={}))
-    return None if default is None else f"write a value, or leave it out: the default is {flow(default)}"
+    default = (
+        None
+        if field.is_required()
+        else dump_value(field.get_default(call_default_factory=True, validated_data={}))
+    )
+    return (
+        None
+        if default is None
+        else f"write a value, or leave it out: the default is {flow(default)}"
+    )
 
 
 def path_advice(slot: type[ComponentConfig], path: str) -> str | None:
     """Where a path goes that was written in the place of a component's name."""
     known = registry.choices(slot)
     # in the order they are declared: the plainest comes first
-    takers = sorted((name for name in known if "path" in known[name].model_fields), key=[*registry.loaded_names(slot)].index)
-    return f"write {{name: {takers[0]}, path: {path}}}; names that take a path: {listing(takers, last='and')}" if takers else None
+    takers = sorted(
+        (name for name in known if "path" in known[name].model_fields),
+        key=[*registry.loaded_names(slot)].index,
+    )
+    return (
+        f"write {{name: {takers[0]}, path: {path}}}; names that take a path: {listing(takers, last='and')}"
+        if takers
+        else None
+    )
 
 
-def advice_on_mapping(inner: type[Config], value: Any, *, is_empty: bool, is_required: bool) -> str | None:
+def advice_on_mapping(
+    inner: type[Config], value: Any, *, is_empty: bool, is_required: bool
+) -> str | None:
     """What to write where a section or a component belongs."""
     if is_empty:
         return "write its keys below it, indented" + ("" if is_required else ", or leave it out")

@@ -6,7 +6,15 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from titanrun.config.names import PathMistake, scan_path
-from titanrun.config.problems import DataPath, Origin, Problem, ProblemsFound, Related, SourceText, fail
+from titanrun.config.problems import (
+    DataPath,
+    Origin,
+    Problem,
+    ProblemsFound,
+    Related,
+    SourceText,
+    fail,
+)
 from titanrun.config.source import read_value
 from titanrun.config.tree import Node, path_text
 
@@ -63,7 +71,9 @@ def parse_overrides(arguments: Sequence[str]) -> list[Override]:
     problems: list[Problem] = []
     for number, text in enumerate(joined(arguments), 1):
         try:
-            overrides.append(parse_override(SourceText(f"<override {number}>", text, kind="override")))
+            overrides.append(
+                parse_override(SourceText(f"<override {number}>", text, kind="override"))
+            )
         except ProblemsFound as found:
             problems += found.problems
     problems += clashes(overrides)
@@ -82,7 +92,9 @@ def joined(arguments: Sequence[str]) -> Iterator[str]:
             continue
         if waiting is not None:
             yield waiting
-        waiting = argument if argument.startswith(DASHES) and not re.search(r"[=!]", argument) else None
+        waiting = (
+            argument if argument.startswith(DASHES) and not re.search(r"[=!]", argument) else None
+        )
         if waiting is None:
             yield argument
     if waiting is not None:
@@ -107,7 +119,13 @@ def parse_override(source: SourceText) -> Override:
     marks = tuple(Origin(source, 1, step.start + 1, step.end + 1) for step in steps)
     path = tuple(step.key for step in steps)
     if path == ("extends",):
-        raise usage(source, "extends cannot be changed here", start, end, help="give the recipe that extends what you want")
+        raise usage(
+            source,
+            "extends cannot be changed here",
+            start,
+            end,
+            help="give the recipe that extends what you want",
+        )
     if dashed and end == len(text):
         return flag(path, source, marks)
     if dashed and text[end] == " ":
@@ -116,17 +134,36 @@ def parse_override(source: SourceText) -> Override:
     if operator is None:
         raise usage(source, f"expected =, +=, -= or ! after '{text[start:end]}'", end)
     if not operator[0]:
-        raise usage(source, f"'{text[start:end]}' has no value", start, end, help=f"write {text[start:end]}=VALUE")
+        raise usage(
+            source,
+            f"'{text[start:end]}' has no value",
+            start,
+            end,
+            help=f"write {text[start:end]}=VALUE",
+        )
     if operator[0] != "!":
-        return Override(path, OPERATORS[operator[0]], source, marks, value_at(path, source, operator.end(), marks[-1]))
+        return Override(
+            path,
+            OPERATORS[operator[0]],
+            source,
+            marks,
+            value_at(path, source, operator.end(), marks[-1]),
+        )
     if operator.end() < len(text):
         raise usage(source, "nothing may follow !", operator.end(), len(text))
     return Override(path, "reset", source, marks)
 
 
-def usage(source: SourceText, message: str, start: int, end: int | None = None, *, help: str = HELP) -> ProblemsFound:
+def usage(
+    source: SourceText, message: str, start: int, end: int | None = None, *, help: str = HELP
+) -> ProblemsFound:
     """A problem of how an argument is spelled, at offsets into it."""
-    return fail("usage", message, origin=Origin(source, 1, start + 1, (start + 1 if end is None else end) + 1), help=help)
+    return fail(
+        "usage",
+        message,
+        origin=Origin(source, 1, start + 1, (start + 1 if end is None else end) + 1),
+        help=help,
+    )
 
 
 def flag(path: DataPath, source: SourceText, marks: tuple[Origin, ...]) -> Override:
@@ -135,7 +172,13 @@ def flag(path: DataPath, source: SourceText, marks: tuple[Origin, ...]) -> Overr
     negated = isinstance(key, str) and NEGATION.match(key)
     if isinstance(key, str) and negated:
         key = key[negated.end() :]
-    return Override((*holder, key), "set", source, marks, Node(not negated, marks[-1], key=marks[-1], via="override"))
+    return Override(
+        (*holder, key),
+        "set",
+        source,
+        marks,
+        Node(not negated, marks[-1], key=marks[-1], via="override"),
+    )
 
 
 def value_at(path: DataPath, source: SourceText, start: int, key: Origin) -> Node:
@@ -143,7 +186,9 @@ def value_at(path: DataPath, source: SourceText, start: int, key: Origin) -> Nod
     try:
         return read_override_value(source, start, key)
     except ProblemsFound as found:
-        raise ProblemsFound([replace(problem, path=(*path, *problem.path)) for problem in found.problems]) from None
+        raise ProblemsFound(
+            [replace(problem, path=(*path, *problem.path)) for problem in found.problems]
+        ) from None
 
 
 def read_override_value(source: SourceText, start: int, key: Origin) -> Node:
@@ -151,7 +196,9 @@ def read_override_value(source: SourceText, start: int, key: Origin) -> Node:
     text = source.text[start:]
     if not text.strip():
         help = "write null for nothing, '\"\"' for empty text, or path! for the default"
-        raise usage(source, f"no value after '{source.text.rstrip()}'", 0, len(source.text), help=help)
+        raise usage(
+            source, f"no value after '{source.text.rstrip()}'", 0, len(source.text), help=help
+        )
     plain_text = not text.lstrip().startswith(YAML_MARKS)
     if plain_text and COMMENT.search(text):
         return as_text(source, start, key)
@@ -167,7 +214,9 @@ def as_text(source: SourceText, start: int, key: Origin | None) -> Node:
     """The rest of the argument from `start` on, as text."""
     text = source.text[start:].strip()
     column = source.text.index(text, start) + 1
-    return Node(text, Origin(source, 1, column, column + len(text.split("\n")[0])), key=key, via="override")
+    return Node(
+        text, Origin(source, 1, column, column + len(text.split("\n")[0])), key=key, via="override"
+    )
 
 
 def overriding(node: Node) -> Node:
@@ -182,14 +231,32 @@ def overriding(node: Node) -> Node:
 
 def clashes(overrides: Sequence[Override]) -> Iterator[Problem]:
     """Paths given twice, and a value that an override replaces after another one has changed something in it."""
-    for later, earlier in ((later, earlier) for index, later in enumerate(overrides) for earlier in overrides[:index]):
+    for later, earlier in (
+        (later, earlier) for index, later in enumerate(overrides) for earlier in overrides[:index]
+    ):
         related = (Related(earlier.origin, "first given here", earlier.path),)
         adds = {earlier.operation, later.operation} <= {"append", "remove"}
-        inside = len(earlier.path) > len(later.path) and earlier.path[: len(later.path)] == later.path
+        inside = (
+            len(earlier.path) > len(later.path) and earlier.path[: len(later.path)] == later.path
+        )
         name = path_text(later.path)
         if earlier.path == later.path and not adds:
             message = f"'{name}' is given twice"
-            yield Problem("usage", message, later.path, later.origin, help="keep one of the two", related=related)
+            yield Problem(
+                "usage",
+                message,
+                later.path,
+                later.origin,
+                help="keep one of the two",
+                related=related,
+            )
         elif inside and later.operation in ("set", "reset"):
             message = f"'{name}' would undo '{path_text(earlier.path)}', given before it"
-            yield Problem("usage", message, later.path, later.origin, help="give the longer path last", related=related)
+            yield Problem(
+                "usage",
+                message,
+                later.path,
+                later.origin,
+                help="give the longer path last",
+                related=related,
+            )

@@ -15,7 +15,9 @@ from titanrun.config.strictness import tighten
 class Config(BaseModel):
     """Frozen, complete, data only: numbers, text, literals, tuples of these, and other configs."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True, protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, defer_build=True, protected_namespaces=()
+    )
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -53,7 +55,9 @@ class ComponentConfig(Config):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         if cls.__dict__.get("is_slot", False):
-            return core_schema.no_info_plain_validator_function(partial(registry.validate_choice, cls))
+            return core_schema.no_info_plain_validator_function(
+                partial(registry.validate_choice, cls)
+            )
         return super().__get_pydantic_core_schema__(source, handler)
 
     @classmethod
@@ -69,7 +73,10 @@ class ComponentConfig(Config):
 
 def dump(config: Config) -> dict[str, Any]:
     """Plain data of a config, every field, `name` first, else in schema order; tuples become lists."""
-    names = sorted(type(config).model_fields, key=lambda name: name != "name" or not isinstance(config, ComponentConfig))
+    names = sorted(
+        type(config).model_fields,
+        key=lambda name: name != "name" or not isinstance(config, ComponentConfig),
+    )
     return {name: dump_value(getattr(config, name)) for name in names}
 
 
@@ -82,7 +89,9 @@ def dump_value(value: Any) -> Any:
     return value
 
 
-def nested(config: Config, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Config]]:
+def nested(
+    config: Config, path: tuple[str | int, ...] = ()
+) -> Iterator[tuple[tuple[str | int, ...], Config]]:
     """Every config below and including `config` with its data path, parents first."""
     yield path, config
     for name in type(config).model_fields:

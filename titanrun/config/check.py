@@ -15,7 +15,15 @@ from titanrun.config.fields import is_secret, setting_of
 from titanrun.config.fixes import quoted, rewritten, unquoted
 from titanrun.config.limits import MAX_PROBLEMS
 from titanrun.config.problems import DataPath, Fix, Origin, Problem
-from titanrun.config.shape import annotation_at, bare, chosen, config_at, field_at, is_slot, item_type
+from titanrun.config.shape import (
+    annotation_at,
+    bare,
+    chosen,
+    config_at,
+    field_at,
+    is_slot,
+    item_type,
+)
 from titanrun.config.suggest import closest, is_respelling, letters, listing
 from titanrun.config.tree import Node, find, nearest, path_text, plain, walk
 from titanrun.config.wording import NO_VALUE, Wording, singular, word_value_error
@@ -34,7 +42,13 @@ class Checked(Generic[C]):
     problems: tuple[Problem, ...]
 
 
-def check(model: type[C], root: Node, *, synonyms: Synonyms | None = None, same_meaning: Collection[str] = frozenset()) -> Checked[C]:
+def check(
+    model: type[C],
+    root: Node,
+    *,
+    synonyms: Synonyms | None = None,
+    same_meaning: Collection[str] = frozenset(),
+) -> Checked[C]:
     """Validate the tree against `model`.
 
     `synonyms` maps a word to the keys it may mean; what is in `same_meaning` too may be replaced by its synonym without asking.
@@ -48,22 +62,39 @@ def check(model: type[C], root: Node, *, synonyms: Synonyms | None = None, same_
     problems = [checker.problem(item) for item in errors[:MAX_PROBLEMS]]
     if len(errors) > MAX_PROBLEMS:
         message = f"{len(errors) - MAX_PROBLEMS} more mistakes are not shown"
-        problems.append(Problem("limit", message, origin=root.origin, help="correct those that are shown first"))
+        problems.append(
+            Problem("limit", message, origin=root.origin, help="correct those that are shown first")
+        )
     return Checked(None, tuple(without_follow_ups(problems)))
 
 
 def without_follow_ups(problems: list[Problem]) -> list[Problem]:
     """A key that is misspelt is not also missing."""
-    meant = {(*problem.path[:-1], problem.suggestion) for problem in problems if problem.code == "unknown-key" and problem.suggestion}
+    meant = {
+        (*problem.path[:-1], problem.suggestion)
+        for problem in problems
+        if problem.code == "unknown-key" and problem.suggestion
+    }
     if (EXTENDS,) in meant:  # what it would have brought is not known
         return [problem for problem in problems if problem.code != "missing-key"]
-    return [problem for problem in problems if problem.code != "missing-key" or problem.path not in meant]
+    return [
+        problem
+        for problem in problems
+        if problem.code != "missing-key" or problem.path not in meant
+    ]
 
 
 class Checker:
     """Turns pydantic's errors about one tree into problems."""
 
-    def __init__(self, model: type[Config], root: Node, data: Any, synonyms: Synonyms, same_meaning: Collection[str]) -> None:
+    def __init__(
+        self,
+        model: type[Config],
+        root: Node,
+        data: Any,
+        synonyms: Synonyms,
+        same_meaning: Collection[str],
+    ) -> None:
         self.model = model
         self.root = root
         self.data = data
@@ -80,7 +111,11 @@ class Checker:
         if error["type"] == "extra_forbidden":
             found = self.unknown_key(path)
         else:
-            found = self.missing_key(path) if error["type"] == "missing" else self.bad_value(path, error)
+            found = (
+                self.missing_key(path)
+                if error["type"] == "missing"
+                else self.bad_value(path, error)
+            )
         return replace(found, related=uses(self.root, found.path))
 
     def unknown_key(self, path: DataPath) -> Problem:
@@ -95,8 +130,21 @@ class Checker:
         if help is None and (holder := config_at(self.model, self.data, path[:-1])) is not None:
             help = f"known keys: {listing(self.known_keys(holder), last='and')}"
         message = f"unknown key '{key}' in {self.place(path[:-1])}"
-        fix = rewritten(key_origin(node), key, suggestion) if suggestion and self.may_rename(path, suggestion) else None
-        return Problem("unknown-key", message, path, key_origin(node), help=help, suggestion=suggestion, got=key, fix=fix)
+        fix = (
+            rewritten(key_origin(node), key, suggestion)
+            if suggestion and self.may_rename(path, suggestion)
+            else None
+        )
+        return Problem(
+            "unknown-key",
+            message,
+            path,
+            key_origin(node),
+            help=help,
+            suggestion=suggestion,
+            got=key,
+            fix=fix,
+        )
 
     def may_rename(self, path: DataPath, meant: str) -> bool:
         """Whether a key certainly stands for `meant`, which neither its file nor another misspelt key gives as well."""
@@ -104,7 +152,11 @@ class Checker:
         if parent is None or holder is None or not isinstance(parent.value, dict):
             return False
         origin = key_origin(parent.value[str(path[-1])])
-        rivals = [name for name, node in parent.value.items() if (mark := key_origin(node)) and origin and mark.source is origin.source]
+        rivals = [
+            name
+            for name, node in parent.value.items()
+            if (mark := key_origin(node)) and origin and mark.source is origin.source
+        ]
         claims = [name for name in rivals if name == meant or self.stands_for(name, meant, holder)]
         return claims == [path[-1]]
 
@@ -112,7 +164,9 @@ class Checker:
         """Whether `key` is another spelling of `meant`, or another word for the very same thing."""
         word = key.lower().replace("-", "_")
         same = word in self.same_meaning and self.synonyms.get(word) == (meant,)
-        return key not in holder.model_fields and (same or is_respelling(key, meant, self.known_keys(holder)))
+        return key not in holder.model_fields and (
+            same or is_respelling(key, meant, self.known_keys(holder))
+        )
 
     def known_keys(self, holder: type[Config]) -> list[str]:
         """What may be written in a mapping; at the top of a file also what is gone once files are joined."""
@@ -122,8 +176,17 @@ class Checker:
         """The key of a component without a name that probably was to be `name`."""
         node = find(self.root, path)
         keys = list(node.value) if node is not None and isinstance(node.value, dict) else []
-        known = {key for choice in registry.choices(annotation_at(self.model, self.data, path)).values() for key in choice.model_fields}
-        near = [key for key in keys if key not in known and (closest(key, [NAME]) or self.synonyms.get(key.lower()) == (NAME,))]
+        known = {
+            key
+            for choice in registry.choices(annotation_at(self.model, self.data, path)).values()
+            for key in choice.model_fields
+        }
+        near = [
+            key
+            for key in keys
+            if key not in known
+            and (closest(key, [NAME]) or self.synonyms.get(key.lower()) == (NAME,))
+        ]
         return near[0] if len(near) == 1 else None
 
     def misspelt_name_problem(self, path: DataPath, key: str) -> Problem:
@@ -132,21 +195,32 @@ class Checker:
         fix = rewritten(key_origin(node), key, NAME) if is_respelling(key, NAME, [NAME]) else None
         message = f"unknown key '{key}' in {self.place(path)}"
         return Problem(
-            "unknown-key", message, (*path, key), key_origin(node), help=f"did you mean '{NAME}'?", suggestion=NAME, got=key, fix=fix
+            "unknown-key",
+            message,
+            (*path, key),
+            key_origin(node),
+            help=f"did you mean '{NAME}'?",
+            suggestion=NAME,
+            got=key,
+            fix=fix,
         )
 
     def missing_key(self, path: DataPath) -> Problem:
         """A required key that was not written: shown at its parent's key."""
         parent, _ = nearest(self.root, path[:-1])
         message = f"{self.place(path[:-1])} needs '{path[-1]}'"
-        return Problem("missing-key", message, path, parent.key or parent.origin, help=f"add {path_text(path)}")
+        return Problem(
+            "missing-key", message, path, parent.key or parent.origin, help=f"add {path_text(path)}"
+        )
 
     def bad_value(self, path: DataPath, error: Any) -> Problem:
         """A value of a wrong type, out of range, or a name nobody registered."""
         node, _ = nearest(self.root, path)
         empty = node.value is None and node.key is not None and node.origin == node.key
         origin = node.origin
-        if error["type"].startswith(("unknown_name", "component_name")) and isinstance(node.value, dict):
+        if error["type"].startswith(("unknown_name", "component_name")) and isinstance(
+            node.value, dict
+        ):
             name = node.value.get("name")
             origin = name.origin if name is not None else first_key(node)
             path = (*path, "name")
@@ -157,11 +231,19 @@ class Checker:
         if capability is not None and not empty:
             message = f"{path_text(path)} asks for {capability}, which this version does not have"
             return Problem("not-built", message, path, origin, help="leave it out", got=got)
-        wording = word_value_error(error["type"], error.get("ctx") or {}, NO_VALUE if empty else error["input"])
-        if isinstance(got, str) and "/" in got and is_slot(slot := annotation_at(self.model, self.data, path)):
+        wording = word_value_error(
+            error["type"], error.get("ctx") or {}, NO_VALUE if empty else error["input"]
+        )
+        if (
+            isinstance(got, str)
+            and "/" in got
+            and is_slot(slot := annotation_at(self.model, self.data, path))
+        ):
             wording = replace(wording, help=path_advice(slot, got) or wording.help)
         advised = advice(field_at(self.model, self.data, path), error["input"], is_empty=empty)
-        null_text = node.value is None and not empty and node.origin.source.name.lower().endswith(".toml")
+        null_text = (
+            node.value is None and not empty and node.origin.source.name.lower().endswith(".toml")
+        )
         return Problem(
             wording.code,
             wording.message,
@@ -179,9 +261,18 @@ class Checker:
         place = place_together(self.root, [(*path, name) for name in context["fields"]])
         capability = self.not_built(place.path)
         if capability is not None:
-            message = f"{path_text(place.path)} asks for {capability}, which this version does not have"
+            message = (
+                f"{path_text(place.path)} asks for {capability}, which this version does not have"
+            )
             return Problem("not-built", message, place.path, place.origin, help="leave it out")
-        return Problem("conflict", context["message"], place.path, place.origin, help=context["help"], related=place.related)
+        return Problem(
+            "conflict",
+            context["message"],
+            place.path,
+            place.origin,
+            help=context["help"],
+            related=place.related,
+        )
 
     def not_built(self, path: DataPath) -> str | None:
         """The capability that the field at `path` is missing, if it is."""
@@ -196,7 +287,11 @@ class Checker:
         annotation = annotation_at(self.model, self.data, path)
         if is_slot(annotation):
             choice = config_at(self.model, self.data, path)
-            return f"{singular(annotation.slot)} '{choice.model_fields['name'].default}'" if choice else singular(annotation.slot)
+            return (
+                f"{singular(annotation.slot)} '{choice.model_fields['name'].default}'"
+                if choice
+                else singular(annotation.slot)
+            )
         return f"section '{path_text(path)}'"
 
     def meant_key(self, path: DataPath) -> tuple[str | None, str | None]:
@@ -206,15 +301,23 @@ class Checker:
         parent = find(self.root, path[:-1])
         if holder is None or parent is None or not isinstance(parent.value, dict):
             return None, None
-        respelt = next((name for name in self.known_keys(holder) if letters(name) == letters(key)), None)
+        respelt = next(
+            (name for name in self.known_keys(holder) if letters(name) == letters(key)), None
+        )
         if respelt is not None:
             return respelt, None
         steps = tuple(key.split("."))
         if len(steps) > 1 and field_at(self.model, self.data, (*path[:-1], *steps)) is not None:
-            return None, f"write {steps[-1]} below '{path_text((*path[:-1], *steps[:-1]))}': dots are for the command line"
+            return (
+                None,
+                f"write {steps[-1]} below '{path_text((*path[:-1], *steps[:-1]))}': dots are for the command line",
+            )
         above = self.empty_above(path, parent)
         if above is not None:
-            return None, f"indent it: it belongs to '{above}' in line {key_line(parent.value[above])}"
+            return (
+                None,
+                f"indent it: it belongs to '{above}' in line {key_line(parent.value[above])}",
+            )
         present = set(parent.value)
         for synonym in self.synonyms.get(key.lower().replace("-", "_"), ()):
             if synonym in holder.model_fields:
@@ -231,7 +334,12 @@ class Checker:
             if name == key:
                 break
             is_beside = mark is not None and node.key is not None and node.key.source is mark.source
-            if node.value is None and node.origin == node.key and is_beside and key in self.keys_inside((*path[:-1], name)):
+            if (
+                node.value is None
+                and node.origin == node.key
+                and is_beside
+                and key in self.keys_inside((*path[:-1], name))
+            ):
                 found = name
         return found
 
@@ -239,20 +347,38 @@ class Checker:
         """The keys that a section, or any component of a slot, may hold at `path`."""
         annotation = annotation_at(self.model, self.data, path)
         if is_slot(annotation):
-            return {key for choice in registry.choices(annotation).values() for key in choice.model_fields}
-        return set(annotation.model_fields) if isinstance(annotation, type) and issubclass(annotation, Config) else set()
+            return {
+                key
+                for choice in registry.choices(annotation).values()
+                for key in choice.model_fields
+            }
+        return (
+            set(annotation.model_fields)
+            if isinstance(annotation, type) and issubclass(annotation, Config)
+            else set()
+        )
 
     def elsewhere(self, key: str, path: DataPath) -> str | None:
         """Where else the schema has this very key, or a synonym of it."""
         wanted = (key, *self.synonyms.get(key.lower().replace("-", "_"), ()))
-        place = next((place for word in wanted for place in keys_named(self.model, self.data, word)), None)
+        place = next(
+            (place for word in wanted for place in keys_named(self.model, self.data, word)), None
+        )
         if place is not None and place[-1] != key:
             return f"'{key}' is {path_text(place)} here"
         if place is not None:
-            return f"'{key}' belongs in {path_text(place[:-1])}" if len(place) > 1 else f"'{key}' belongs at the top level"
+            return (
+                f"'{key}' belongs in {path_text(place[:-1])}"
+                if len(place) > 1
+                else f"'{key}' belongs at the top level"
+            )
         annotation: Any = annotation_at(self.model, self.data, path[:-1]) if len(path) > 1 else None
         if is_slot(annotation):
-            holders = [name for name, choice in registry.choices(annotation).items() if key in choice.model_fields]
+            holders = [
+                name
+                for name, choice in registry.choices(annotation).items()
+                if key in choice.model_fields
+            ]
             if holders:
                 return f"a key of {singular(annotation.slot)} {listing(map(repr, holders))}"
         return None
@@ -266,7 +392,12 @@ def keys_named(model: type[Config], data: Any, key: str, path: DataPath = ()) ->
         annotation = bare(field.annotation)
         value = data.get(name) if isinstance(data, dict) else None
         inner = chosen(annotation, value) if is_slot(annotation) else annotation
-        if isinstance(inner, type) and issubclass(inner, Config) and not issubclass(inner, model) and item_type(field.annotation) is None:
+        if (
+            isinstance(inner, type)
+            and issubclass(inner, Config)
+            and not issubclass(inner, model)
+            and item_type(field.annotation) is None
+        ):
             yield from keys_named(inner, value, key, (*path, name))
 
 
@@ -285,7 +416,9 @@ def value_fix(wording: Wording, node: Node, origin: Origin, got: Any) -> Fix | N
     if wording.code == "unknown-name" or not isinstance(got, str | int):
         name = got.get("name") if isinstance(got, dict) else got
         return rewritten(origin, str(name), wording.suggestion)
-    return unquoted(origin, str(got), wording.suggestion) or rewritten(origin, str(got), wording.suggestion)
+    return unquoted(origin, str(got), wording.suggestion) or rewritten(
+        origin, str(got), wording.suggestion
+    )
 
 
 def key_origin(node: Node | None) -> Origin | None:

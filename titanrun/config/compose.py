@@ -60,7 +60,9 @@ class Composer:
     broken: set[Origin] = field(default_factory=set)
     harmless: int = 0
 
-    def compose(self, path: str, ring: tuple[Include, ...], named_at: Origin | None = None) -> Node | None:
+    def compose(
+        self, path: str, ring: tuple[Include, ...], named_at: Origin | None = None
+    ) -> Node | None:
         """The file at `path` over its bases; None where it cannot be read. `ring` holds the files that led here."""
         file = real(path)
         if file in self.composed:
@@ -78,7 +80,14 @@ class Composer:
         """Whether the chain of includes is too long to go on."""
         if len(ring) <= LONGEST_CHAIN:
             return False
-        self.problems.append(Problem("limit", f"more than {LONGEST_CHAIN} files extend one another", (EXTENDS,), ring[-1].named_at))
+        self.problems.append(
+            Problem(
+                "limit",
+                f"more than {LONGEST_CHAIN} files extend one another",
+                (EXTENDS,),
+                ring[-1].named_at,
+            )
+        )
         return True
 
     def read(self, path: str, named_at: Origin | None) -> Node | None:
@@ -101,7 +110,11 @@ class Composer:
             file = on_shelf(base, self.shelves) or beside(path, base)
             gone = self.is_missing(base, file, named_at) or self.cycle(file, named_at, ring)
             bases.append(None if gone else self.compose(file, ring, named_at))
-        kept = {key: child for key, child in entries(own).items() if key != EXTENDS and not key.startswith(ANCHOR_PREFIX)}
+        kept = {
+            key: child
+            for key, child in entries(own).items()
+            if key != EXTENDS and not key.startswith(ANCHOR_PREFIX)
+        }
         merged: dict[str, Node] = {}
         for node in (*bases, replace(own, value=kept)):
             if node is not None:
@@ -118,10 +131,29 @@ class Composer:
         for item in items:
             if not isinstance(item.value, str) or not item.value:
                 message = "extends takes a path or a list of paths"
-                self.problems.append(Problem("wrong-type", message, (EXTENDS,), item.origin, got=plain(item), expected="a path"))
+                self.problems.append(
+                    Problem(
+                        "wrong-type",
+                        message,
+                        (EXTENDS,),
+                        item.origin,
+                        got=plain(item),
+                        expected="a path",
+                    )
+                )
             elif "${" in item.value:
-                message = "extends cannot hold ${...}: files are read before references are resolved"
-                self.problems.append(Problem("interpolation", message, (EXTENDS,), item.origin, help="write the path itself"))
+                message = (
+                    "extends cannot hold ${...}: files are read before references are resolved"
+                )
+                self.problems.append(
+                    Problem(
+                        "interpolation",
+                        message,
+                        (EXTENDS,),
+                        item.origin,
+                        help="write the path itself",
+                    )
+                )
             else:
                 yield item.value, item.origin
 
@@ -131,7 +163,16 @@ class Composer:
         if meant is None:
             return False
         help = f"did you mean '{meant}'?" if meant else None
-        self.problems.append(Problem("file", f"there is no file {base}", (EXTENDS,), named_at, help=help, suggestion=meant or None))
+        self.problems.append(
+            Problem(
+                "file",
+                f"there is no file {base}",
+                (EXTENDS,),
+                named_at,
+                help=help,
+                suggestion=meant or None,
+            )
+        )
         return True
 
     def cycle(self, path: str, named_at: Origin, ring: tuple[Include, ...]) -> bool:
@@ -142,9 +183,20 @@ class Composer:
             return False
         members = ring[start:]
         names = " -> ".join([include.name for include in members] + [members[0].name])
-        related = tuple(Related(include.named_at, f"extends {include.name}") for include in members[1:])
+        related = tuple(
+            Related(include.named_at, f"extends {include.name}") for include in members[1:]
+        )
         help = "remove one of these extends"
-        self.problems.append(Problem("cycle", f"files extend one another: {names}", (EXTENDS,), named_at, help=help, related=related))
+        self.problems.append(
+            Problem(
+                "cycle",
+                f"files extend one another: {names}",
+                (EXTENDS,),
+                named_at,
+                help=help,
+                related=related,
+            )
+        )
         return True
 
 
@@ -172,12 +224,28 @@ def on_some_shelf(base: str, shelves: Mapping[str, Path]) -> str | None:
     was meant."""
     shelf, _, path = base.partition(":")
     if shelf in shelves:
-        files = [file.relative_to(shelves[shelf]).as_posix() for file in sorted(shelves[shelf].rglob("*")) if file.is_file()]
+        files = [
+            file.relative_to(shelves[shelf]).as_posix()
+            for file in sorted(shelves[shelf].rglob("*"))
+            if file.is_file()
+        ]
         meant = closest(path, files)
         return f"{shelf}:{meant}" if meant else ""
     parts = Path(base).parts[-DEEPEST_SHELF:]
-    ends = [Path(*parts[start:]) for start in range(len(parts)) if parts[start:] and ".." not in parts[start:]]
-    return next((f"{name}:{end.as_posix()}" for end in ends for name, folder in shelves.items() if (folder / end).is_file()), None)
+    ends = [
+        Path(*parts[start:])
+        for start in range(len(parts))
+        if parts[start:] and ".." not in parts[start:]
+    ]
+    return next(
+        (
+            f"{name}:{end.as_posix()}"
+            for end in ends
+            for name, folder in shelves.items()
+            if (folder / end).is_file()
+        ),
+        None,
+    )
 
 
 def beside(path: str, base: str) -> str:
@@ -238,5 +306,8 @@ def shadowing(own: Node, base: Node) -> Node:
     value = own.value
     if isinstance(value, dict) and isinstance(base.value, dict):
         below = base.value
-        value = {key: shadowing(child, below[key]) if key in below else child for key, child in value.items()}
+        value = {
+            key: shadowing(child, below[key]) if key in below else child
+            for key, child in value.items()
+        }
     return replace(own, value=value, shadowed=(*own.shadowed, base.origin, *base.shadowed))

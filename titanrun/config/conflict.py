@@ -14,7 +14,9 @@ CONFLICT = "conflict"
 
 def conflict(message: str, *fields: str, help: str) -> PydanticCustomError:
     """What a config's validator raises where its fields contradict each other; `fields` are those, the one to change first in front."""
-    return PydanticCustomError(CONFLICT, "{message}", {"message": message, "fields": fields, "help": help})
+    return PydanticCustomError(
+        CONFLICT, "{message}", {"message": message, "fields": fields, "help": help}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +32,35 @@ def place_together(tree: Node, paths: Sequence[DataPath]) -> Placed:
     """What the user wrote last is shown, the other places that were written are related."""
     places = [(path, origin_of(tree, path)) for path in paths]
     shown_path, shown = min(places, key=lambda place: distance_from_user(place[1]))
-    others = [(path, origin) for path, origin in places if path != shown_path and origin not in (None, shown)]
+    others = [
+        (path, origin)
+        for path, origin in places
+        if path != shown_path and origin not in (None, shown)
+    ]
     related = tuple(Related(origin, value_text(tree, path), path) for path, origin in others)
-    return Placed(shown_path, shown or nearest_key(tree, shown_path), (*uses(tree, shown_path), *related))
+    return Placed(
+        shown_path, shown or nearest_key(tree, shown_path), (*uses(tree, shown_path), *related)
+    )
 
 
 def uses(tree: Node, path: DataPath) -> tuple[Related, ...]:
     """Where the value at `path` is used or comes from, as related places."""
     words = {"interpolation": f"{path_text(path)} comes from here"}
     used = f"used here as {path_text(path)}"
-    return tuple(Related(origin, words.get(via, used), path) for origin, via in places_of_use(tree, path))
+    return tuple(
+        Related(origin, words.get(via, used), path) for origin, via in places_of_use(tree, path)
+    )
 
 
 def value_text(tree: Node, path: DataPath) -> str:
     """`training.steps is 10`."""
     node = find(tree, path)
     plain_value = node is not None and not isinstance(node.value, dict | list)
-    return f"{path_text(path)} is {shorten(node.value)}" if node is not None and plain_value else path_text(path)
+    return (
+        f"{path_text(path)} is {shorten(node.value)}"
+        if node is not None and plain_value
+        else path_text(path)
+    )
 
 
 def origin_of(tree: Node, path: DataPath) -> Origin | None:

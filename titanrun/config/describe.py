@@ -63,7 +63,11 @@ def described(config: type[Config]) -> list[Described]:
     """Every field of a config class; the `name` of a component, which its title says, is left out."""
     texts = field_docs(config)
     hidden = {"name"} if issubclass(config, ComponentConfig) else set()
-    return [described_field(name, field, texts.get(name, "")) for name, field in config.model_fields.items() if name not in hidden]
+    return [
+        described_field(name, field, texts.get(name, ""))
+        for name, field in config.model_fields.items()
+        if name not in hidden
+    ]
 
 
 def described_field(name: str, field: FieldInfo, text: str) -> Described:
@@ -72,7 +76,9 @@ def described_field(name: str, field: FieldInfo, text: str) -> Described:
         name,
         secret_words(field) if is_secret(field) else type_words(whole_type(field)),
         range_words(field),
-        None if field.is_required() or is_section(field.annotation) else flow(short(default_of(field))),
+        None
+        if field.is_required() or is_section(field.annotation)
+        else flow(short(default_of(field))),
         field.is_required(),
         setting_of(field),
         text or holder_text(field),
@@ -124,7 +130,9 @@ def alternatives(annotation: Any) -> list[str]:
         return registry.names(inner) or [f"{a(inner.slot)} (none is built yet)"]
     if inner is bool:
         return ["true", "false"]
-    return [readable(option) for option in options(inner)] or [WORDS.get(inner, getattr(inner, "__name__", str(inner)))]
+    return [readable(option) for option in options(inner)] or [
+        WORDS.get(inner, getattr(inner, "__name__", str(inner)))
+    ]
 
 
 def unit_kind(annotation: Any) -> UnitKind | None:
@@ -132,7 +140,11 @@ def unit_kind(annotation: Any) -> UnitKind | None:
     if get_origin(annotation) is Annotated:
         found = next((item for item in annotation.__metadata__ if isinstance(item, UnitKind)), None)
         return found or unit_kind(get_args(annotation)[0])
-    return next(filter(None, map(unit_kind, get_args(annotation))), None) if get_origin(annotation) in (Union, UnionType) else None
+    return (
+        next(filter(None, map(unit_kind, get_args(annotation))), None)
+        if get_origin(annotation) in (Union, UnionType)
+        else None
+    )
 
 
 def range_words(field: FieldInfo) -> str:
@@ -166,7 +178,12 @@ def bound_words(bound: BaseMetadata) -> str:
     """One bound in words."""
     if isinstance(bound, MinLen):
         return "not empty" if bound.min_length else ""
-    for kind, words, key in ((Gt, "above", "gt"), (Ge, "at least", "ge"), (Lt, "below", "lt"), (Le, "at most", "le")):
+    for kind, words, key in (
+        (Gt, "above", "gt"),
+        (Ge, "at least", "ge"),
+        (Lt, "below", "lt"),
+        (Le, "at most", "le"),
+    ):
         if isinstance(bound, kind):
             return f"{words} {number(getattr(bound, key))}"
     return f"a multiple of {bound.multiple_of}" if isinstance(bound, MultipleOf) else ""
@@ -206,5 +223,7 @@ def example_of(field: FieldInfo) -> Any:
 def component_example(slot: type[ComponentConfig]) -> Any:
     """The first choice of a slot, with what it requires."""
     name, choice = next(iter(registry.choices(slot).items()))
-    needed = {key: example_of(field) for key, field in choice.model_fields.items() if field.is_required()}
+    needed = {
+        key: example_of(field) for key, field in choice.model_fields.items() if field.is_required()
+    }
     return {"name": name, **needed} if needed else name

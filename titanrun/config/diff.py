@@ -47,7 +47,9 @@ def changes(left: object, right: object, path: DataPath) -> Iterator[Change]:
         yield Change(path, "changed", left, right)
 
 
-def mapping_changes(left: Mapping[str, object], right: Mapping[str, object], path: DataPath) -> Iterator[Change]:
+def mapping_changes(
+    left: Mapping[str, object], right: Mapping[str, object], path: DataPath
+) -> Iterator[Change]:
     """The changes of two mappings, key by key; another component is one change and the keys that both have."""
     names = component_name(left), component_name(right)
     removed = [key for key in left if key not in right]
@@ -64,13 +66,21 @@ def mapping_changes(left: Mapping[str, object], right: Mapping[str, object], pat
             yield Change((*path, key), "added", right=value)
 
 
-def list_changes(left: Sequence[object], right: Sequence[object], path: DataPath) -> Iterator[Change]:
+def list_changes(
+    left: Sequence[object], right: Sequence[object], path: DataPath
+) -> Iterator[Change]:
     """The changes of two lists whose items are aligned by what identifies them."""
-    matcher = SequenceMatcher(None, [identity(item) for item in left], [identity(item) for item in right], autojunk=False)
+    matcher = SequenceMatcher(
+        None, [identity(item) for item in left], [identity(item) for item in right], autojunk=False
+    )
     for _, start_left, end_left, start_right, end_right in matcher.get_opcodes():
         both = min(end_left - start_left, end_right - start_right)
         for offset in range(both):
-            yield from changes(left[start_left + offset], right[start_right + offset], (*path, start_right + offset))
+            yield from changes(
+                left[start_left + offset],
+                right[start_right + offset],
+                (*path, start_right + offset),
+            )
         for index in range(start_left + both, end_left):
             yield Change((*path, index), "removed", left[index])
         for index in range(start_right + both, end_right):
@@ -97,7 +107,9 @@ def same(left: object, right: object) -> bool:
     """Whether two scalars are the same value of the same kind; nan equals nan."""
     if kind(left) != kind(right):
         return False
-    return left == right or all(isinstance(value, float) and math.isnan(value) for value in (left, right))
+    return left == right or all(
+        isinstance(value, float) and math.isnan(value) for value in (left, right)
+    )
 
 
 def kind(value: object) -> str:

@@ -21,7 +21,9 @@ def field_docs(config: type[Config]) -> dict[str, str]:
 def class_docs(file: str) -> dict[str, dict[str, str]]:
     """Class name -> field name -> the string literal that follows the field, for one module."""
     module = ast.parse(Path(file).read_text(encoding="utf-8"))
-    return {node.name: dict(documented(node)) for node in module.body if isinstance(node, ast.ClassDef)}
+    return {
+        node.name: dict(documented(node)) for node in module.body if isinstance(node, ast.ClassDef)
+    }
 
 
 def documented(node: ast.ClassDef) -> list[tuple[str, str]]:
@@ -30,7 +32,11 @@ def documented(node: ast.ClassDef) -> list[tuple[str, str]]:
     for field, after in zip(node.body, node.body[1:], strict=False):
         if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
             continue
-        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
+        if (
+            isinstance(after, ast.Expr)
+            and isinstance(after.value, ast.Constant)
+            and isinstance(after.value.value, str)
+        ):
             found.append((field.target.id, " ".join(after.value.value.split())))
     return found
 

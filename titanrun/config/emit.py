@@ -94,7 +94,13 @@ def readable(value: object) -> str:
 def flow(value: object) -> str:
     """A value on one line of YAML, as people write it: `{name: adamw, lr: 0.001}`."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key_text(key, PLAIN_KEY)}: {flow(child)}" for key, child in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(
+                f"{key_text(key, PLAIN_KEY)}: {flow(child)}" for key, child in value.items()
+            )
+            + "}"
+        )
     if isinstance(value, list | tuple):
         return "[" + ", ".join(flow(item) for item in value) + "]"
     return readable(value)
@@ -104,7 +110,9 @@ def quoted(text: str) -> str:
     """Text in double quotes with JSON's escapes; everything printable stands as it is."""
     if SURROGATE.search(text):
         raise ValueError("text with a lone surrogate cannot be written")
-    return FRAGILE.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(text, ensure_ascii=False))
+    return FRAGILE.sub(
+        lambda found: f"\\u{ord(found[0]):04x}", json.dumps(text, ensure_ascii=False)
+    )
 
 
 def key_text(key: object, unquoted: re.Pattern[str]) -> str:
@@ -137,7 +145,11 @@ def toml_table(data: Mapping[str, object], path: tuple[str, ...]) -> Iterator[st
 
 def is_table_list(value: object) -> TypeGuard[Sequence[Mapping[str, object]]]:
     """Whether a value is a list of mappings only."""
-    return isinstance(value, list | tuple) and bool(value) and all(isinstance(item, Mapping) for item in value)
+    return (
+        isinstance(value, list | tuple)
+        and bool(value)
+        and all(isinstance(item, Mapping) for item in value)
+    )
 
 
 def toml_value(value: object) -> str:
@@ -145,7 +157,9 @@ def toml_value(value: object) -> str:
     if value is None:
         return '"null"'
     if isinstance(value, Mapping):
-        pairs = ", ".join(f"{key_text(key, TOML_KEY)} = {toml_value(child)}" for key, child in value.items())
+        pairs = ", ".join(
+            f"{key_text(key, TOML_KEY)} = {toml_value(child)}" for key, child in value.items()
+        )
         return f"{{ {pairs} }}" if pairs else "{}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(toml_value(item) for item in value)}]"

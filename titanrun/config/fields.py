@@ -30,7 +30,11 @@ def setting_of(field: FieldInfo) -> Setting | None:
     extra = field.json_schema_extra
     if not isinstance(extra, dict) or "x-change" not in extra:
         return None
-    known: Any = {name: extra[f"x-{name}"] for name in ("change", "unit", "resume", "not_built", "secret") if f"x-{name}" in extra}
+    known: Any = {
+        name: extra[f"x-{name}"]
+        for name in ("change", "unit", "resume", "not_built", "secret")
+        if f"x-{name}" in extra
+    }
     return Setting(**known)
 
 
@@ -80,7 +84,13 @@ def declare(
     minor releases with a warning.
     """
     extra: dict[str, Any] = {"x-change": change}
-    options = {"x-unit": unit, "x-resume": resume, "x-not_built": not_built, "x-secret": secret, "x-was": list(was)}
+    options = {
+        "x-unit": unit,
+        "x-resume": resume,
+        "x-not_built": not_built,
+        "x-secret": secret,
+        "x-was": list(was),
+    }
     extra.update({key: value for key, value in options.items() if value})
     if callable(default):
         return Field(default_factory=default, json_schema_extra=extra, examples=examples)

@@ -28,7 +28,11 @@ def rewritten(origin: Origin | None, written: str, meant: str) -> Fix | None:
 def unquoted(origin: Origin, written: str, meant: str) -> Fix | None:
     """The edit from text to the number, boolean or null that it spells."""
     known = meant in ("true", "false") or NUMBER.fullmatch(meant)
-    return Fix(origin, meant) if known and text_at(origin) in (written, f'"{written}"', f"'{written}'") else None
+    return (
+        Fix(origin, meant)
+        if known and text_at(origin) in (written, f'"{written}"', f"'{written}'")
+        else None
+    )
 
 
 def quoted(origin: Origin) -> Fix | None:

@@ -44,7 +44,9 @@ def interpolate(
     result = resolver.tree(root, ())
     if resolver.problems:
         # an anchor's value is visited once for each of its aliases
-        found = {(problem.origin, problem.message): problem for problem in reversed(resolver.problems)}
+        found = {
+            (problem.origin, problem.message): problem for problem in reversed(resolver.problems)
+        }
         raise ReadInPart(tuple(found.values()), result, frozenset(resolver.failed))
     return result
 
@@ -78,7 +80,9 @@ class Reference:
         for quote in (0, 1):
             begin = origin.column - 1 + quote
             if line[begin : begin + len(text)] == text:
-                return replace(origin, column=begin + self.start + 1, end_column=begin + self.end + 1)
+                return replace(
+                    origin, column=begin + self.start + 1, end_column=begin + self.end + 1
+                )
         return origin
 
 
@@ -145,7 +149,11 @@ class Resolver:
             texts.append(plain_scalar(found.value) if found else str(piece))
         text = "".join(texts)
         if len(text) > LONGEST_TEXT:
-            raise Unresolved(Problem("limit", f"the text grows beyond {LONGEST_TEXT} characters", path, node.origin))
+            raise Unresolved(
+                Problem(
+                    "limit", f"the text grows beyond {LONGEST_TEXT} characters", path, node.origin
+                )
+            )
         via = node.via if all(isinstance(piece, str) for piece in pieces) else "interpolation"
         return replace(node, value=text, also=(*node.also, *also), via=via)
 
@@ -158,18 +166,37 @@ class Resolver:
             value = scalar_of(text) if whole and not self.is_text(reference.path) else text
             return replace(reference.node, value=value, via="interpolation")
         target = self.target(reference)
-        return replace(reference.node, value=target.value, also=(*reference.node.also, target.origin), via="interpolation")
+        return replace(
+            reference.node,
+            value=target.value,
+            also=(*reference.node.also, target.origin),
+            via="interpolation",
+        )
 
     def variable(self, reference: Reference) -> str:
         """The text of an environment variable, or the default beside its name."""
         name, comma, default = reference.inner.removeprefix(ENVIRONMENT).partition(",")
         if KEY.fullmatch(name) is None:
-            raise mistake(reference, f"'{name}' is not the name of an environment variable" if name else "env: needs a name")
+            raise mistake(
+                reference,
+                f"'{name}' is not the name of an environment variable"
+                if name
+                else "env: needs a name",
+            )
         text = self.environment.get(name)
         if text is None and not comma:
             suggestion = closest(name, self.environment)
-            help = f"did you mean '{suggestion}'?" if suggestion else f"set it, or give a default: ${{env:{name},default}}"
-            raise mistake(reference, f"environment variable '{name}' is not set", help=help, suggestion=suggestion)
+            help = (
+                f"did you mean '{suggestion}'?"
+                if suggestion
+                else f"set it, or give a default: ${{env:{name},default}}"
+            )
+            raise mistake(
+                reference,
+                f"environment variable '{name}' is not set",
+                help=help,
+                suggestion=suggestion,
+            )
         if text is not None and SURROGATE.search(text):
             raise mistake(reference, f"environment variable '{name}' is not UTF-8 text", help=None)
         return default.strip() if text is None else text
@@ -178,11 +205,19 @@ class Resolver:
         """The resolved scalar that a reference to another value leads to."""
         path = parsed(reference)
         if self.is_secret(path):
-            raise mistake(reference, f"'{reference.inner}' is a secret, and nothing refers to it", help="refer to something else")
+            raise mistake(
+                reference,
+                f"'{reference.inner}' is a secret, and nothing refers to it",
+                help="refer to something else",
+            )
         node = self.written(path) or self.default(reference, path)
         if isinstance(node.value, dict | list):
             kind = "a mapping" if isinstance(node.value, dict) else "a list"
-            raise mistake(reference, f"'{reference.inner}' is {kind}, and a reference takes a single value", help="refer to a value in it")
+            raise mistake(
+                reference,
+                f"'{reference.inner}' is {kind}, and a reference takes a single value",
+                help="refer to a value in it",
+            )
         self.refuse_ring(reference, path)
         self.ring.append(reference)
         resolved = self.resolved(node, path)
@@ -212,13 +247,17 @@ class Resolver:
 
     def unknown(self, reference: Reference, path: DataPath) -> Unresolved:
         """The problem of a reference to nothing, with what was probably meant."""
-        known = [place for place, node in walk(self.root) if not isinstance(node.value, dict | list)]
+        known = [
+            place for place, node in walk(self.root) if not isinstance(node.value, dict | list)
+        ]
         suggestion = closest(reference.inner, {path_text(place) for place in known})
         same_key = {path_text(place) for place in known if place[-1] == path[-1]}
         if suggestion is None and len(same_key) == 1:
             suggestion = same_key.pop()
         help = f"did you mean '{suggestion}'?" if suggestion else FORMS
-        return mistake(reference, f"the recipe has no '{reference.inner}'", help=help, suggestion=suggestion)
+        return mistake(
+            reference, f"the recipe has no '{reference.inner}'", help=help, suggestion=suggestion
+        )
 
     def refuse_ring(self, reference: Reference, path: DataPath) -> None:
         """Stops references that lead back to themselves, and chains too long to follow."""
@@ -226,12 +265,25 @@ class Resolver:
         start = next((index for index, member in enumerate(chain) if member.path == path), None)
         if start is not None:
             ring = chain[start:]
-            names = " -> ".join(path_text(place) for place in [*(member.path for member in ring), path])
-            related = tuple(Related(member.origin, f"refers to {member.inner}", member.path) for member in ring[:-1])
+            names = " -> ".join(
+                path_text(place) for place in [*(member.path for member in ring), path]
+            )
+            related = tuple(
+                Related(member.origin, f"refers to {member.inner}", member.path)
+                for member in ring[:-1]
+            )
             help = "write one of these values out"
-            raise mistake(reference, f"references go in a ring: {names}", code="cycle", help=help, related=related)
+            raise mistake(
+                reference,
+                f"references go in a ring: {names}",
+                code="cycle",
+                help=help,
+                related=related,
+            )
         if len(chain) > LONGEST_CHAIN:
-            raise mistake(reference, f"more than {LONGEST_CHAIN} references in a row", code="limit", help=None)
+            raise mistake(
+                reference, f"more than {LONGEST_CHAIN} references in a row", code="limit", help=None
+            )
 
 
 def split(node: Node, path: DataPath) -> Iterator[str | Reference]:
@@ -275,7 +327,15 @@ def mistake(
     related: tuple[Related, ...] = (),
 ) -> Unresolved:
     """A problem at the place of a reference."""
-    problem = Problem(code, message, reference.path, reference.origin, help=help, suggestion=suggestion, related=related)
+    problem = Problem(
+        code,
+        message,
+        reference.path,
+        reference.origin,
+        help=help,
+        suggestion=suggestion,
+        related=related,
+    )
     return Unresolved(problem)
 
 

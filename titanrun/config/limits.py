@@ -27,15 +27,36 @@ def too_long(digits: int) -> str:
 
 def too_large(origin: Origin) -> ProblemsFound:
     """The problem of a text over MAX_BYTES."""
-    return ProblemsFound([Problem("limit", "larger than 1 MiB", origin=origin, help="keep data in data files and give their path")])
+    return ProblemsFound(
+        [
+            Problem(
+                "limit",
+                "larger than 1 MiB",
+                origin=origin,
+                help="keep data in data files and give their path",
+            )
+        ]
+    )
 
 
 def refuse_count(found: list[Problem], origin: Origin, path: DataPath) -> NoReturn:
     """Ends reading at more than MAX_VALUES values, with the problems found before."""
     advice = "an alias counts with everything it stands for"
-    raise ProblemsFound([*found, Problem("limit", f"more than {MAX_VALUES} values", path=path, origin=origin, help=advice)])
+    raise ProblemsFound(
+        [
+            *found,
+            Problem(
+                "limit", f"more than {MAX_VALUES} values", path=path, origin=origin, help=advice
+            ),
+        ]
+    )
 
 
 def refuse_depth(found: list[Problem], origin: Origin, path: DataPath) -> NoReturn:
     """Ends reading at more than MAX_DEPTH nested mappings and lists, with the problems found before."""
-    raise ProblemsFound([*found, Problem("limit", f"nested deeper than {MAX_DEPTH} levels", path=path, origin=origin)])
+    raise ProblemsFound(
+        [
+            *found,
+            Problem("limit", f"nested deeper than {MAX_DEPTH} levels", path=path, origin=origin),
+        ]
+    )

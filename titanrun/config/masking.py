@@ -6,7 +6,10 @@ from typing import Any
 
 MASK = "***"
 # words in the name of an environment variable that holds a secret
-SECRET_NAME = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|PASS|CREDENTIALS?|AUTH|(API|ACCESS|PRIVATE|SECRET)?_?KEY)$", re.IGNORECASE)
+SECRET_NAME = re.compile(
+    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|PASS|CREDENTIALS?|AUTH|(API|ACCESS|PRIVATE|SECRET)?_?KEY)$",
+    re.IGNORECASE,
+)
 # a shorter value is too common a word to be replaced wherever it stands
 SHORTEST_LIKELY = 8
 # tokens by the prefix that their issuer gives them, the password in a URL, and what is assigned to a name of a secret: long, with a digit
@@ -22,7 +25,9 @@ ASSIGNED = re.compile(
 # of an address what says who asks, and what a signed one ends with; a path has made one slash of two
 WHO = re.compile(r"""([A-Za-z][A-Za-z0-9+.-]+:/{1,2})([^/\s@'"]+)(?=@)""")
 SIGNED = re.compile(r"""([A-Za-z][A-Za-z0-9+.-]+://[^\s?#'"]*[?#])([^\s'"]+)""")
-PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
+PRIVATE_KEY = re.compile(
+    r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
+)
 
 
 def masked(text: str, values: Collection[str]) -> str:
@@ -57,7 +62,11 @@ def starred_addresses(line: str) -> str:
 
 def likely_secrets(environment: Mapping[str, str]) -> frozenset[str]:
     """The values of variables whose name says that they hold a secret."""
-    found = {value for name, value in environment.items() if SECRET_NAME.search(name) and len(value) >= SHORTEST_LIKELY}
+    found = {
+        value
+        for name, value in environment.items()
+        if SECRET_NAME.search(name) and len(value) >= SHORTEST_LIKELY
+    }
     return frozenset(found) | long_lines(found)
 
 

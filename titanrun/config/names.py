@@ -44,9 +44,16 @@ def scan_key(text: str, start: int) -> Step:
     found = KEY.match(text, start)
     index = INDEX_AFTER_DOT.match(text, max(0, start - 1))
     if index is not None:
-        raise PathMistake(f"an index stands in brackets, not behind a dot: {text[: start - 1]}[{index[1]}]", start)
+        raise PathMistake(
+            f"an index stands in brackets, not behind a dot: {text[: start - 1]}[{index[1]}]", start
+        )
     if found is None:
-        raise PathMistake("a key is missing" if start >= len(text) else f"a key cannot begin with '{text[start]}'", start)
+        raise PathMistake(
+            "a key is missing"
+            if start >= len(text)
+            else f"a key cannot begin with '{text[start]}'",
+            start,
+        )
     return Step(found[0], found.start(), found.end())
 
 

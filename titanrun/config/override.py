@@ -69,9 +69,23 @@ class Edit:
     def applied(self, root: Node) -> Node:
         """The tree after the override."""
         path = self.override.path
-        if self.override.operation == "reset" and find(root, path) is None and not self.types.has_field(path):
+        if (
+            self.override.operation == "reset"
+            and find(root, path) is None
+            and not self.types.has_field(path)
+        ):
             message = f"the recipe has no '{path_text(path)}'"
-            raise ProblemsFound([Problem("usage", message, path, self.override.origin, help="check the path; it has no default")])
+            raise ProblemsFound(
+                [
+                    Problem(
+                        "usage",
+                        message,
+                        path,
+                        self.override.origin,
+                        help="check the path; it has no default",
+                    )
+                ]
+            )
         changed = self.descend(root, 0)
         assert changed is not None
         return changed
@@ -83,19 +97,35 @@ class Edit:
         if node is None and self.override.operation == "reset":
             return None
         step = self.override.path[depth]
-        return self.with_item(node, step, depth) if isinstance(step, int) else self.with_entry(node, step, depth)
+        return (
+            self.with_item(node, step, depth)
+            if isinstance(step, int)
+            else self.with_entry(node, step, depth)
+        )
 
     def with_item(self, node: Node | None, index: int, depth: int) -> Node:
         """The list with the item at `index` changed."""
         holder = path_text(self.override.path[:depth])
         if node is not None and not isinstance(node.value, list):
-            raise self.refusal(f"{holder} is {kind_of(node)}, not a list", depth, node, help=f"leave out [{index}]")
+            raise self.refusal(
+                f"{holder} is {kind_of(node)}, not a list", depth, node, help=f"leave out [{index}]"
+            )
         items = node.value if node is not None and isinstance(node.value, list) else []
         if node is None or index >= len(items):
-            raise self.refusal(past_end(holder, len(items), index), depth, node, help=f"write {holder}+=item to add one")
+            raise self.refusal(
+                past_end(holder, len(items), index),
+                depth,
+                node,
+                help=f"write {holder}+=item to add one",
+            )
         item = self.descend(items[index], depth + 1)
         if item is None:
-            raise self.refusal("an item has no default to go back to", depth, node, help=f"write {holder}-={index} to remove it")
+            raise self.refusal(
+                "an item has no default to go back to",
+                depth,
+                node,
+                help=f"write {holder}-={index} to remove it",
+            )
         return replace(node, value=[*items[:index], item, *items[index + 1 :]])
 
     def with_entry(self, node: Node | None, key: str, depth: int) -> Node:
@@ -103,9 +133,15 @@ class Edit:
         entries = self.entries(node, depth)
         child = self.descend(entries.get(key), depth + 1)
         if child is not None and depth > 0 and names_another(entries, {key: child}):
-            kept = {name: part for name, entry in entries.items() if (part := overridden_part(entry))}
+            kept = {
+                name: part for name, entry in entries.items() if (part := overridden_part(entry))
+            }
             return self.holder({**kept, key: child}, node, depth)
-        value = {**entries, key: child} if child is not None else {name: entry for name, entry in entries.items() if name != key}
+        value = (
+            {**entries, key: child}
+            if child is not None
+            else {name: entry for name, entry in entries.items() if name != key}
+        )
         return self.holder(value, None, depth) if node is None else replace(node, value=value)
 
     def holder(self, value: dict[str, Node], replaced: Node | None, depth: int) -> Node:
@@ -125,8 +161,18 @@ class Edit:
             return found
         holder, step = path_text(path), self.override.path[depth]
         if isinstance(node.value, list):
-            raise self.refusal(f"{holder} is a list", depth, node, help=f"write {holder}[0].{step} for its first item")
-        raise self.refusal(f"{holder} is {kind_of(node)}, which has no keys", depth, node, help=f"set {holder} itself")
+            raise self.refusal(
+                f"{holder} is a list",
+                depth,
+                node,
+                help=f"write {holder}[0].{step} for its first item",
+            )
+        raise self.refusal(
+            f"{holder} is {kind_of(node)}, which has no keys",
+            depth,
+            node,
+            help=f"set {holder} itself",
+        )
 
     def changed(self, node: Node | None) -> Node | None:
         """What stands at the end of the path after the operation."""
@@ -135,7 +181,9 @@ class Edit:
             return None
         assert override.value is not None
         if override.operation == "set":
-            in_list = (node is not None and isinstance(node.value, list)) or self.types.is_list(override.path)
+            in_list = (node is not None and isinstance(node.value, list)) or self.types.is_list(
+                override.path
+            )
             value = words(override.value) if in_list else override.value
             return value if node is None else shadowing(value, node)
         before = self.before(node)
@@ -152,15 +200,23 @@ class Edit:
             except LookupError:
                 default = []
             # null where there is no list yet
-            node = as_node([] if default is None and self.types.is_list(path) else default, self.override.marks[-1])
+            node = as_node(
+                [] if default is None and self.types.is_list(path) else default,
+                self.override.marks[-1],
+            )
         if not isinstance(node.value, list):
             help = f"write {path_text(path)}=[...]"
-            raise self.refusal(f"{path_text(path)} is {kind_of(node)}, not a list", len(path) - 1, node, help=help)
+            raise self.refusal(
+                f"{path_text(path)} is {kind_of(node)}, not a list", len(path) - 1, node, help=help
+            )
         return node
 
     def appended(self, before: Node, items: list[Node], item: Node) -> list[Node]:
         """The items and one more, or those of a list."""
-        return [*items, *(item.value if isinstance(item.value, list) else [replace(item, key=None)])]
+        return [
+            *items,
+            *(item.value if isinstance(item.value, list) else [replace(item, key=None)]),
+        ]
 
     def shortened(self, before: Node, items: list[Node], item: Node) -> list[Node]:
         """The items without the one at an index, or without the one that equals `item` or has it as its name."""
@@ -172,19 +228,37 @@ class Edit:
         found = [index for index, old in enumerate(items) if matches(old, item)]
         if not found:
             known = ", ".join(str(name_of(old)) for old in items if name_of(old) is not None)
-            raise self.refusal(f"{holder} has no such item", None, before, help=f"it holds {known}" if known else None)
+            raise self.refusal(
+                f"{holder} has no such item",
+                None,
+                before,
+                help=f"it holds {known}" if known else None,
+            )
         if len(found) > 1:
-            raise self.refusal(f"{holder} has {len(found)} such items", None, before, help=f"give an index: {holder}-={found[0]}")
+            raise self.refusal(
+                f"{holder} has {len(found)} such items",
+                None,
+                before,
+                help=f"give an index: {holder}-={found[0]}",
+            )
         return [*items[: found[0]], *items[found[0] + 1 :]]
 
-    def refusal(self, message: str, depth: int | None, node: Node | None, *, help: str | None = None) -> ProblemsFound:
+    def refusal(
+        self, message: str, depth: int | None, node: Node | None, *, help: str | None = None
+    ) -> ProblemsFound:
         """A problem at the step `depth` of the path (None: at the value), with the place of what stands there."""
         if depth is None and self.override.value is not None:
             origin = self.override.value.origin
         else:
             origin = self.override.marks[-1 if depth is None else depth]
-        related = () if node is None or node.origin.source is self.override.source else (Related(node.origin, "it stands here"),)
-        return ProblemsFound([Problem("usage", message, self.override.path, origin, help=help, related=related)])
+        related = (
+            ()
+            if node is None or node.origin.source is self.override.source
+            else (Related(node.origin, "it stands here"),)
+        )
+        return ProblemsFound(
+            [Problem("usage", message, self.override.path, origin, help=help, related=related)]
+        )
 
 
 def overridden_part(node: Node) -> Node | None:
@@ -212,7 +286,9 @@ def kind_of(node: Node) -> str:
 def as_node(data: object, origin: Origin) -> Node:
     """Plain data as a tree in which everything stands at `origin`."""
     if isinstance(data, dict):
-        return Node({key: as_node(child, origin) for key, child in data.items()}, origin, via="override")
+        return Node(
+            {key: as_node(child, origin) for key, child in data.items()}, origin, via="override"
+        )
     if isinstance(data, list | tuple):
         return Node([as_node(item, origin) for item in data], origin, via="override")
     assert data is None or isinstance(data, bool | int | float | str)
@@ -240,13 +316,19 @@ def words(node: Node) -> Node:
     source, first = node.origin.source, node.origin.column - 1
     if isinstance(node.value, dict | list) or node.value in (None, AUTO):
         return node
-    if not isinstance(node.value, str) or source.text[first : first + 1] in ('"', "'") or node.origin.line > 1:
+    if (
+        not isinstance(node.value, str)
+        or source.text[first : first + 1] in ('"', "'")
+        or node.origin.line > 1
+    ):
         return replace(node, value=[replace(node, key=None)])
     items = []
     for found in re.finditer(r"[^,]*[^,\s][^,]*", node.value):
         word = found[0].strip()
         column = first + found.start() + found[0].index(word) + 1
-        items.append(Node(word_value(word), Origin(source, 1, column, column + len(word)), via="override"))
+        items.append(
+            Node(word_value(word), Origin(source, 1, column, column + len(word)), via="override")
+        )
     return replace(node, value=items)
 
 

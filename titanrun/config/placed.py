@@ -13,4 +13,6 @@ def placed(path: DataPath) -> Iterator[None]:
     try:
         yield
     except ProblemsFound as error:
-        raise ProblemsFound([replace(problem, path=(*path, *problem.path)) for problem in error.problems]) from error
+        raise ProblemsFound(
+            [replace(problem, path=(*path, *problem.path)) for problem in error.problems]
+        ) from error

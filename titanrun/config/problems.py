@@ -143,9 +143,19 @@ class ProblemsFound(Exception):
     @property
     def exit_code(self) -> int:
         """The exit code of the first error."""
-        return next((problem.exit_code for problem in self.problems if problem.severity == "error"), EXIT_RECIPE)
+        return next(
+            (problem.exit_code for problem in self.problems if problem.severity == "error"),
+            EXIT_RECIPE,
+        )
 
 
-def fail(code: Code, message: str, *, path: DataPath = (), origin: Origin | None = None, help: str | None = None) -> ProblemsFound:
+def fail(
+    code: Code,
+    message: str,
+    *,
+    path: DataPath = (),
+    origin: Origin | None = None,
+    help: str | None = None,
+) -> ProblemsFound:
     """One problem, ready to be raised."""
     return ProblemsFound([Problem(code, message, path=path, origin=origin, help=help)])

@@ -49,7 +49,9 @@ def claims(slot: "type[ComponentConfig]") -> dict[str, list[str]]:
         found.setdefault(name, []).append(module.partition(".")[0])
     for candidate in loaded_choices(slot):
         if candidate.__module__ not in offered.values():
-            found.setdefault(candidate.model_fields["name"].default, []).append(package_of(candidate))
+            found.setdefault(candidate.model_fields["name"].default, []).append(
+                package_of(candidate)
+            )
     return found
 
 
@@ -68,7 +70,9 @@ def choices(slot: "type[ComponentConfig]") -> "dict[str, type[ComponentConfig]]"
     """All choices of a slot by name, sorted; imports every offered module."""
     for module in _offers.get(slot.slot, {}).values():
         import_module(module)
-    found = {candidate.model_fields["name"].default: candidate for candidate in loaded_choices(slot)}
+    found = {
+        candidate.model_fields["name"].default: candidate for candidate in loaded_choices(slot)
+    }
     return dict(sorted(found.items()))
 
 
@@ -87,7 +91,11 @@ def loaded_names(slot: "type[ComponentConfig]") -> "Iterator[str]":
 def loaded_choices(slot: "type[ComponentConfig]") -> "Iterator[type[ComponentConfig]]":
     """Subclasses of a slot that are choices: they declare a name of their own."""
     for candidate in slot.__subclasses__():
-        if "name" in candidate.__annotations__ and "builds" in candidate.__dict__ and not is_hidden(candidate):
+        if (
+            "name" in candidate.__annotations__
+            and "builds" in candidate.__dict__
+            and not is_hidden(candidate)
+        ):
             yield candidate
         yield from loaded_choices(candidate)
 
@@ -98,10 +106,14 @@ def validate_choice(slot: "type[ComponentConfig]", value: Any) -> "ComponentConf
         return value
     fields = {"name": value} if isinstance(value, str) else value
     if not isinstance(fields, dict):
-        raise PydanticCustomError("component_type", "expected a name or a mapping", {"slot": slot.slot})
+        raise PydanticCustomError(
+            "component_type", "expected a name or a mapping", {"slot": slot.slot}
+        )
     name = fields.get("name", slot.default_name)
     if name is None and "name" not in fields:
-        raise PydanticCustomError("component_name_missing", "no name", {"slot": slot.slot, "names": names(slot)})
+        raise PydanticCustomError(
+            "component_name_missing", "no name", {"slot": slot.slot, "names": names(slot)}
+        )
     if not isinstance(name, str):
         raise PydanticCustomError("component_name_type", "expected a name", {"slot": slot.slot})
     try:

@@ -43,7 +43,11 @@ def renamed(model: type[Config], root: Node, data: Any) -> Renamed:
 @cache
 def names_of_today(config: type[Config]) -> dict[str, str]:
     """Former name -> name, of all fields of a class."""
-    return {former: name for name, declared in config.model_fields.items() for former in former_names(declared)}
+    return {
+        former: name
+        for name, declared in config.model_fields.items()
+        for former in former_names(declared)
+    }
 
 
 def path_of_today(model: type[Config], path: DataPath, data: Any) -> DataPath:
@@ -51,7 +55,11 @@ def path_of_today(model: type[Config], path: DataPath, data: Any) -> DataPath:
     holder: Any = model
     found: DataPath = ()
     for step in path:
-        data = data.get(step) if isinstance(data, dict) and isinstance(step, str) else item_of(data, step)
+        data = (
+            data.get(step)
+            if isinstance(data, dict) and isinstance(step, str)
+            else item_of(data, step)
+        )
         if isinstance(step, str) and isinstance(holder, type) and issubclass(holder, Config):
             step = names_of_today(holder).get(step, step)
             declared = holder.model_fields.get(step)
@@ -66,7 +74,11 @@ def path_of_today(model: type[Config], path: DataPath, data: Any) -> DataPath:
 
 def item_of(data: Any, step: str | int) -> Any:
     """An item of a list, if it is there."""
-    return data[step] if isinstance(data, list) and isinstance(step, int) and step < len(data) else None
+    return (
+        data[step]
+        if isinstance(data, list) and isinstance(step, int) and step < len(data)
+        else None
+    )
 
 
 def entered(annotation: Any, data: Any) -> Any:
@@ -90,10 +102,17 @@ class Walker:
         """One value of a type."""
         item = item_type(annotation)
         if item is not None and isinstance(node.value, list):
-            items = [self.value(item, child, (*path, index), item_of(data, index)) for index, child in enumerate(node.value)]
+            items = [
+                self.value(item, child, (*path, index), item_of(data, index))
+                for index, child in enumerate(node.value)
+            ]
             return replace(node, value=items)
         config = entered(annotation, data)
-        return self.config(config, node, path, data) if isinstance(config, type) and issubclass(config, Config) else node
+        return (
+            self.config(config, node, path, data)
+            if isinstance(config, type) and issubclass(config, Config)
+            else node
+        )
 
     def config(self, config: type[Config], node: Node, path: DataPath, data: Any = None) -> Node:
         """The mapping of one config."""
@@ -106,7 +125,11 @@ class Walker:
             name = today.get(key, key)
             declared = config.model_fields.get(name)
             below = data.get(key) if isinstance(data, dict) else None
-            inner = child if declared is None else self.value(declared.annotation, child, (*path, key), below)
+            inner = (
+                child
+                if declared is None
+                else self.value(declared.annotation, child, (*path, key), below)
+            )
             if name != key:
                 self.former(key, name, child, node.value.get(name), path)
             if name == key or name not in node.value:
@@ -118,10 +141,21 @@ class Walker:
         origin = child.key or child.origin
         self.found.append(Former(origin, (*path, key), name))
         if today is None:
-            message, help = f"'{key}' is now called '{name}'", f"write '{name}'; titanrun migrate FILE --write does it"
+            message, help = (
+                f"'{key}' is now called '{name}'",
+                f"write '{name}'; titanrun migrate FILE --write does it",
+            )
             fix = rewritten(child.key, key, name)
-            self.problems.append(Problem("deprecated", message, (*path, name), origin, "warning", help, name, fix=fix))
+            self.problems.append(
+                Problem(
+                    "deprecated", message, (*path, name), origin, "warning", help, name, fix=fix
+                )
+            )
             return
         other = Related(today.key or today.origin, f"'{name}' is written too", (*path, name))
         message = f"'{key}' is the former name of '{name}', and both are written"
-        self.problems.append(Problem("conflict", message, (*path, name), origin, help=f"remove '{key}'", related=(other,)))
+        self.problems.append(
+            Problem(
+                "conflict", message, (*path, name), origin, help=f"remove '{key}'", related=(other,)
+            )
+        )

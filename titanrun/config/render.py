@@ -14,14 +14,28 @@ from titanrun.config.tree import path_text
 Format = Literal["text", "json", "github", "sarif"]
 LONGEST_VALUE = 60
 LONGEST_LINE = 160
-STYLES = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m", "place": "\x1b[34m", "bold": "\x1b[1m", "off": "\x1b[0m"}
+STYLES = {
+    "error": "\x1b[1;31m",
+    "warning": "\x1b[1;33m",
+    "place": "\x1b[34m",
+    "bold": "\x1b[1m",
+    "off": "\x1b[0m",
+}
 
 
-def render(problems: Sequence[Problem], *, format: Format = "text", colour: bool = False, columns: int | None = None) -> str:
+def render(
+    problems: Sequence[Problem],
+    *,
+    format: Format = "text",
+    colour: bool = False,
+    columns: int | None = None,
+) -> str:
     """All problems in file order, in one of the four formats."""
     ordered = in_file_order(problems)
     if format == "json":
-        return "".join(json.dumps(as_data(problem), ensure_ascii=False) + "\n" for problem in ordered)
+        return "".join(
+            json.dumps(as_data(problem), ensure_ascii=False) + "\n" for problem in ordered
+        )
     if format == "github":
         return "".join(github_line(problem) + "\n" for problem in ordered)
     if format == "sarif":
@@ -29,7 +43,9 @@ def render(problems: Sequence[Problem], *, format: Format = "text", colour: bool
     return render_text(ordered, colour=colour, columns=columns)
 
 
-def render_text(problems: Iterable[Problem], *, colour: bool = False, columns: int | None = None) -> str:
+def render_text(
+    problems: Iterable[Problem], *, colour: bool = False, columns: int | None = None
+) -> str:
     """The problems for a terminal, each with its source line and a caret, separated by empty lines.
 
     In `columns` columns a help that does not fit beside its caret stands below it.
@@ -50,7 +66,11 @@ def in_file_order(problems: Iterable[Problem]) -> list[Problem]:
         if origin is None:
             return True, True, 0, 0, 0
         override = origin.source.kind == "override"
-        number = int("".join(filter(str.isdigit, origin.source.name)) or 0) if override else met[id(origin.source)]
+        number = (
+            int("".join(filter(str.isdigit, origin.source.name)) or 0)
+            if override
+            else met[id(origin.source)]
+        )
         return False, override, number, origin.line, origin.column
 
     return sorted(problems, key=place)
@@ -69,7 +89,11 @@ def block(problem: Problem, style: dict[str, str], columns: int | None = None) -
     else:
         gutter = " " * len(str(origin.line))
         lines.append(f"{gutter}{style['place']}-->{style['off']} {origin}{where}")
-        below = problem.help is not None and columns is not None and caret_column(origin) + len(problem.help) > columns
+        below = (
+            problem.help is not None
+            and columns is not None
+            and caret_column(origin) + len(problem.help) > columns
+        )
         lines += snippet(origin, None if below else problem.help, style, style[problem.severity])
         lines += footnote("help", str(problem.help), columns) if below else []
     for related in problem.related:
@@ -93,7 +117,13 @@ def footnote(head: str, text: str, columns: int | None) -> list[str]:
 
 def folded(line: str, columns: int | None) -> list[str]:
     """A line as the lines that fit."""
-    return [line] if columns is None else wrap(line, columns, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return (
+        [line]
+        if columns is None
+        else wrap(
+            line, columns, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        )
+    )
 
 
 def caret_column(origin: Origin) -> int:
@@ -109,9 +139,14 @@ def snippet(origin: Origin, help: str | None, style: dict[str, str], accent: str
     bar = f"{style['place']}{gutter} |{style['off']}"
     if len(text) > LONGEST_LINE or not text.strip():
         return [f"{bar}", f"{bar} help: {help}"] if help else []
-    shown = "".join(" " if character == "\t" else character if character.isprintable() else "\ufffd" for character in text)
+    shown = "".join(
+        " " if character == "\t" else character if character.isprintable() else "\ufffd"
+        for character in text
+    )
     marked = text[origin.column - 1 : origin.end_column - 1]
-    caret = " " * width(text[: origin.column - 1]) + accent + "^" * max(1, width(marked)) + style["off"]
+    caret = (
+        " " * width(text[: origin.column - 1]) + accent + "^" * max(1, width(marked)) + style["off"]
+    )
     after = f" help: {help}" if help else ""
     return [bar, f"{style['place']}{origin.line} |{style['off']} {shown}", f"{bar} {caret}{after}"]
 
@@ -137,7 +172,13 @@ def shorten(value: object) -> str:
     if isinstance(value, list | tuple | dict):
         text = flow(value)
     else:
-        text = names[value] if value is None or isinstance(value, bool) else f"'{value}'" if isinstance(value, str) else str(value)
+        text = (
+            names[value]
+            if value is None or isinstance(value, bool)
+            else f"'{value}'"
+            if isinstance(value, str)
+            else str(value)
+        )
     text = masked_addresses(text)
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
 
@@ -175,7 +216,12 @@ def as_data(problem: Problem) -> dict[str, object]:
 def fix_data(fix: Fix) -> dict[str, object]:
     """An edit as a JSON object: the text from `col` up to `end_col` becomes `replacement`."""
     origin = fix.origin
-    place = {"file": origin.source.name, "line": origin.line, "col": origin.column, "end_col": origin.end_column}
+    place = {
+        "file": origin.source.name,
+        "line": origin.line,
+        "col": origin.column,
+        "end_col": origin.end_column,
+    }
     return {**place, "replacement": fix.replacement}
 
 
@@ -195,25 +241,47 @@ def as_sarif(problems: Sequence[Problem]) -> dict[str, object]:
     return {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
-        "runs": [{"tool": {"driver": {"name": "titanrun"}}, "results": [sarif_result(problem) for problem in problems]}],
+        "runs": [
+            {
+                "tool": {"driver": {"name": "titanrun"}},
+                "results": [sarif_result(problem) for problem in problems],
+            }
+        ],
     }
 
 
 def sarif_result(problem: Problem) -> dict[str, object]:
     """One problem as a SARIF result."""
     text = problem.message + (f"; {problem.help}" if problem.help else "")
-    result: dict[str, object] = {"ruleId": problem.label, "level": problem.severity, "message": {"text": text}}
+    result: dict[str, object] = {
+        "ruleId": problem.label,
+        "level": problem.severity,
+        "message": {"text": text},
+    }
     if problem.origin is not None:
         origin = problem.origin
         result["locations"] = [{"physicalLocation": sarif_place(origin)}]
     if problem.fix is not None:
         place = sarif_place(problem.fix.origin)
-        replacement = {"deletedRegion": place["region"], "insertedContent": {"text": problem.fix.replacement}}
-        result["fixes"] = [{"artifactChanges": [{"artifactLocation": place["artifactLocation"], "replacements": [replacement]}]}]
+        replacement = {
+            "deletedRegion": place["region"],
+            "insertedContent": {"text": problem.fix.replacement},
+        }
+        result["fixes"] = [
+            {
+                "artifactChanges": [
+                    {"artifactLocation": place["artifactLocation"], "replacements": [replacement]}
+                ]
+            }
+        ]
     return result
 
 
 def sarif_place(origin: Origin) -> dict[str, object]:
     """A place as SARIF says it."""
-    region = {"startLine": origin.line, "startColumn": origin.column, "endColumn": origin.end_column}
+    region = {
+        "startLine": origin.line,
+        "startColumn": origin.column,
+        "endColumn": origin.end_column,
+    }
     return {"artifactLocation": {"uri": origin.source.name}, "region": region}

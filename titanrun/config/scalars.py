@@ -12,12 +12,21 @@ WORDS: dict[str, Scalar] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
-    **dict.fromkeys((f"{sign}{word}" for sign in ("", "+") for word in (".inf", ".Inf", ".INF")), math.inf),
+    **dict.fromkeys(
+        (f"{sign}{word}" for sign in ("", "+") for word in (".inf", ".Inf", ".INF")), math.inf
+    ),
     **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf),
     **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),
 }
 # text to YAML 1.2, booleans to older readers
-BOOLEAN_WORDS = {"on": "true", "yes": "true", "y": "true", "off": "false", "no": "false", "n": "false"}
+BOOLEAN_WORDS = {
+    "on": "true",
+    "yes": "true",
+    "y": "true",
+    "off": "false",
+    "no": "false",
+    "n": "false",
+}
 NUMBER_STARTS = frozenset("+-.0123456789")
 DECIMAL = re.compile(r"[-+]?[0-9]+")
 LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
@@ -64,10 +73,17 @@ def leading_zero(text: str) -> Refusal:
     sign = "-" if text.startswith("-") else ""
     digits = text.lstrip("+-0") or "0"
     if digits == "0" or "8" in digits or "9" in digits:
-        return Refusal("ambiguous-number", f"{cut(text)} has a leading zero", f"write {cut(sign + digits)}", sign + digits)
+        return Refusal(
+            "ambiguous-number",
+            f"{cut(text)} has a leading zero",
+            f"write {cut(sign + digits)}",
+            sign + digits,
+        )
     octal = f"-{int(digits, 8)}" if sign else f"0o{digits}"
     return Refusal(
-        "ambiguous-number", f"{cut(text)} can be decimal or octal", f"write {cut(sign + digits)}, or {cut(octal)} if octal is meant"
+        "ambiguous-number",
+        f"{cut(text)} can be decimal or octal",
+        f"write {cut(sign + digits)}, or {cut(octal)} if octal is meant",
     )
 
 

@@ -30,7 +30,12 @@ def variable(reference: str) -> str:
 def unset_secrets(config: Config, environment: Mapping[str, str]) -> list[Problem]:
     """A problem for every secret whose environment variable is not set, or empty."""
     return [
-        Problem("interpolation", f"environment variable '{name}' is not set, and a secret comes from it", path, help=f"set {name}")
+        Problem(
+            "interpolation",
+            f"environment variable '{name}' is not set, and a secret comes from it",
+            path,
+            help=f"set {name}",
+        )
         for path, name in secrets(config)
         if not environment.get(name)
     ]
@@ -52,7 +57,11 @@ def filled(config: C, environment: Mapping[str, str]) -> C:
     values: dict[str, Any] = {}
     for name, field in type(config).model_fields.items():
         value = getattr(config, name)
-        values[name] = environment[variable(value)] if is_secret(field) and value is not None else filled_value(value, environment)
+        values[name] = (
+            environment[variable(value)]
+            if is_secret(field) and value is not None
+            else filled_value(value, environment)
+        )
     if all(values[name] is getattr(config, name) for name in values):
         return config
     return cast(C, type(config).model_construct(**values))

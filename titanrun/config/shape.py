@@ -12,7 +12,11 @@ from titanrun.config.problems import DataPath
 
 def is_slot(annotation: Any) -> bool:
     """Whether a type stands for the choices of a slot."""
-    return isinstance(annotation, type) and issubclass(annotation, ComponentConfig) and bool(annotation.__dict__.get("is_slot"))
+    return (
+        isinstance(annotation, type)
+        and issubclass(annotation, ComponentConfig)
+        and bool(annotation.__dict__.get("is_slot"))
+    )
 
 
 def bare(annotation: Any) -> Any:
@@ -21,7 +25,11 @@ def bare(annotation: Any) -> Any:
     if origin is Annotated:
         return bare(get_args(annotation)[0])
     if origin in (Union, UnionType):
-        kept = [part for part in get_args(annotation) if part is not NoneType and get_args(part) != ("auto",)]
+        kept = [
+            part
+            for part in get_args(annotation)
+            if part is not NoneType and get_args(part) != ("auto",)
+        ]
         return bare(kept[0]) if kept else annotation
     return annotation
 
@@ -33,7 +41,9 @@ def accepts_null(annotation: Any) -> bool:
 
 def accepts_auto(annotation: Any) -> bool:
     """Whether `| "auto"` is part of a type."""
-    return get_args(annotation) == ("auto",) or any(accepts_auto(part) for part in get_args(annotation) if not isinstance(part, str))
+    return get_args(annotation) == ("auto",) or any(
+        accepts_auto(part) for part in get_args(annotation) if not isinstance(part, str)
+    )
 
 
 def item_type(annotation: Any) -> Any:
@@ -50,7 +60,13 @@ def options(annotation: Any) -> tuple[Any, ...]:
 
 def chosen(slot: type[ComponentConfig], data: Any) -> type[ComponentConfig] | None:
     """The choice of a slot that `data` names, or its default; None where the name is unknown."""
-    name = data.get("name", slot.default_name) if isinstance(data, dict) else data if isinstance(data, str) else slot.default_name
+    name = (
+        data.get("name", slot.default_name)
+        if isinstance(data, dict)
+        else data
+        if isinstance(data, str)
+        else slot.default_name
+    )
     try:
         return registry.choice(slot, name) if isinstance(name, str) else None
     except KeyError:
@@ -92,5 +108,9 @@ def value_at(data: Any, path: DataPath) -> Any:
         if isinstance(data, dict):
             data = data.get(step)
         else:
-            data = data[step] if isinstance(data, list) and isinstance(step, int) and step < len(data) else None
+            data = (
+                data[step]
+                if isinstance(data, list) and isinstance(step, int) and step < len(data)
+                else None
+            )
     return data

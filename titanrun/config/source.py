@@ -33,7 +33,12 @@ def read_source(path: str, *, included_from: Origin | None = None, name: str | N
     data = read_bytes(path, name, included_from)
     suffix = Path(path).suffix.lower()
     if suffix not in FORMATS:
-        raise fail("file", f"{name} is neither YAML nor TOML by its name", origin=included_from, help="name it .yaml, .yml or .toml")
+        raise fail(
+            "file",
+            f"{name} is neither YAML nor TOML by its name",
+            origin=included_from,
+            help="name it .yaml, .yml or .toml",
+        )
     if len(data) > MAX_BYTES:
         raise too_large(Origin(SourceText(name, "", included_from=included_from), 1, 1, 1))
     return read_text(decode(data, name, included_from=included_from), FORMATS[suffix])
@@ -42,7 +47,9 @@ def read_source(path: str, *, included_from: Origin | None = None, name: str | N
 def read_text(source: SourceText, format: Literal["yaml", "toml"]) -> Node:
     """The mapping in a YAML or TOML text. Raises ProblemsFound with everything that is wrong with it."""
     check_text(source)
-    root: Node = read_yaml(source) if format == "yaml" else import_module(TOML_READER).read_toml(source)
+    root: Node = (
+        read_yaml(source) if format == "yaml" else import_module(TOML_READER).read_toml(source)
+    )
     return root
 
 
@@ -58,7 +65,9 @@ def read_value(source: SourceText, *, start: int = 0) -> Node:
 def check_text(source: SourceText) -> None:
     """Raises ProblemsFound for texts that are too long or hold characters that nobody can see."""
     if len(source.text) > MAX_BYTES:
-        raise too_large(Origin(SourceText(source.name, "", source.kind, source.included_from), 1, 1, 1))
+        raise too_large(
+            Origin(SourceText(source.name, "", source.kind, source.included_from), 1, 1, 1)
+        )
     check_characters(source)
 
 
@@ -83,11 +92,20 @@ def missing(path: str, name: str, included_from: Origin | None) -> ProblemsFound
     """The problem of a file that is not there, with the names in its folder that look like it."""
     folder = Path(path).parent
     if not folder.is_dir():
-        return fail("file", f"there is no file {name}", origin=included_from, help=f"there is no folder {folder} either")
+        return fail(
+            "file",
+            f"there is no file {name}",
+            origin=included_from,
+            help=f"there is no folder {folder} either",
+        )
     stem, names = Path(path).stem, {Path(name).stem: name for name in readable_names(folder)}
     near = closest(stem, names)
     alike = [near] if near else [other for other in names if stem in other]
-    help = "did you mean " + listing((str(folder / names[other]) for other in alike), most=3) if alike else None
+    help = (
+        "did you mean " + listing((str(folder / names[other]) for other in alike), most=3)
+        if alike
+        else None
+    )
     if not alike and included_from is None and Path(path).suffix.lower() not in FORMATS:
         help = "recipes end in .yaml, .yml or .toml; a change of one is written path=value, in one word"
     return fail("file", f"there is no file {name}", origin=included_from, help=help)

@@ -8,7 +8,15 @@ from pydantic_core import PydanticCustomError, core_schema
 from titanrun.config.fields import SECRET
 
 INT64_MAX = 2**63 - 1
-HOLDS_ONE = ("default", "nullable", "function-wrap", "function-before", "function-after", "model-field", "definitions")
+HOLDS_ONE = (
+    "default",
+    "nullable",
+    "function-wrap",
+    "function-before",
+    "function-after",
+    "model-field",
+    "definitions",
+)
 ACCEPTED = ("str", "bool", "none", "model", "definition-ref", "function-plain")
 
 
@@ -32,8 +40,14 @@ def tighten(schema: Any, where: str, secrets: Collection[str] = ()) -> Any:
     if kind == "literal":
         return exact_literal(schema)
     if kind == "tuple":
-        return {**schema, "strict": False, "items_schema": [tighten(item, where) for item in schema["items_schema"]]}
-    raise TypeError(f"{where}: a config cannot hold a {kind}; use numbers, text, literals, tuples, configs, `X | None` or `OrAuto[X]`")
+        return {
+            **schema,
+            "strict": False,
+            "items_schema": [tighten(item, where) for item in schema["items_schema"]],
+        }
+    raise TypeError(
+        f"{where}: a config cannot hold a {kind}; use numbers, text, literals, tuples, configs, `X | None` or `OrAuto[X]`"
+    )
 
 
 def tighten_fields(schema: Any, where: str, secrets: Collection[str]) -> Any:
@@ -41,7 +55,11 @@ def tighten_fields(schema: Any, where: str, secrets: Collection[str]) -> Any:
     if schema["type"] == "model":
         return {**schema, "schema": tighten_fields(schema["schema"], where, secrets)}
     if schema["type"] != "model-fields":
-        return {**schema, "schema": tighten_fields(schema["schema"], where, secrets)} if "schema" in schema else schema
+        return (
+            {**schema, "schema": tighten_fields(schema["schema"], where, secrets)}
+            if "schema" in schema
+            else schema
+        )
     fields = {name: tighten(field, f"{where}.{name}") for name, field in schema["fields"].items()}
     return {**schema, "fields": fields | {name: kept_secret(fields[name]) for name in secrets}}
 

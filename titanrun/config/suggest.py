@@ -19,7 +19,10 @@ def closest(word: str, candidates: Iterable[str], *, present: Collection[str] = 
         if letters(option) == letters(word):
             return option
     limit = max(1, len(word) // 3)
-    ranked = sorted((edit_distance(letters(word), letters(option), limit), option in present, option) for option in options)
+    ranked = sorted(
+        (edit_distance(letters(word), letters(option), limit), option in present, option)
+        for option in options
+    )
     if ranked and ranked[0][0] <= limit:
         return ranked[0][2]
     return next((option for option in options if len(word) >= 4 and option.startswith(word)), None)
@@ -28,7 +31,11 @@ def closest(word: str, candidates: Iterable[str], *, present: Collection[str] = 
 def is_other_number(word: str, option: str) -> bool:
     """Whether two names differ in their numbers alone: 7B is no misspelling of 1B, nor llama4 of llama3; 23B may be one of 32B."""
     left, right = letters(word), letters(option)
-    return left != right and DIGIT.sub("#", left) == DIGIT.sub("#", right) and sorted(left) != sorted(right)
+    return (
+        left != right
+        and DIGIT.sub("#", left) == DIGIT.sub("#", right)
+        and sorted(left) != sorted(right)
+    )
 
 
 def is_respelling(word: str, meant: str, candidates: Iterable[str]) -> bool:
@@ -65,4 +72,6 @@ def listing(words: Iterable[str], *, last: str = "or", most: int = 12) -> str:
     shown = list(words)
     if len(shown) > most:
         return ", ".join(shown[:most]) + f" and {len(shown) - most} more"
-    return f" {last} ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)
+    return (
+        f" {last} ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)
+    )

@@ -28,7 +28,9 @@ def read_toml(source: SourceText) -> Node:
     places = Places(source)
     data, spots, unread = understand(places)
     if not data:
-        raise ProblemsFound([Problem("empty", "holds nothing but comments", origin=Origin(source, 1, 1, 1))])
+        raise ProblemsFound(
+            [Problem("empty", "holds nothing but comments", origin=Origin(source, 1, 1, 1))]
+        )
     builder = TomlBuilder(places, spots, unread)
     root = builder.root(data)
     if builder.problems:
@@ -105,9 +107,15 @@ class TomlBuilder:
             self.problems.append(replace(word, path=path))
             return Node(None, word.origin, key)
         if isinstance(value, dict):
-            return Node({name: self.node(child, (*path, name)) for name, child in value.items()}, origin, key)
+            return Node(
+                {name: self.node(child, (*path, name)) for name, child in value.items()},
+                origin,
+                key,
+            )
         if isinstance(value, list):
-            return Node([self.node(child, (*path, index)) for index, child in enumerate(value)], origin, key)
+            return Node(
+                [self.node(child, (*path, index)) for index, child in enumerate(value)], origin, key
+            )
         return Node(self.scalar(value, path, spot.value, origin), origin, key)
 
     def scalar(self, value: object, path: DataPath, span: Span, origin: Origin) -> Scalar:
@@ -119,10 +127,20 @@ class TomlBuilder:
         if isinstance(value, int):
             accepted = fits_printing(value)
         elif isinstance(value, float):
-            accepted = value if "inf" in written or not math.isinf(value) else finite(written.replace("_", ""))
+            accepted = (
+                value
+                if "inf" in written or not math.isinf(value)
+                else finite(written.replace("_", ""))
+            )
         else:
-            accepted = Refusal("wrong-type", f"{cut(written)} is a date or time, which no key takes", f'put it in quotes: "{written}"')
+            accepted = Refusal(
+                "wrong-type",
+                f"{cut(written)} is a date or time, which no key takes",
+                f'put it in quotes: "{written}"',
+            )
         if not isinstance(accepted, Refusal):
             return accepted
-        self.problems.append(Problem(accepted.code, accepted.message, path, origin, help=accepted.help, got=written))
+        self.problems.append(
+            Problem(accepted.code, accepted.message, path, origin, help=accepted.help, got=written)
+        )
         return None

@@ -156,7 +156,9 @@ class TomlWalker:
         else:
             self.put(path, key, span)
 
-    def open(self, parts: list[KeyPart], path: DataPath, *, default: Span | None = None) -> DataPath:
+    def open(
+        self, parts: list[KeyPart], path: DataPath, *, default: Span | None = None
+    ) -> DataPath:
         """The path of a table that is opened in passing, by `parts` below `path`."""
         for part in parts:
             path = (*path, part.name)

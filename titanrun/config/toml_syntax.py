@@ -14,7 +14,13 @@ from titanrun.config.toml_spans import Repeat, Spots
 from titanrun.config.wording import word_text_for_number
 
 BAD_VALUE = ("Invalid value", "Expected newline", "Unclosed")
-TWICE = ("Cannot overwrite", "Cannot declare", "Cannot redefine", "Cannot mutate", "Duplicate inline")
+TWICE = (
+    "Cannot overwrite",
+    "Cannot declare",
+    "Cannot redefine",
+    "Cannot mutate",
+    "Duplicate inline",
+)
 WORD_BEFORE = re.compile(r"[^\s=,\[\]{}]*$")
 WORD = re.compile(r"(?:\$\{[^}\n]*+\}|[^\s,\]}#])*+")
 LONGEST_WORD = 100
@@ -34,10 +40,20 @@ MISTAKES = (
     Mistake("Expected '=' after a key", "expected '=' after the key", "write key = value"),
     Mistake("Invalid statement", "expected a key or a [table] here", "write key = value"),
     Mistake(
-        "Invalid initial character for a key", "expected a key here", "put a key in quotes if it holds more than letters, digits, _ and -"
+        "Invalid initial character for a key",
+        "expected a key here",
+        "put a key in quotes if it holds more than letters, digits, _ and -",
     ),
-    Mistake("Expected ']", "expected the end of the table's name here", "write [table], or [[table]] for a list of tables"),
-    Mistake("Expected newline", "expected the end of the line here", "write one key = value on each line"),
+    Mistake(
+        "Expected ']",
+        "expected the end of the table's name here",
+        "write [table], or [[table]] for a list of tables",
+    ),
+    Mistake(
+        "Expected newline",
+        "expected the end of the line here",
+        "write one key = value on each line",
+    ),
     Mistake("Invalid date", "there is no such date", "put it in quotes if it is text"),
     Mistake("Unclosed array", "expected ',' or ']' here"),
     Mistake("Unclosed inline table", "expected ',' or '}' here"),
@@ -65,7 +81,9 @@ def unread_word(error: tomli.TOMLDecodeError, places: Places) -> Problem | None:
     """The problem of one unquoted word, if such a word is all that an error of tomli is about."""
     if not error.msg.startswith(BAD_VALUE):
         return None
-    return unread_value(index_of(error, places.source.text), places, at_value=error.msg == "Invalid value")
+    return unread_value(
+        index_of(error, places.source.text), places, at_value=error.msg == "Invalid value"
+    )
 
 
 def index_of(error: tomli.TOMLDecodeError, text: str) -> int:
@@ -96,7 +114,10 @@ def opened_twice(at: int, places: Places) -> Problem:
     start = places.starts[places.line_number(at) - 1]
     help = "write all keys of a table under one [table], or all of them dotted"
     return Problem(
-        "duplicate-key", "this table is closed already, or no table", origin=places.origin(start, places.line_end(at)), help=help
+        "duplicate-key",
+        "this table is closed already, or no table",
+        origin=places.origin(start, places.line_end(at)),
+        help=help,
     )
 
 
@@ -105,24 +126,47 @@ def unread_value(at: int, places: Places, *, at_value: bool) -> Problem | None:
     text = places.source.text
     before = WORD_BEFORE.search(text, max(0, at - LONGEST_WORD), at)
     found = WORD.match(text, before.start() if before else at)
-    if found is None or not (at_value or found.start() < at < found.end()) or found.group().startswith(("'", '"')):
+    if (
+        found is None
+        or not (at_value or found.start() < at < found.end())
+        or found.group().startswith(("'", '"'))
+    ):
         return None
     word = found.group()
     if not word:
-        return Problem("syntax", "a value is missing", origin=places.point(at), help='write "" for empty text')
+        return Problem(
+            "syntax", "a value is missing", origin=places.point(at), help='write "" for empty text'
+        )
     value = resolve(word)
     origin = places.origin(*found.span())
     if isinstance(value, Refusal):
         fix = rewritten(origin, word, value.meant) if value.meant else None
-        return Problem(value.code, value.message, origin=origin, help=value.help, suggestion=value.meant, got=word, fix=fix)
+        return Problem(
+            value.code,
+            value.message,
+            origin=origin,
+            help=value.help,
+            suggestion=value.meant,
+            got=word,
+            fix=fix,
+        )
     if isinstance(value, str):
         meant = BOOLEAN_WORDS.get(word.lower())
         fix = unquoted(origin, word, meant) if meant else None
         help = f'write "{cut(word)}"{or_instead(word)}'
-        return Problem("syntax", f"{cut(word)} is not in quotes", origin=origin, help=help, got=word, fix=fix)
+        return Problem(
+            "syntax", f"{cut(word)} is not in quotes", origin=origin, help=help, got=word, fix=fix
+        )
     written = '"null" in quotes' if value is None else str(value).lower()
     fix = unquoted(origin, word, written) if isinstance(value, bool) else None
-    return Problem("syntax", f"{cut(word)} is not TOML", origin=origin, help=f"write {written}", got=word, fix=fix)
+    return Problem(
+        "syntax",
+        f"{cut(word)} is not TOML",
+        origin=origin,
+        help=f"write {written}",
+        got=word,
+        fix=fix,
+    )
 
 
 def or_instead(word: str) -> str:
@@ -130,7 +174,11 @@ def or_instead(word: str) -> str:
     if word.lower() in BOOLEAN_WORDS:
         return f" for text, {BOOLEAN_WORDS[word.lower()]} for a boolean"
     meant = word_text_for_number("a number", word, "")
-    return f" for text; for a number, {meant.help.removeprefix('write ')}" if meant.code == "ambiguous-number" and meant.help else ""
+    return (
+        f" for text; for a number, {meant.help.removeprefix('write ')}"
+        if meant.code == "ambiguous-number" and meant.help
+        else ""
+    )
 
 
 def known_mistake(message: str, at: int, places: Places, spots: Spots) -> Problem:
@@ -139,4 +187,6 @@ def known_mistake(message: str, at: int, places: Places, spots: Spots) -> Proble
         if message.startswith(mistake.beginning):
             origin = places.point(spots.end if mistake.at_end else at)
             return Problem("syntax", mistake.message, origin=origin, help=mistake.help)
-    return Problem("syntax", f"not TOML: {message[:1].lower()}{message[1:]}", origin=places.point(at))
+    return Problem(
+        "syntax", f"not TOML: {message[:1].lower()}{message[1:]}", origin=places.point(at)
+    )

@@ -84,7 +84,9 @@ def without(node: Node, paths: Collection[DataPath], path: DataPath = ()) -> Nod
         kept = {}
         for key, value in node.value.items():
             inside = (*path, key)
-            loses_item = isinstance(value.value, list) and any(gone[: len(inside)] == inside for gone in paths)
+            loses_item = isinstance(value.value, list) and any(
+                gone[: len(inside)] == inside for gone in paths
+            )
             if inside not in paths and not loses_item:
                 kept[key] = without(value, paths, inside)
         return replace(node, value=kept)

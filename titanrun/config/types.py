@@ -44,10 +44,14 @@ def inside_run_directory(text: str) -> str:
     leaves = PurePath(text).is_absolute() or ".." in parts or "\0" in text
     # on some file systems RUN.JSON is run.json
     taken = bool(parts) and (parts[0].startswith(".") or parts[0].casefold() in OWN_NAMES)
-    long = len(text.encode()) > LONGEST_PATH or any(len(part.encode()) > LONGEST_NAME for part in parts)
+    long = len(text.encode()) > LONGEST_PATH or any(
+        len(part.encode()) > LONGEST_NAME for part in parts
+    )
     if leaves or not parts or taken or long:
         context = {"help": OWN_FOLDER}
-        raise PydanticCustomError("a_folder_of_its_own_inside_the_run_directory", "leaves the run directory", context)
+        raise PydanticCustomError(
+            "a_folder_of_its_own_inside_the_run_directory", "leaves the run directory", context
+        )
     return text
 
 
@@ -58,11 +62,15 @@ DtypeName: TypeAlias = Literal["float32", "bfloat16"]
 class AutoOr:
     """Marks `X | Literal["auto"]`: one error instead of pydantic's two, one per branch of the union."""
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
         inner = handler.generate_schema(get_args(source)[0])
         return core_schema.no_info_wrap_validator_function(auto_or, inner)
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
         inner = handler(schema["schema"])
         return {"anyOf": [{"const": AUTO}, inner]}
 
@@ -75,9 +83,16 @@ def auto_or(value: Any, validate: Any) -> Any:
         return validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        if len(error.errors()) > 1 or first["loc"] or not isinstance(value, str) or first["type"].startswith(("str", "unknown_")):
+        if (
+            len(error.errors()) > 1
+            or first["loc"]
+            or not isinstance(value, str)
+            or first["type"].startswith(("str", "unknown_"))
+        ):
             raise
-        raise PydanticCustomError("or_auto", "{inner}", {"inner": first["type"], "inner_ctx": first.get("ctx", {})}) from None
+        raise PydanticCustomError(
+            "or_auto", "{inner}", {"inner": first["type"], "inner_ctx": first.get("ctx", {})}
+        ) from None
 
 
 OrAuto = Annotated[T | Literal["auto"], AutoOr()]

@@ -21,7 +21,9 @@ SIZE_UNITS = BINARY_UNITS | {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12
 # in milliseconds, the largest first
 TIME_UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 # what people write for the units of time
-TIME_WORDS = re.compile(r"(?<=[0-9])(d|h|m|s)(?:ays?|rs?|ours?|ins?|inutes?|ecs?|econds?)(?![a-z])", re.IGNORECASE)
+TIME_WORDS = re.compile(
+    r"(?<=[0-9])(d|h|m|s)(?:ays?|rs?|ours?|ins?|inutes?|ecs?|econds?)(?![a-z])", re.IGNORECASE
+)
 # no number with a unit is longer: it would not fit 64 bits
 LONGEST = 40
 
@@ -41,7 +43,11 @@ def read_milliseconds(text: str) -> int | None:
     found = re.fullmatch(parts, text) if text and len(text) <= LONGEST else None
     if found is None:
         return None
-    value = sum(Decimal(number) * factor for number, factor in zip(found.groups(), TIME_UNITS.values(), strict=True) if number)
+    value = sum(
+        Decimal(number) * factor
+        for number, factor in zip(found.groups(), TIME_UNITS.values(), strict=True)
+        if number
+    )
     return int(value) if value == int(value) else None
 
 
@@ -76,12 +82,20 @@ class UnitKind:
     takes_number: bool = True
     is_text: bool = False
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
         # the plain type checks numbers, and the counts that texts come to
-        inner = core_schema.int_schema(gt=0, strict=True) if self.is_text and self.takes_number else handler(source)
+        inner = (
+            core_schema.int_schema(gt=0, strict=True)
+            if self.is_text and self.takes_number
+            else handler(source)
+        )
         return core_schema.no_info_wrap_validator_function(self.value, inner)
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
         text = {"type": "string", "pattern": self.pattern}
         return {"anyOf": [handler(schema["schema"]), text]} if self.takes_number else text
 
@@ -101,7 +115,12 @@ class UnitKind:
         if self.takes_number and re.fullmatch(r"[0-9]+", text.strip()):
             return text.strip()
         close = re.sub(r"\s+", "", text)
-        sized = re.sub(r"(?<=[0-9])([kmgt])i?b?$", lambda unit: f"{unit[1].upper()}iB", close, flags=re.IGNORECASE)
+        sized = re.sub(
+            r"(?<=[0-9])([kmgt])i?b?$",
+            lambda unit: f"{unit[1].upper()}iB",
+            close,
+            flags=re.IGNORECASE,
+        )
         timed = TIME_WORDS.sub(lambda unit: unit[1].lower(), close)
         forms = (close, close.upper(), close.lower(), sized, timed)
         return next((form for form in forms if self.read(form) is not None), None)

@@ -34,8 +34,17 @@ SECRET_HELP = "write ${env:NAME}, and set that environment variable where the ru
 SIZE_WORDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kKmMbBgG])(?:i?[bB])?")
 DECIMAL_COMMA = re.compile(r"[-+]?0,[0-9]{1,17}")
 PERCENT = re.compile(r"([0-9]{1,17}(?:\.[0-9]{1,17})?) ?%")
-POWER_OF_TEN = re.compile(r"(?:([0-9]{1,17}(?:\.[0-9]{1,17})?) ?[*x\u00d7] ?)?10 ?(?:\^|\*\*) ?\(?([-+]?[0-9]{1,9})\)?")
-SHORT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32", "full": "float32"}
+POWER_OF_TEN = re.compile(
+    r"(?:([0-9]{1,17}(?:\.[0-9]{1,17})?) ?[*x\u00d7] ?)?10 ?(?:\^|\*\*) ?\(?([-+]?[0-9]{1,9})\)?"
+)
+SHORT_DTYPES = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "half": "float16",
+    "fp32": "float32",
+    "float": "float32",
+    "full": "float32",
+}
 SIZE_FACTORS = {"k": (10**3, 2**10), "m": (10**6, 2**20), "b": (10**9, 2**30), "g": (10**9, 2**30)}
 
 
@@ -65,20 +74,30 @@ def word_value_error(kind: str, context: Mapping[str, Any], value: Any) -> Wordi
     table: dict[str, Callable[[Mapping[str, Any], Any], Wording]] = {
         "literal_error": word_literal,
         "unknown_name": word_unknown_name,
-        "finite_number": lambda _context, got: Wording("out-of-range", f"{got} is not a finite number"),
+        "finite_number": lambda _context, got: Wording(
+            "out-of-range", f"{got} is not a finite number"
+        ),
         "string_too_short": lambda _context, _got: Wording("out-of-range", "the text is empty"),
         "too_short": lambda _context, _got: Wording("out-of-range", "the list is empty"),
-        "component_name_missing": lambda got, _value: Wording("missing-key", f"{a(got['slot'])} needs a name", name_help(got["names"])),
+        "component_name_missing": lambda got, _value: Wording(
+            "missing-key", f"{a(got['slot'])} needs a name", name_help(got["names"])
+        ),
     }
     if kind in table:
         return table[kind](context, value)
     if kind in RANGES:
         sign, allowed, key = RANGES[kind]
         bound = number(context[key])
-        return Wording("out-of-range", f"{shorten(value)} is {sign} {bound}", expected=f"{allowed} {bound}")
+        return Wording(
+            "out-of-range", f"{shorten(value)} is {sign} {bound}", expected=f"{allowed} {bound}"
+        )
     expected = EXPECTED.get(kind, kind.replace("_", " "))
     worded = word_wrong_type(expected, value)
-    return replace(worded, help=context["help"]) if worded.help is None and "help" in context else worded
+    return (
+        replace(worded, help=context["help"])
+        if worded.help is None and "help" in context
+        else worded
+    )
 
 
 def word_auto_or(inner: Wording, value: str) -> Wording:
@@ -89,7 +108,14 @@ def word_auto_or(inner: Wording, value: str) -> Wording:
     suggestion = inner.suggestion or closest(value, [AUTO])
     help = f"did you mean '{suggestion}'?" if suggestion else inner.help
     certain = inner.certain or (suggestion == AUTO and is_respelling(value, AUTO, [AUTO]))
-    return Wording(inner.code, inner.message.replace(inner.expected, expected, 1), help, suggestion, expected, certain)
+    return Wording(
+        inner.code,
+        inner.message.replace(inner.expected, expected, 1),
+        help,
+        suggestion,
+        expected,
+        certain,
+    )
 
 
 # what is wrong, what is allowed, and where the bound is in pydantic's context
@@ -107,15 +133,26 @@ def word_wrong_type(expected: str, value: Any) -> Wording:
     message = f"expected {expected}, got {named(value)}"
     if isinstance(value, str):
         if expected == "true or false":
-            meant = BOOLEAN_WORDS.get(value.lower()) or (value.lower() if value.lower() in ("true", "false") else None)
-            return Wording("wrong-type", message, f"write {meant}" if meant else None, meant, expected, certain=meant is not None)
+            meant = BOOLEAN_WORDS.get(value.lower()) or (
+                value.lower() if value.lower() in ("true", "false") else None
+            )
+            return Wording(
+                "wrong-type",
+                message,
+                f"write {meant}" if meant else None,
+                meant,
+                expected,
+                certain=meant is not None,
+            )
         if "number" in expected:
             return word_text_for_number(expected, value, message)
     if expected == "true or false" and value in (0, 1):
         meant = "true" if value else "false"
         return Wording("wrong-type", message, f"write {meant}", meant, expected, certain=True)
     if expected == "text" and isinstance(value, bool | int | float):
-        return Wording("wrong-type", message, f'write "{shorten(value)}"', expected=expected, certain=True)
+        return Wording(
+            "wrong-type", message, f'write "{shorten(value)}"', expected=expected, certain=True
+        )
     if isinstance(value, list) and len(value) == 1 and "number" in expected:
         return Wording("wrong-type", message, f"write {shorten(value[0])}", expected=expected)
     if expected == "a list" and not isinstance(value, dict):
@@ -133,10 +170,14 @@ def word_text_for_number(expected: str, value: str, message: str) -> Wording:
         parts = [int(part) for part in value.split(":")]
         total = sum(part * 60**power for power, part in enumerate(reversed(parts)))
         wrong = f"{shorten(value)} is text: numbers have no colons"
-        return Wording("ambiguous-number", wrong, f"write {total} if sixties are meant", None, expected)
+        return Wording(
+            "ambiguous-number", wrong, f"write {total} if sixties are meant", None, expected
+        )
     size = SIZE_WORDS.fullmatch(value)
     if size:
-        offers = [number(float(size[1]) * factor) for factor in reversed(SIZE_FACTORS[size[2].lower()])]
+        offers = [
+            number(float(size[1]) * factor) for factor in reversed(SIZE_FACTORS[size[2].lower()])
+        ]
         wrong = f"{shorten(value)} has a unit, and this field has none"
         return Wording("ambiguous-number", wrong, f"write {listing(offers)}", None, expected)
     other = other_notation(value)
@@ -148,11 +189,26 @@ def word_text_for_number(expected: str, value: str, message: str) -> Wording:
     except ValueError:
         return Wording("wrong-type", message, expected=expected)
     if not value.strip(CURLY_QUOTES).isascii():
-        return Wording("ambiguous-number", f"{shorten(value)} is text: numbers have ASCII digits", f"write {plain}", plain, expected)
+        return Wording(
+            "ambiguous-number",
+            f"{shorten(value)} is text: numbers have ASCII digits",
+            f"write {plain}",
+            plain,
+            expected,
+        )
     if not finite:  # nan, inf and infinity are text in YAML
-        return Wording("out-of-range", f"{shorten(value)} is not a finite number", expected=expected)
+        return Wording(
+            "out-of-range", f"{shorten(value)} is not a finite number", expected=expected
+        )
     certain = "whole" not in expected or float(plain).is_integer()
-    return Wording("wrong-type", f"{message} in quotes", f"write {plain} without quotes", plain, expected, certain)
+    return Wording(
+        "wrong-type",
+        f"{message} in quotes",
+        f"write {plain} without quotes",
+        plain,
+        expected,
+        certain,
+    )
 
 
 def other_notation(text: str) -> str | None:
@@ -170,7 +226,9 @@ def word_unit(context: Mapping[str, Any], value: Any) -> Wording:
     words, meant = context["words"], context["meant"]
     got = "nothing" if value is NO_VALUE else named(value)
     if meant is None:
-        return Wording("wrong-type", f"expected {words}, got {got}", context["units"], expected=words)
+        return Wording(
+            "wrong-type", f"expected {words}, got {got}", context["units"], expected=words
+        )
     help = f"write {meant} without quotes" if meant.isdigit() else f"did you mean '{meant}'?"
     certain = meant == "".join(str(value).split())
     return Wording("wrong-type", f"expected {words}, got {got}", help, meant, words, certain)
@@ -181,7 +239,9 @@ def word_nothing(kind: str, context: Mapping[str, Any], value: Any) -> Wording:
     if kind == "literal_error":
         expected = expected_words(context)
     elif kind == "component_name_missing":
-        return Wording("missing-key", f"{a(context['slot'])} needs a name", name_help(context["names"]))
+        return Wording(
+            "missing-key", f"{a(context['slot'])} needs a name", name_help(context["names"])
+        )
     else:
         expected = EXPECTED.get(kind, "a value")
     got = "nothing" if value is NO_VALUE else "null"
@@ -191,25 +251,47 @@ def word_nothing(kind: str, context: Mapping[str, Any], value: Any) -> Wording:
 def word_literal(context: Mapping[str, Any], value: Any) -> Wording:
     """A value outside a short list of allowed ones."""
     choices = re.findall(r"'([^']*)'", context["expected"])
-    if isinstance(value, str) and not choices and value in expected_words(context).replace(" or ", ", ").split(", "):
+    if (
+        isinstance(value, str)
+        and not choices
+        and value in expected_words(context).replace(" or ", ", ").split(", ")
+    ):
         message = f"expected {expected_words(context)}, got text {shorten(value)} in quotes"
-        return Wording("wrong-type", message, f"write {value} without quotes", value, expected_words(context), certain=True)
+        return Wording(
+            "wrong-type",
+            message,
+            f"write {value} without quotes",
+            value,
+            expected_words(context),
+            certain=True,
+        )
     if not isinstance(value, str) or not choices:
-        return Wording("wrong-type", f"expected {expected_words(context)}, got {named(value)}", expected=expected_words(context))
+        return Wording(
+            "wrong-type",
+            f"expected {expected_words(context)}, got {named(value)}",
+            expected=expected_words(context),
+        )
     short = SHORT_DTYPES.get(value.lower())
     suggestion = short if short in choices else closest(value, choices)
     help = f"did you mean '{suggestion}'?" if suggestion else None
-    certain = suggestion is not None and (suggestion == short or is_respelling(value, suggestion, choices))
+    certain = suggestion is not None and (
+        suggestion == short or is_respelling(value, suggestion, choices)
+    )
     message = f"unknown value {shorten(value)}; expected {listing(choices)}"
     return Wording("unknown-name", message, help, suggestion, listing(choices), certain)
 
 
 def word_unknown_name(context: Mapping[str, Any], value: Any) -> Wording:
     """A component name that no choice of the slot has."""
-    suggestion = closest(context["name"], [name for name in context["names"] if not is_other_number(context["name"], name)])
+    suggestion = closest(
+        context["name"],
+        [name for name in context["names"] if not is_other_number(context["name"], name)],
+    )
     help = f"did you mean '{suggestion}'?" if suggestion else name_help(context["names"])
     message = f"unknown {singular(context['slot'])} {shorten(context['name'])}"
-    certain = suggestion is not None and is_respelling(context["name"], suggestion, context["names"])
+    certain = suggestion is not None and is_respelling(
+        context["name"], suggestion, context["names"]
+    )
     return Wording("unknown-name", message, help, suggestion, listing(context["names"]), certain)
 
 

@@ -131,5 +131,10 @@ def events(text: str) -> Iterator[Event]:
     try:
         while (event := parts.parser.get_event()) is not None:
             yield event
-    except (ValueError, OverflowError):  # ruamel converts the digits of escapes and directives without a check
-        raise ScannerError(None, None, "found a number too large", parts.reader.get_mark()) from None
+    except (
+        ValueError,
+        OverflowError,
+    ):  # ruamel converts the digits of escapes and directives without a check
+        raise ScannerError(
+            None, None, "found a number too large", parts.reader.get_mark()
+        ) from None

@@ -4,7 +4,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ruamel.yaml.events import AliasEvent, MappingEndEvent, MappingStartEvent, ScalarEvent, SequenceEndEvent, SequenceStartEvent
+from ruamel.yaml.events import (
+    AliasEvent,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+)
 
 from titanrun.config.limits import MAX_DEPTH, MAX_VALUES, cut, refuse_count, refuse_depth
 from titanrun.config.problems import Origin, SourceText
@@ -46,7 +53,11 @@ class NodeBuilder(EventReader):
         anchored = self.anchors[event.anchor] = Anchored()
         values, deepest, self.deepest = self.values, self.deepest, depth
         node = self.fresh(event, depth, key)
-        anchored.node, anchored.values, anchored.levels = node, self.values - values + 1, self.deepest - depth
+        anchored.node, anchored.values, anchored.levels = (
+            node,
+            self.values - values + 1,
+            self.deepest - depth,
+        )
         self.deepest = max(deepest, self.deepest)
         return node
 
@@ -125,7 +136,9 @@ class NodeBuilder(EventReader):
             stop = stop or self.first_line_end(start, key_end)
         for name, child in merged.items():
             children.setdefault(name, child)
-        return Node(children, self.places.origin(start, self.collection_end(event, item, stop)), key)
+        return Node(
+            children, self.places.origin(start, self.collection_end(event, item, stop)), key
+        )
 
     def entry(self, event: Any, mark: Origin, children: dict[str, Node], depth: int) -> None:
         """Reads one key and its value into `children`."""
@@ -135,7 +148,13 @@ class NodeBuilder(EventReader):
         if name is not None and name in children:
             both = isinstance(node.value, dict) and isinstance(children[name].value, dict)
             help = "join the two" if both else "remove one of the two"
-            self.report("duplicate-key", f"key '{cut(name)}' is given twice", mark, help=help, first=children[name].key)
+            self.report(
+                "duplicate-key",
+                f"key '{cut(name)}' is given twice",
+                mark,
+                help=help,
+                first=children[name].key,
+            )
         elif name is not None:
             children[name] = node
         self.path.pop()
@@ -144,7 +163,13 @@ class NodeBuilder(EventReader):
         """The text of a key; None, with a problem, for all else."""
         if not isinstance(event, ScalarEvent):
             self.build(event, depth)
-            kind = "an alias" if isinstance(event, AliasEvent) else "a list" if isinstance(event, SequenceStartEvent) else "a mapping"
+            kind = (
+                "an alias"
+                if isinstance(event, AliasEvent)
+                else "a list"
+                if isinstance(event, SequenceStartEvent)
+                else "a mapping"
+            )
             self.report("wrong-type", f"keys are text, not {kind}", mark, help="write the key out")
             return None
         if event.ctag is not None:
@@ -155,13 +180,25 @@ class NodeBuilder(EventReader):
             return self.joined(event.value, mark)
         value = resolve(event.value)
         if not isinstance(value, str):
-            help = f'write "{cut(event.value)}" in quotes' if event.value else "write a key before the colon"
-            self.report("wrong-type", f"keys are text, not {cut(event.value) or 'nothing'}", mark, help=help, got=event.value)
+            help = (
+                f'write "{cut(event.value)}" in quotes'
+                if event.value
+                else "write a key before the colon"
+            )
+            self.report(
+                "wrong-type",
+                f"keys are text, not {cut(event.value) or 'nothing'}",
+                mark,
+                help=help,
+                got=event.value,
+            )
             return None
         self.check_ends(value, mark)
         return value
 
-    def merge(self, merged: dict[str, Node], mark: Origin, depth: int, *, first: Origin | None) -> None:
+    def merge(
+        self, merged: dict[str, Node], mark: Origin, depth: int, *, first: Origin | None
+    ) -> None:
         """Reads the value of `<<` into `merged`, where the earlier of two equal keys stays."""
         if first is not None:
             self.report("duplicate-key", "<< is given twice", mark, help=MERGE_HELP, first=first)
@@ -185,4 +222,9 @@ class NodeBuilder(EventReader):
         if isinstance(event, AliasEvent) and isinstance(node.value, dict):
             yield node.value
         elif len(self.problems) == before:
-            self.report("wrong-type", "<< takes an alias of a mapping, or a list of them", mark, help=MERGE_HELP)
+            self.report(
+                "wrong-type",
+                "<< takes an alias of a mapping, or a list of them",
+                mark,
+                help=MERGE_HELP,
+            )

@@ -38,12 +38,19 @@ def read_mapping(builder: NodeBuilder) -> Node:
     event = first_event(builder)
     if event is None or is_empty(event):
         origin = Origin(builder.places.source, 1, 1, 1)
-        raise ProblemsFound([*builder.problems, Problem("empty", "holds nothing but comments", origin=origin)])
+        raise ProblemsFound(
+            [*builder.problems, Problem("empty", "holds nothing but comments", origin=origin)]
+        )
     root = builder.build(event, 0)
     check_end(builder)
     if not isinstance(root.value, dict):
         kind = "a list" if isinstance(root.value, list) else "a single value"
-        builder.report("wrong-type", f"the file holds {kind}, not a mapping", root.origin, help="write `key: value` lines")
+        builder.report(
+            "wrong-type",
+            f"the file holds {kind}, not a mapping",
+            root.origin,
+            help="write `key: value` lines",
+        )
     return root
 
 
@@ -51,17 +58,30 @@ def read_value(builder: NodeBuilder) -> Node:
     """The value of an override, to the end of which a comment would swallow what the user typed."""
     event = first_event(builder)
     empty = event is None or is_empty(event)
-    value = Node(None, builder.places.origin(0, builder.start)) if empty else builder.build(event, 0)
+    value = (
+        Node(None, builder.places.origin(0, builder.start)) if empty else builder.build(event, 0)
+    )
     comment = builder.text.find("#", builder.last_end)
     if comment >= 0:
-        builder.report("syntax", "the text from # on would be a comment", builder.places.point(comment), help="put the value in quotes")
+        builder.report(
+            "syntax",
+            "the text from # on would be a comment",
+            builder.places.point(comment),
+            help="put the value in quotes",
+        )
     check_end(builder)
     return value
 
 
 def is_empty(event: Any) -> bool:
     """Whether nothing stands where the root should."""
-    return isinstance(event, ScalarEvent) and not event.value and event.style is None and event.ctag is None and event.anchor is None
+    return (
+        isinstance(event, ScalarEvent)
+        and not event.value
+        and event.style is None
+        and event.ctag is None
+        and event.anchor is None
+    )
 
 
 def first_event(builder: NodeBuilder) -> Any:
@@ -82,5 +102,7 @@ def check_end(builder: NodeBuilder) -> None:
     for event in builder.events:
         if isinstance(event, DocumentStartEvent):
             mark = builder.places.point(builder.start + event.start_mark.index)
-            builder.report("syntax", "a second document begins here", mark, help="keep one document in a file")
+            builder.report(
+                "syntax", "a second document begins here", mark, help="keep one document in a file"
+            )
             return

@@ -34,7 +34,11 @@ class Mistake(NamedTuple):
 
 MISTAKES = (
     Mistake("quoted scalar .*end of stream", "this quote is never closed", at_context=True),
-    Mistake("quoted scalar .*document separator", "this quote is not closed before a line of --- or ...", at_context=True),
+    Mistake(
+        "quoted scalar .*document separator",
+        "this quote is not closed before a line of --- or ...",
+        at_context=True,
+    ),
     Mistake("unknown escape character", "'\\{at}' is no escape", ESCAPE),
     Mistake("escape sequence of", "this escape has too few digits", ESCAPE),
     Mistake("number too large", "this escape stands for no character", ESCAPE),
@@ -47,27 +51,64 @@ MISTAKES = (
         at_context=True,
         code="tag",
     ),
-    Mistake("sequence entries are not allowed", "a list item cannot begin here", "begin the list on the next line, or write [a, b]"),
+    Mistake(
+        "sequence entries are not allowed",
+        "a list item cannot begin here",
+        "begin the list on the next line, or write [a, b]",
+    ),
     Mistake("mapping keys are not allowed", "'?' cannot stand here", QUOTE),
     Mistake("cannot start any token", "a value cannot begin with '{at}'", QUOTE),
     Mistake("expected ',' or .*end>'", "this bracket is never closed", at_context=True),
-    Mistake("expected ',' or ']'", "expected ',' or ']' here", "put a value in quotes if it holds any of , : [ ] { }"),
-    Mistake("expected ',' or '}'", "expected ',' or '}' here", "put a value in quotes if it holds any of , : [ ] { }"),
+    Mistake(
+        "expected ',' or ']'",
+        "expected ',' or ']' here",
+        "put a value in quotes if it holds any of , : [ ] { }",
+    ),
+    Mistake(
+        "expected ',' or '}'",
+        "expected ',' or '}' here",
+        "put a value in quotes if it holds any of , : [ ] { }",
+    ),
     Mistake("node content, .*stream end", "a bracket is never closed"),
-    Mistake("node content, .*'-'", "a list item cannot begin inside brackets", "separate the items with commas"),
+    Mistake(
+        "node content, .*'-'",
+        "a list item cannot begin inside brackets",
+        "separate the items with commas",
+    ),
     Mistake("node content, .*','", "a value is missing before this ','"),
     Mistake("node content, .*'[?:]'", "'{at}' cannot stand here", QUOTE),
-    Mistake("scanning a directive|YAML directive|YAML document", "a line cannot begin with '%' here", QUOTE, at_context=True),
+    Mistake(
+        "scanning a directive|YAML directive|YAML document",
+        "a line cannot begin with '%' here",
+        QUOTE,
+        at_context=True,
+    ),
     Mistake("found .*'[\\]}]'", "this '{at}' closes nothing"),
     Mistake("node content", "a value is missing before this"),
     Mistake("content after document", "nothing can stand on a line of ...", QUOTE),
     Mistake("found .*','", "',' cannot stand here", QUOTE),
     Mistake("block end>, .*'-'", "a list item cannot stand among the keys of a mapping", LINE_UP),
-    Mistake("block collection expected <block end>, .*'\\?'", "a key cannot stand among list items", LINE_UP),
+    Mistake(
+        "block collection expected <block end>, .*'\\?'",
+        "a key cannot stand among list items",
+        LINE_UP,
+    ),
     Mistake("block end>, .*start>'", "the indentation of this line matches no line above", LINE_UP),
-    Mistake("block end>|document start>", "this does not continue what stands before it", "check the quotes and the indentation before it"),
-    Mistake("block scalar .*indicator|block scalar .*comment", "'{at}' cannot stand after | or >", "begin the text on the next line"),
-    Mistake("in a block scalar", "an empty line is indented deeper than the text below it", "remove the blanks of the empty line"),
+    Mistake(
+        "block end>|document start>",
+        "this does not continue what stands before it",
+        "check the quotes and the indentation before it",
+    ),
+    Mistake(
+        "block scalar .*indicator|block scalar .*comment",
+        "'{at}' cannot stand after | or >",
+        "begin the text on the next line",
+    ),
+    Mistake(
+        "in a block scalar",
+        "an empty line is indented deeper than the text below it",
+        "remove the blanks of the empty line",
+    ),
 )
 
 
@@ -78,7 +119,11 @@ def explain(error: MarkedYAMLError, places: Places, start: int) -> Problem:
     context_mark = error.context_mark or mark
     at, context_at = start + mark.index, start + context_mark.index
     return (
-        (directive(places, start) if "<document start>" in problem or "YAML" in problem or "directive" in context else None)
+        (
+            directive(places, start)
+            if "<document start>" in problem or "YAML" in problem or "directive" in context
+            else None
+        )
         or odd_indent(places, at)
         or odd_indent(places, context_at)
         or unquoted_reference(places, at)
@@ -108,7 +153,12 @@ def directive(places: Places, start: int) -> Problem | None:
     if found is None:
         return None
     help = "remove the line: files are YAML 1.2 without tags"
-    return Problem("syntax", f"{cut(found[1].strip())} is not allowed", origin=places.origin(*found.span(1)), help=help)
+    return Problem(
+        "syntax",
+        f"{cut(found[1].strip())} is not allowed",
+        origin=places.origin(*found.span(1)),
+        help=help,
+    )
 
 
 def odd_indent(places: Places, index: int) -> Problem | None:
@@ -118,9 +168,13 @@ def odd_indent(places: Places, index: int) -> Problem | None:
     if found is not None:
         name = "a tab" if found[1] == "\t" else f"the blank U+{ord(found[1]):04X}"
         origin = places.origin(start + found.start(1), start + found.end(1))
-        return Problem("syntax", f"{name} in the indentation", origin=origin, help="indent with spaces")
+        return Problem(
+            "syntax", f"{name} in the indentation", origin=origin, help="indent with spaces"
+        )
     if places.source.text[index : index + 1] == "\t":
-        return Problem("syntax", "a tab outside of quotes", origin=places.point(index), help="write spaces")
+        return Problem(
+            "syntax", "a tab outside of quotes", origin=places.point(index), help="write spaces"
+        )
     return None
 
 
@@ -134,7 +188,12 @@ def unquoted_reference(places: Places, index: int) -> Problem | None:
     close = text.find("}", index, places.line_end(index))
     end = close + 1 if close >= 0 else index + 1
     help = f'write "{cut(text[begin:end])}" in quotes' if close >= 0 else QUOTE
-    return Problem("syntax", "${...} needs quotes inside of brackets", origin=places.origin(begin, end), help=help)
+    return Problem(
+        "syntax",
+        "${...} needs quotes inside of brackets",
+        origin=places.origin(begin, end),
+        help=help,
+    )
 
 
 def missing_space(places: Places, index: int, problem: str) -> Problem | None:
@@ -145,7 +204,12 @@ def missing_space(places: Places, index: int, problem: str) -> Problem | None:
         found = NO_SPACE.fullmatch(text)
         if found is not None:
             origin = places.origin(start + found.start(1), start + len(text))
-            return Problem("syntax", f"no space after '{cut(found[1])}'", origin=origin, help=f"write {cut(f'{found[1]} {found[2]}')}")
+            return Problem(
+                "syntax",
+                f"no space after '{cut(found[1])}'",
+                origin=origin,
+                help=f"write {cut(f'{found[1]} {found[2]}')}",
+            )
     return None
 
 
@@ -155,12 +219,19 @@ def misplaced_colon(places: Places, index: int, problem: str) -> Problem | None:
         return None
     start, text = line_at(places, index)
     if KEY.match(text[: index - start]):
-        return Problem("syntax", "a second ': ' in one value", origin=places.point(index), help=QUOTE)
+        return Problem(
+            "syntax", "a second ': ' in one value", origin=places.point(index), help=QUOTE
+        )
     above_start, above = line_above(places, index)
     if not KEY_OR_ITEM.match(above):
         return no_key(places, above_start)
     origin = places.origin(start + len(text) - len(text.lstrip()), index)
-    return Problem("syntax", "this line is indented deeper than the line above allows", origin=origin, help=LINE_UP)
+    return Problem(
+        "syntax",
+        "this line is indented deeper than the line above allows",
+        origin=origin,
+        help=LINE_UP,
+    )
 
 
 def no_key(places: Places, index: int) -> Problem:
@@ -183,5 +254,15 @@ def known_mistake(error: str, places: Places, at: int, context_at: int) -> Probl
     if "expected ',' or" not in error or mistake.at_context:
         return Problem(mistake.code, message, origin=places.point(index), help=mistake.help)
     opened = places.point(context_at)
-    help = mistake.help if opened.line == places.line_number(at) else f"close the bracket of line {opened.line}"
-    return Problem(mistake.code, message, origin=places.point(at), help=help, related=(Related(opened, "the bracket"),))
+    help = (
+        mistake.help
+        if opened.line == places.line_number(at)
+        else f"close the bracket of line {opened.line}"
+    )
+    return Problem(
+        mistake.code,
+        message,
+        origin=places.point(at),
+        help=help,
+        related=(Related(opened, "the bracket"),),
+    )

@@ -38,11 +38,20 @@ class EventReader:
         """The index behind the last scalar, alias or bracket."""
 
     def report(
-        self, code: Code, message: str, origin: Origin, *, help: str | None = None, got: object = None, first: Origin | None = None
+        self,
+        code: Code,
+        message: str,
+        origin: Origin,
+        *,
+        help: str | None = None,
+        got: object = None,
+        first: Origin | None = None,
     ) -> None:
         """Notes a problem at the current path; `first` is where a thing given twice stands for the first time."""
         related = (Related(first, "first given here", tuple(self.path)),) if first else ()
-        self.note(Problem(code, message, tuple(self.path), origin, help=help, got=got, related=related))
+        self.note(
+            Problem(code, message, tuple(self.path), origin, help=help, got=got, related=related)
+        )
 
     def note(self, problem: Problem) -> None:
         """Keeps a problem for the end of the text, unless there are too many to read on."""
@@ -77,7 +86,9 @@ class EventReader:
         """The index behind a mapping or list."""
         if not event.flow_style:
             return first_line_end
-        if end_event.start_mark.index < end_event.end_mark.index:  # the mapping in `[a: 1]` has no bracket of its own
+        if (
+            end_event.start_mark.index < end_event.end_mark.index
+        ):  # the mapping in `[a: 1]` has no bracket of its own
             self.last_end = self.start + end_event.end_mark.index
         return self.last_end
 
@@ -86,7 +97,9 @@ class EventReader:
         start = self.start + event.start_mark.index
         properties = PROPERTIES.match(self.text, start)
         found = TAG.search(self.text, start, properties.end() if properties else start)
-        origin = self.places.origin(*found.span()) if found else self.place(event)  # ruamel forgets a tag before an anchor
+        origin = (
+            self.places.origin(*found.span()) if found else self.place(event)
+        )  # ruamel forgets a tag before an anchor
         name = cut(f"{event.ctag.handle or ''}{event.ctag.suffix}")
         help = 'remove it, or put the value in quotes if the "!" belongs to it'
         self.report("tag", f"tag {name} is not allowed", origin, help=help)
@@ -107,7 +120,18 @@ class EventReader:
         if isinstance(value, Refusal):
             fix = rewritten(place, event.value, value.meant) if value.meant else None
             path = tuple(self.path)
-            self.note(Problem(value.code, value.message, path, place, help=value.help, suggestion=value.meant, got=event.value, fix=fix))
+            self.note(
+                Problem(
+                    value.code,
+                    value.message,
+                    path,
+                    place,
+                    help=value.help,
+                    suggestion=value.meant,
+                    got=event.value,
+                    fix=fix,
+                )
+            )
             return None
         if isinstance(value, str):
             self.check_ends(value, place)

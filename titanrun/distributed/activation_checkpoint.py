@@ -7,7 +7,12 @@ from typing import Any
 
 import torch
 from torch import Size, Tensor, nn
-from torch.utils.checkpoint import SAC_IGNORED_OPS, CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    SAC_IGNORED_OPS,
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from titanrun.distributed.config import (
     FullActivationCheckpointConfig,
@@ -62,13 +67,21 @@ def recompute_some(config: SelectiveActivationCheckpointConfig, *, model: nn.Mod
     """
     for name, layer in model.get_submodule("layers").named_children():
         if config.every is None:
-            shapes = product_shapes(layer, f"layers.{name}", config.per_op_sac_force_recompute_mm_shapes_by_fqns)
-            recompute(layer, config, context_fn=partial(choosing_contexts, shapes, config.per_op_sac_saves))
+            shapes = product_shapes(
+                layer, f"layers.{name}", config.per_op_sac_force_recompute_mm_shapes_by_fqns
+            )
+            recompute(
+                layer,
+                config,
+                context_fn=partial(choosing_contexts, shapes, config.per_op_sac_saves),
+            )
         elif (int(name) + 1) % config.every == 0:
             recompute(layer, config)
 
 
-def recompute_for_budget(config: MemoryBudgetActivationCheckpointConfig, *, model: nn.Module) -> None:
+def recompute_for_budget(
+    config: MemoryBudgetActivationCheckpointConfig, *, model: nn.Module
+) -> None:
     """Lets the compiler choose what a layer keeps, when it first meets it: until then nothing about the model changes."""
     # by name: it is the compiler's, and importing that takes seconds
     import_module("torch._functorch.config").activation_memory_budget = config.memory_budget
@@ -92,15 +105,26 @@ def recompute(layer: nn.Module, config: RecomputingConfig, **options: Any) -> No
 def product_shapes(layer: nn.Module, name: str, wanted: Iterable[str]) -> frozenset[Size]:
     """The shapes [in, out] of the linear modules whose names have one of the texts in them."""
     wanted = tuple(wanted)
-    linears = ((f"{name}.{path}", module) for path, module in layer.named_modules() if isinstance(module, nn.Linear))
-    return frozenset(module.weight.shape[::-1] for path, module in linears if any(text in path for text in wanted))
+    linears = (
+        (f"{name}.{path}", module)
+        for path, module in layer.named_modules()
+        if isinstance(module, nn.Linear)
+    )
+    return frozenset(
+        module.weight.shape[::-1]
+        for path, module in linears
+        if any(text in path for text in wanted)
+    )
 
 
 def choosing_contexts(shapes: frozenset[Size], saves: Collection[Operation]) -> Any:
     """What the first and the second pass of one call of a layer run in."""
     # FSDP marks for the profiler what it does for the experts within a layer, and does more of it in the second pass
     SAC_IGNORED_OPS.update(
-        (torch.ops.profiler._record_function_enter_new.default, torch.ops.profiler._record_function_exit._RecordFunction)
+        (
+            torch.ops.profiler._record_function_enter_new.default,
+            torch.ops.profiler._record_function_exit._RecordFunction,
+        )
     )
     return create_selective_checkpoint_contexts(Choice(shapes, saves))
 
@@ -119,7 +143,9 @@ class Choice:
         self.kept = frozenset(kernel for name in saves for kernel in KERNELS.get(name, ()))
         self.products = {True: 0, False: 0}
 
-    def __call__(self, context: Any, operation: Any, *arguments: Any, **options: Any) -> CheckpointPolicy:
+    def __call__(
+        self, context: Any, operation: Any, *arguments: Any, **options: Any
+    ) -> CheckpointPolicy:
         """For each operation of either pass, in order, whether its result is kept."""
         name = operation.name().partition(".")[0]
         if name == "aten::_to_copy" and leaves_device(arguments[0], options.get("device")):

@@ -78,7 +78,11 @@ def portable(error: Exception | None) -> Any:
         return error.problems
     if isinstance(error, OSError):
         return OSError(error.errno, error.strerror, error.filename)
-    return None if error is None else RuntimeError(f"in another process: {type(error).__name__}: {error}")
+    return (
+        None
+        if error is None
+        else RuntimeError(f"in another process: {type(error).__name__}: {error}")
+    )
 
 
 def raise_portable(error: Any) -> None:

@@ -23,7 +23,9 @@ def checksums(tensors: Mapping[str, Tensor]) -> Sums:
         return {}
     sums = [checksum(own_part(tensor)) for tensor in tensors.values()]
     device = next((value.device for value in sums if value.device.type != "cpu"), sums[0].device)
-    return dict(zip(tensors, torch.stack([value.to(device) for value in sums]).tolist(), strict=True))
+    return dict(
+        zip(tensors, torch.stack([value.to(device) for value in sums]).tolist(), strict=True)
+    )
 
 
 def checksum(tensor: Tensor) -> Tensor:
@@ -45,14 +47,31 @@ def odd_copies(tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, list[in
     for name, tensor in tensors.items():
         parts[part_name(tensor)][name] = tensor
     sums = {f"{part} {digest(held)}": checksums(held) for part, held in parts.items()}
-    totals = ranks.together(lambda: {part: digest(f"{name} {value}" for name, value in held.items()) for part, held in sums.items()})
-    suspected = {part for part in set().union(*totals) if len({total[part] for total in totals if part in total}) > 1}
+    totals = ranks.together(
+        lambda: {
+            part: digest(f"{name} {value}" for name, value in held.items())
+            for part, held in sums.items()
+        }
+    )
+    suspected = {
+        part
+        for part in set().union(*totals)
+        if len({total[part] for total in totals if part in total}) > 1
+    }
     if not suspected:
         return {}
-    told = ranks.together(lambda: {(part, name): value for part in suspected & sums.keys() for name, value in sums[part].items()})
+    told = ranks.together(
+        lambda: {
+            (part, name): value
+            for part in suspected & sums.keys()
+            for name, value in sums[part].items()
+        }
+    )
     found: dict[str, list[int]] = {}
     for part, name in sorted(set().union(*told)):
-        odd = fewest({rank: held[part, name] for rank, held in enumerate(told) if (part, name) in held})
+        odd = fewest(
+            {rank: held[part, name] for rank, held in enumerate(told) if (part, name) in held}
+        )
         if odd:
             found[name] = sorted({*found.get(name, ()), *odd})
     return found
@@ -64,7 +83,11 @@ def part_name(tensor: Any) -> str:
         return "whole"
     mesh, names = tensor.device_mesh, tensor.device_mesh.mesh_dim_names or ()
     place = mesh.get_coordinate()
-    return " ".join(f"{names[axis]}={place[axis]}" for axis, placement in enumerate(tensor.placements) if not placement.is_replicate())
+    return " ".join(
+        f"{names[axis]}={place[axis]}"
+        for axis, placement in enumerate(tensor.placements)
+        if not placement.is_replicate()
+    )
 
 
 def digest(words: Iterable[str]) -> str:

@@ -55,11 +55,20 @@ class ChunkedHead:
         total, start = torch.zeros((), device=plain_BTD.device), 0
         for piece_BCD in pieces:
             end = start + piece_BCD.size(1)
-            total = total + checkpoint(self._loss_of, again, piece_BCD, start, end, self._loss, use_reentrant=False)
+            total = total + checkpoint(
+                self._loss_of, again, piece_BCD, start, end, self._loss, use_reentrant=False
+            )
             start = end
         return total
 
-    def _loss_of(self, again: Callable[[Tensor], Tensor], piece_BCD: Tensor, start: int, end: int, loss: LossOfPiece) -> Tensor:
+    def _loss_of(
+        self,
+        again: Callable[[Tensor], Tensor],
+        piece_BCD: Tensor,
+        start: int,
+        end: int,
+        loss: LossOfPiece,
+    ) -> Tensor:
         """The loss of one piece; its logits are not kept."""
         logits_BCV: Any = self._logits(again(piece_BCD))
         if self.whole_vocabulary and is_split(logits_BCV):
@@ -78,4 +87,6 @@ def unplaced(stream: Any) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     tensor = import_module("torch.distributed.tensor")
     mesh, whole, summand = stream.device_mesh, [tensor.Replicate()], [tensor.Partial()]
     gathered = stream.redistribute(placements=whole).to_local(grad_placements=summand)
-    return gathered, lambda piece: tensor.DTensor.from_local(piece, mesh, whole, run_check=False, grad_placements=summand)
+    return gathered, lambda piece: tensor.DTensor.from_local(
+        piece, mesh, whole, run_check=False, grad_placements=summand
+    )

@@ -55,7 +55,12 @@ def refuse_missing_compiler() -> None:
         search()
     except missing as error:
         message = "back end inductor needs a C++ compiler for a CPU, and there is none"
-        raise fail("usage", message, path=("compile", "backend"), help="install g++, or set compile.backend: aot_eager") from error
+        raise fail(
+            "usage",
+            message,
+            path=("compile", "backend"),
+            help="install g++, or set compile.backend: aot_eager",
+        ) from error
 
 
 def overlap_tensor_parallelism(group: ProcessGroup) -> None:
@@ -64,7 +69,9 @@ def overlap_tensor_parallelism(group: ProcessGroup) -> None:
     with warnings.catch_warnings():
         # it says that nobody need call it, but inductor of torch 2.13 passes over groups for which nobody did
         warnings.simplefilter("ignore", FutureWarning)
-        import_module("torch.distributed._symmetric_memory").enable_symm_mem_for_group(group.group_name)
+        import_module("torch.distributed._symmetric_memory").enable_symm_mem_for_group(
+            group.group_name
+        )
 
 
 def refuse_overlap() -> NoReturn:

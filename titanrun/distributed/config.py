@@ -43,9 +43,13 @@ class ParallelismConfig(Config):
 
     data_parallel_replicate_degree: PositiveInt = performance(1, unit="ranks", resume=True)
     """Copies of the model (DDP), or groups of shards (HSDP)."""
-    data_parallel_shard_degree: OrAuto[PositiveInt] = performance("auto", unit="ranks", resume=True, examples=[1])
+    data_parallel_shard_degree: OrAuto[PositiveInt] = performance(
+        "auto", unit="ranks", resume=True, examples=[1]
+    )
     """Ranks that share one copy of the weights (FSDP2); `auto`: all that the other degrees leave."""
-    fsdp_reshard_after_forward: Literal["default", "always", "never"] = performance("default", resume=True)
+    fsdp_reshard_after_forward: Literal["default", "always", "never"] = performance(
+        "default", resume=True
+    )
     """Whether gathered weights are dropped after the forward pass and gathered again; default: always, but never in a pipeline."""
     tensor_parallel_degree: PositiveInt = performance(1, unit="ranks")
     """Ranks that split each matrix."""
@@ -58,7 +62,13 @@ class ParallelismConfig(Config):
     pipeline_parallel_degree: PositiveInt = performance(1, unit="ranks")
     """Ranks that split the layers."""
     pipeline_parallel_schedule: Literal[
-        "1F1B", "GPipe", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"
+        "1F1B",
+        "GPipe",
+        "Interleaved1F1B",
+        "LoopedBFS",
+        "InterleavedZeroBubble",
+        "ZBVZeroBubble",
+        "DualPipeV",
     ] = performance("1F1B")
     """Order of the forward and backward passes; 1F1B and GPipe have one stage a rank, the others several."""
     pipeline_parallel_schedule_csv: Text | None = performance(None)
@@ -85,7 +95,9 @@ class ParallelismConfig(Config):
     """Ranks that split the experts."""
     expert_tensor_parallel_degree: PositiveInt = performance(1, unit="ranks")
     """Ranks that split each expert's matrices; 1, or the same as tensor_parallel_degree."""
-    expert_parallel_comm_backend: Literal["standard", "deepep"] = performance("standard", not_built=DEEPEP)
+    expert_parallel_comm_backend: Literal["standard", "deepep"] = performance(
+        "standard", not_built=DEEPEP
+    )
     """What carries tokens to their experts: collectives of PyTorch, or DeepEP."""
 
 
@@ -124,7 +136,12 @@ class RecomputingConfig(ActivationCheckpointConfig):
         """Operations are listed where the check finds a difference, and only there."""
         if self.debug and self.determinism_check == "none":
             message = "debug lists what the determinism check finds, and determinism_check is none"
-            raise conflict(message, "determinism_check", "debug", help="use determinism_check: default, or debug: false")
+            raise conflict(
+                message,
+                "determinism_check",
+                "debug",
+                help="use determinism_check: default, or debug: false",
+            )
         return self
 
 
@@ -143,11 +160,21 @@ class SelectiveActivationCheckpointConfig(RecomputingConfig):
     selective_ac_option: Layers = performance("2", examples=["op"])
     """A number in quotes: every n-th layer as a whole; op: of every layer all but what per_op_sac_saves names."""
     per_op_sac_saves: tuple[Operation, ...] = performance(
-        ("attention", "every_second_product", "top_k", "max", "reduce_scatter", "all_to_all", "compiled")
+        (
+            "attention",
+            "every_second_product",
+            "top_k",
+            "max",
+            "reduce_scatter",
+            "all_to_all",
+            "compiled",
+        )
     )
     """With op: whose results are kept; all others are computed again. The default is what is dear to compute, waits for other ranks, or
     must not come out otherwise the second time."""
-    per_op_sac_force_recompute_mm_shapes_by_fqns: tuple[Text, ...] = performance(("moe.router.gate",))
+    per_op_sac_force_recompute_mm_shapes_by_fqns: tuple[Text, ...] = performance(
+        ("moe.router.gate",)
+    )
     """With op: matrices of the shapes that linear modules with these texts in their names have are multiplied again too."""
 
     @property
@@ -160,7 +187,9 @@ class SelectiveActivationCheckpointConfig(RecomputingConfig):
         """Every product, or every second one."""
         if {"products", "every_second_product"} <= set(self.per_op_sac_saves):
             message = "per_op_sac_saves has every product, and every second one too"
-            raise conflict(message, "per_op_sac_saves", help="keep one of products and every_second_product")
+            raise conflict(
+                message, "per_op_sac_saves", help="keep one of products and every_second_product"
+            )
         return self
 
     @model_validator(mode="after")
@@ -168,7 +197,12 @@ class SelectiveActivationCheckpointConfig(RecomputingConfig):
         """PyTorch lists operations only where a layer is recomputed as a whole."""
         if self.debug and self.every is None:
             message = "debug lists the operations of layers that are recomputed whole, and selective_ac_option is op"
-            raise conflict(message, "debug", "selective_ac_option", help="use debug: false, or activation_checkpoint: full")
+            raise conflict(
+                message,
+                "debug",
+                "selective_ac_option",
+                help="use debug: false, or activation_checkpoint: full",
+            )
         return self
 
 

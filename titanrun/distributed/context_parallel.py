@@ -20,7 +20,10 @@ from titanrun.distributed.rows import RowSharing
 Method = Literal["allgather", "alltoall"]
 
 # torch 2.13 renamed it
-all_gather = getattr(collectives, "all_gather_single_autograd", None) or collectives.all_gather_tensor_autograd
+all_gather = (
+    getattr(collectives, "all_gather_single_autograd", None)
+    or collectives.all_gather_tensor_autograd
+)
 
 
 class GatheredKeys(nn.Module):
@@ -44,12 +47,25 @@ class GatheredKeys(nn.Module):
             masks.append(self.inner.seen(length, documents, device=device, keys=end))
         return masks
 
-    def forward(self, q_BNtH: Tensor, k_BKtH: Tensor, v_BKtH: Tensor, seen: list[Any], sinks_N: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        q_BNtH: Tensor,
+        k_BKtH: Tensor,
+        v_BKtH: Tensor,
+        seen: list[Any],
+        sinks_N: Tensor | None = None,
+    ) -> Tensor:
         # together: one collective instead of two
-        shares = all_gather(torch.cat([k_BKtH, v_BKtH], dim=-1), 0, self.rows.group).chunk(self.rows.ranks)
-        k_BKTH, v_BKTH = self.rows.in_order(shares, dim=2).split([k_BKtH.size(-1), v_BKtH.size(-1)], dim=-1)
+        shares = all_gather(torch.cat([k_BKtH, v_BKtH], dim=-1), 0, self.rows.group).chunk(
+            self.rows.ranks
+        )
+        k_BKTH, v_BKTH = self.rows.in_order(shares, dim=2).split(
+            [k_BKtH.size(-1), v_BKtH.size(-1)], dim=-1
+        )
         outs = []
-        for index, piece, mask in zip(self.rows.own_pieces, q_BNtH.chunk(self.rows.pieces, dim=2), seen, strict=True):
+        for index, piece, mask in zip(
+            self.rows.own_pieces, q_BNtH.chunk(self.rows.pieces, dim=2), seen, strict=True
+        ):
             # keys after the piece are masked anyway: leaving them out is what makes two pieces a rank an even share
             end = (index + 1) * piece.size(2)
             outs.append(self.inner(piece, k_BKTH[:, :, :end], v_BKTH[:, :, :end], mask, sinks_N))
@@ -65,7 +81,9 @@ class GatheredRows(nn.Module):
         self.rows = rows
 
     def forward(self, q_BNtH: Tensor, k_BKtH: Tensor, v_BKtH: Tensor, seen: None) -> Tensor:
-        shares = all_gather(torch.cat([k_BKtH, v_BKtH], dim=-1), 0, self.rows.group).chunk(self.rows.ranks)
+        shares = all_gather(torch.cat([k_BKtH, v_BKtH], dim=-1), 0, self.rows.group).chunk(
+            self.rows.ranks
+        )
         k_BKTH, v_BKTH = torch.cat(shares, dim=2).split([k_BKtH.size(-1), v_BKtH.size(-1)], dim=-1)
         out_BNtH: Tensor = self.inner(q_BNtH, k_BKTH, v_BKTH, seen)
         return out_BNtH
@@ -88,9 +106,20 @@ class ExchangedHeads(nn.Module):
         """The mask of whole rows, of which `tokens` are this rank's share."""
         return self.inner.seen(tokens * self.rows.ranks, documents_BT, device=device)
 
-    def forward(self, q_BNtH: Tensor, k_BKtH: Tensor, v_BKtH: Tensor, seen: Any, sinks_N: Tensor | None = None) -> Tensor:
-        own_sinks = None if sinks_N is None else sinks_N.chunk(self.rows.ranks)[self.rows.group.rank()]
-        out_BmTH = self.inner(*(self.tokens_for_heads(share) for share in (q_BNtH, k_BKtH, v_BKtH)), seen, own_sinks)
+    def forward(
+        self,
+        q_BNtH: Tensor,
+        k_BKtH: Tensor,
+        v_BKtH: Tensor,
+        seen: Any,
+        sinks_N: Tensor | None = None,
+    ) -> Tensor:
+        own_sinks = (
+            None if sinks_N is None else sinks_N.chunk(self.rows.ranks)[self.rows.group.rank()]
+        )
+        out_BmTH = self.inner(
+            *(self.tokens_for_heads(share) for share in (q_BNtH, k_BKtH, v_BKtH)), seen, own_sinks
+        )
         return self.heads_for_tokens(out_BmTH)
 
     def tokens_for_heads(self, share_BntH: Tensor) -> Tensor:
@@ -108,10 +137,15 @@ class ExchangedHeads(nn.Module):
         return collectives.all_to_all_single_autograd(parts, None, None, self.rows.group)
 
 
-METHODS: dict[Method, type[GatheredKeys] | type[ExchangedHeads]] = {"allgather": GatheredKeys, "alltoall": ExchangedHeads}
+METHODS: dict[Method, type[GatheredKeys] | type[ExchangedHeads]] = {
+    "allgather": GatheredKeys,
+    "alltoall": ExchangedHeads,
+}
 
 
-def share_rows(model: nn.Module, rows: RowSharing, method: Method, *, attention: tuple[type[nn.Module], ...]) -> None:
+def share_rows(
+    model: nn.Module, rows: RowSharing, method: Method, *, attention: tuple[type[nn.Module], ...]
+) -> None:
     """Lets the attention of a model, or of a pipeline stage, see whole rows where its other parts see this rank's share.
 
     Args:
@@ -123,11 +157,21 @@ def share_rows(model: nn.Module, rows: RowSharing, method: Method, *, attention:
     Raises ProblemsFound where a layer has no such attention: it would see a share and nobody would tell.
     """
     for layer in parts_of(model)[1]:
-        places = [(parent, name) for parent in layer.modules() for name, child in parent.named_children() if isinstance(child, attention)]
+        places = [
+            (parent, name)
+            for parent in layer.modules()
+            for name, child in parent.named_children()
+            if isinstance(child, attention)
+        ]
         if not places:
             message = f"{type(model).__name__} has layers whose attention cannot reach beyond this rank's share of a row"
             path = ("parallelism", "context_parallel_degree")
-            raise fail("conflict", message, path=path, help="set it to 1, or build the model on titanrun's attention back ends")
+            raise fail(
+                "conflict",
+                message,
+                path=path,
+                help="set it to 1, or build the model on titanrun's attention back ends",
+            )
         for parent, name in places:
             setattr(parent, name, reaching_rows(parent.get_submodule(name), rows, method))
 

@@ -38,7 +38,9 @@ def find_device(name: str, *, local_rank: int = 0) -> torch.device:
     count = torch.accelerator.device_count()
     if local_rank >= count:
         message = f"local rank {local_rank} has no accelerator of its own: this machine has {count}"
-        raise fail("usage", message, path=("device",), help="start at most one process per accelerator")
+        raise fail(
+            "usage", message, path=("device",), help="start at most one process per accelerator"
+        )
     torch.accelerator.set_device_index(local_rank)
     kind = torch.accelerator.current_accelerator()
     assert kind is not None
@@ -66,7 +68,9 @@ def has_kernels(device: torch.device, kernels: Kernels) -> bool:
         return False
     if torch.version.hip is not None:
         # "gfx942:sramecc+:xnack-"
-        return torch.cuda.get_device_properties(device).gcnArchName.partition(":")[0] in kernels.rocm
+        return (
+            torch.cuda.get_device_properties(device).gcnArchName.partition(":")[0] in kernels.rocm
+        )
     return torch.cuda.get_device_capability(device) >= kernels.cuda
 
 
@@ -99,7 +103,11 @@ def peak_memory_bytes(device: torch.device) -> int:
     if not STATUS.is_file():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # what getrusage tells on Linux is never less than the process had that started this one
-    (line,) = (line for line in STATUS.read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM:"))
+    (line,) = (
+        line
+        for line in STATUS.read_text(encoding="utf-8").splitlines()
+        if line.startswith("VmHWM:")
+    )
     return int(line.split()[1]) * 1024
 
 

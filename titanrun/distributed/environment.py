@@ -73,7 +73,9 @@ def whole_number(environ: Mapping[str, str], name: str, default: int) -> int:
         return default
     if not text.isascii() or not text.isdigit():
         raise fail(
-            "usage", f"the environment variable {name} is {text!r}, not a whole number", help=f"unset {name}, or let the launcher set it"
+            "usage",
+            f"the environment variable {name} is {text!r}, not a whole number",
+            help=f"unset {name}, or let the launcher set it",
         )
     return int(text)
 
@@ -92,7 +94,9 @@ def enforce(name: str, value: str) -> None:
     """Sets a variable that the recipe decides on, whatever the user has set it to; a warning says so."""
     before = os.environ.get(name, value)
     if before != value:
-        log.warning("the environment variable %s is %s, and the recipe makes it %s", name, before, value)
+        log.warning(
+            "the environment variable %s is %s, and the recipe makes it %s", name, before, value
+        )
     put(name, value)
 
 
@@ -108,7 +112,19 @@ def set_default(name: str, value: str) -> None:
 
 def alone_with(device: int) -> dict[str, str]:
     """The variables for a process that is no rank, and sees the accelerator `device` of this one's as its only one."""
-    of_ranks = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "TITANRUN_")
+    of_ranks = (
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_",
+        "GROUP_",
+        "ROLE_",
+        "MASTER_",
+        "TORCHELASTIC_",
+        "TITANRUN_",
+    )
     kept = {name: value for name, value in os.environ.items() if not name.startswith(of_ranks)}
     visible = [name for name in kept.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    return {**kept, "CUDA_VISIBLE_DEVICES": visible[device] if device < len(visible) else str(device)}
+    return {
+        **kept,
+        "CUDA_VISIBLE_DEVICES": visible[device] if device < len(visible) else str(device),
+    }

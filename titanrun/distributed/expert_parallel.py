@@ -58,7 +58,10 @@ def split_weights(experts: Any, mesh: DeviceMesh) -> None:
     placements: dict[str, list[Placement]] = {}
     for name, weight in list(experts.named_parameters(recurse=False)):
         dims = {"ep": EXPERT_DIM, "etp": experts.shared_dims[name]}
-        placements[name] = [Replicate() if dims[axis] is None else Shard(dims[axis]) for axis in mesh.mesh_dim_names or ()]
+        placements[name] = [
+            Replicate() if dims[axis] is None else Shard(dims[axis])
+            for axis in mesh.mesh_dim_names or ()
+        ]
         split = distribute_tensor(weight.detach(), mesh, placements[name], src_data_rank=None)
         experts.register_parameter(name, nn.Parameter(split, requires_grad=weight.requires_grad))
     tell_gradients(experts, placements)
@@ -66,8 +69,15 @@ def split_weights(experts: Any, mesh: DeviceMesh) -> None:
 
 def tell_gradients(experts: Any, placements: Mapping[str, Sequence[Placement]]) -> None:
     """Tells experts how the gradients of those whole weights lie that are summands on the ranks which share an expert."""
-    told = {name: placed for name, placed in placements.items() if name in getattr(experts, "summands", ())}
-    experts.gradient_placements = {name: [Partial() if each.is_replicate() else each for each in placed] for name, placed in told.items()}
+    told = {
+        name: placed
+        for name, placed in placements.items()
+        if name in getattr(experts, "summands", ())
+    }
+    experts.gradient_placements = {
+        name: [Partial() if each.is_replicate() else each for each in placed]
+        for name, placed in told.items()
+    }
 
 
 def unmarked(slots_SD: Tensor) -> Tensor:
@@ -126,4 +136,6 @@ def by_expert(received_RL: Tensor, slots: int) -> Tensor:
     """The order [S] that sorts slots by expert which arrived by rank, and from each rank by expert."""
     ranks, experts = received_RL.shape
     expert_of_part = torch.arange(experts, device=received_RL.device).repeat(ranks)
-    return expert_of_part.repeat_interleave(received_RL.flatten(), output_size=slots).argsort(stable=True)
+    return expert_of_part.repeat_interleave(received_RL.flatten(), output_size=slots).argsort(
+        stable=True
+    )

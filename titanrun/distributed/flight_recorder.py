@@ -31,7 +31,10 @@ def record_collectives(comm: CommConfig, run_dir: Path, device: torch.device) ->
     settings = {SIZE: str(comm.trace_buf_size)}
     if comm.trace_buf_size:
         folder = run_dir.absolute() / comm.save_traces_folder
-        settings |= {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", FILE: str(folder / comm.save_traces_file_prefix)}
+        settings |= {
+            "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+            FILE: str(folder / comm.save_traces_file_prefix),
+        }
         if is_accelerator(device):
             # nccl writes into folders that are there
             folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +64,10 @@ def last_collectives() -> bytes:
         return bytes(of_nccl())
     found = pickle.loads(c10d._dump_fr_trace())
     groups = {name: group for group, name in dist.distributed_c10d._world.pg_names.items()}
-    found["pg_config"] = {name: {"name": name, "desc": group.group_desc, "ranks": members(group)} for name, group in groups.items()}
+    found["pg_config"] = {
+        name: {"name": name, "desc": group.group_desc, "ranks": members(group)}
+        for name, group in groups.items()
+    }
     return pickle.dumps(found)
 
 

@@ -13,7 +13,13 @@ import torch
 from torch import nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import Shard
 
 from titanrun.distributed.mesh import Meshes
@@ -48,7 +54,13 @@ class DataParallel:
     apart: frozenset[nn.Parameter] = frozenset()
 
 
-def share_over_ranks(model: nn.Module, data_parallel: DataParallel, meshes: Meshes, *, experts: Sequence[nn.Module] = ()) -> bool:
+def share_over_ranks(
+    model: nn.Module,
+    data_parallel: DataParallel,
+    meshes: Meshes,
+    *,
+    experts: Sequence[nn.Module] = (),
+) -> bool:
     """Shards or copies the model over the data-parallel ranks, layer by layer; the last step before its weights are allocated.
 
     `experts` are split by expert parallelism already, if there is any, and are shared by the ranks that have the same ones. Gives
@@ -57,12 +69,16 @@ def share_over_ranks(model: nn.Module, data_parallel: DataParallel, meshes: Mesh
     wrap = wrapping(data_parallel, meshes)
     if wrap is None:
         return False
-    reshards = reshards_after_forward(data_parallel.reshard, is_pipeline=meshes.degrees.pipeline > 1)
+    reshards = reshards_after_forward(
+        data_parallel.reshard, is_pipeline=meshes.degrees.pipeline > 1
+    )
     if meshes.sparse is not None:
         for module in experts:
             share_experts(module, data_parallel, meshes, reshard=reshards)
     embeddings, layers, head = parts_of(model)
-    wrap_as_stored = wrapping(replace(data_parallel, precision=data_parallel.precision.without_autocast), meshes)
+    wrap_as_stored = wrapping(
+        replace(data_parallel, precision=data_parallel.precision.without_autocast), meshes
+    )
     assert wrap_as_stored is not None
     for group in groups_of(embeddings, layers, head):
         # the head's weights are used last and needed first in the backward pass: dropping them in between only costs
@@ -75,7 +91,9 @@ def share_over_ranks(model: nn.Module, data_parallel: DataParallel, meshes: Mesh
             sum_gradients(module)
     if meshes.sparse is not None:
         # layers that run in training alone would stay gathered after a held-out pass, and old
-        prefetch_in_order([layer for layer in layers if not getattr(layer, "is_for_training_alone", False)])
+        prefetch_in_order(
+            [layer for layer in layers if not getattr(layer, "is_for_training_alone", False)]
+        )
     return True
 
 
@@ -84,10 +102,16 @@ def wrapping(data_parallel: DataParallel, meshes: Meshes) -> Wrap | None:
     mesh = meshes.axes(meshes.dense, "dp_replicate", "fsdp")
     if mesh is None:
         return None
-    return partial(shard if "fsdp" in (mesh.mesh_dim_names or ()) else copy, mesh=mesh, **policies(data_parallel, meshes))
+    return partial(
+        shard if "fsdp" in (mesh.mesh_dim_names or ()) else copy,
+        mesh=mesh,
+        **policies(data_parallel, meshes),
+    )
 
 
-def share_experts(experts: nn.Module, data_parallel: DataParallel, meshes: Meshes, *, reshard: bool) -> None:
+def share_experts(
+    experts: nn.Module, data_parallel: DataParallel, meshes: Meshes, *, reshard: bool
+) -> None:
     """Shards a layer's experts over the ranks that have the same ones: by expert, or within them where there are too few."""
     degrees = meshes.degrees
     ranks = degrees.efsdp or 1
@@ -99,7 +123,13 @@ def share_experts(experts: nn.Module, data_parallel: DataParallel, meshes: Meshe
         splits_evenly = own_part(weight).size(1) % ranks == 0
         return Shard(1) if ranks * degrees.expert > weight.size(0) and splits_evenly else Shard(0)
 
-    shard(experts, reshard=reshard, mesh=mesh, shard_placement_fn=placement, **policies(data_parallel, meshes))
+    shard(
+        experts,
+        reshard=reshard,
+        mesh=mesh,
+        shard_placement_fn=placement,
+        **policies(data_parallel, meshes),
+    )
 
 
 def prefetch_in_order(layers: Sequence[nn.Module]) -> None:
@@ -107,7 +137,9 @@ def prefetch_in_order(layers: Sequence[nn.Module]) -> None:
 
     By itself FSDP counts on a host that runs ahead of the device, and the host waits wherever tokens are sent to experts.
     """
-    groups = [[module for module in layer.modules() if isinstance(module, FSDPModule)] for layer in layers]
+    groups = [
+        [module for module in layer.modules() if isinstance(module, FSDPModule)] for layer in layers
+    ]
     for before, after in pairwise(groups):
         before[0].set_modules_to_forward_prefetch(after)
         after[0].set_modules_to_backward_prefetch(before)
@@ -115,16 +147,28 @@ def prefetch_in_order(layers: Sequence[nn.Module]) -> None:
 
 def policies(data_parallel: DataParallel, meshes: Meshes) -> dict[str, Any]:
     """Precision and place of what is shared, in FSDP's words."""
-    offload = CPUOffloadPolicy(pin_memory=meshes.device.type != "cpu") if data_parallel.offload else OffloadPolicy()
-    return {"mp_policy": mixed_precision(data_parallel), "offload_policy": offload, "ignored_params": set(data_parallel.apart)}
+    offload = (
+        CPUOffloadPolicy(pin_memory=meshes.device.type != "cpu")
+        if data_parallel.offload
+        else OffloadPolicy()
+    )
+    return {
+        "mp_policy": mixed_precision(data_parallel),
+        "offload_policy": offload,
+        "ignored_params": set(data_parallel.apart),
+    }
 
 
-def shard(modules: nn.Module | list[nn.Module], *, reshard: bool, mesh: DeviceMesh, **options: Any) -> None:
+def shard(
+    modules: nn.Module | list[nn.Module], *, reshard: bool, mesh: DeviceMesh, **options: Any
+) -> None:
     """FSDP2, or HSDP on a mesh of two axes."""
     fully_shard(cast(Any, modules), mesh=mesh, reshard_after_forward=reshard, **options)
 
 
-def copy(modules: nn.Module | list[nn.Module], *, reshard: bool, mesh: DeviceMesh, **options: Any) -> None:
+def copy(
+    modules: nn.Module | list[nn.Module], *, reshard: bool, mesh: DeviceMesh, **options: Any
+) -> None:
     """DDP: nothing is gathered, so that nothing is dropped either."""
     replicate(cast(Any, modules), mesh=mesh, **options)
 
@@ -152,7 +196,9 @@ def parts_of(model: nn.Module) -> tuple[list[nn.Module], list[nn.Module], list[n
     return embeddings, list(present["layers"].children()) if "layers" in present else [], head
 
 
-def groups_of(embeddings: list[nn.Module], layers: Sequence[nn.Module], head: list[nn.Module]) -> list[list[nn.Module]]:
+def groups_of(
+    embeddings: list[nn.Module], layers: Sequence[nn.Module], head: list[nn.Module]
+) -> list[list[nn.Module]]:
     """The modules that are gathered together; a matrix that embedding and head share must not be in two groups."""
     blocks = [[layer] for layer in layers]
     shared = {id(weight) for module in embeddings for weight in module.parameters()}
@@ -189,4 +235,6 @@ def share_padded(first: nn.Module, second: nn.Module) -> None:
 def shard_of(module: nn.Module) -> Any:
     """What FSDP knows of the shard of a module's weight."""
     groups = cast(Any, module)._get_fsdp_state()._fsdp_param_groups
-    return next(held for group in groups for held in group.fsdp_params if held._module_info.module is module)
+    return next(
+        held for group in groups for held in group.fsdp_params if held._module_info.module is module
+    )

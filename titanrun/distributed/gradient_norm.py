@@ -25,7 +25,12 @@ class PartNorm:
     groups: list[ProcessGroup]
 
 
-def gradient_norm(gradients: Sequence[Tensor], *, device: torch.device | None = None, pipeline: ProcessGroup | None = None) -> Tensor:
+def gradient_norm(
+    gradients: Sequence[Tensor],
+    *,
+    device: torch.device | None = None,
+    pipeline: ProcessGroup | None = None,
+) -> Tensor:
     """L2 norm over all gradients of all ranks as one fp32 number.
 
     Gradients in bf16 are summed in fp32: torch's own total norm would round it to three digits.
@@ -38,16 +43,26 @@ def gradient_norm(gradients: Sequence[Tensor], *, device: torch.device | None = 
     return total_norm(part_norms(gradients, device=device), device=device, pipeline=pipeline)
 
 
-def part_norms(gradients: Sequence[Tensor], *, device: torch.device | None = None) -> list[PartNorm]:
+def part_norms(
+    gradients: Sequence[Tensor], *, device: torch.device | None = None
+) -> list[PartNorm]:
     """The norm of each gradient's part, without those of other ranks."""
-    wholes = [gathered(gradient) if is_summed_coarsely(gradient, device) else gradient for gradient in gradients]
+    wholes = [
+        gathered(gradient) if is_summed_coarsely(gradient, device) else gradient
+        for gradient in gradients
+    ]
     if not wholes:
         return []
     norms = torch._foreach_norm([own_part(whole) for whole in wholes], 2.0, dtype=torch.float32)
     return [PartNorm(norm, split_over(whole)) for norm, whole in zip(norms, wholes, strict=True)]
 
 
-def total_norm(parts: Sequence[PartNorm], *, device: torch.device | None = None, pipeline: ProcessGroup | None = None) -> Tensor:
+def total_norm(
+    parts: Sequence[PartNorm],
+    *,
+    device: torch.device | None = None,
+    pipeline: ProcessGroup | None = None,
+) -> Tensor:
     """The norm of all gradients of all ranks, of whose parts these are this rank's."""
     norms: dict[tuple[str, ...], list[Tensor]] = {}
     groups: dict[tuple[str, ...], list[ProcessGroup]] = {}
@@ -57,7 +72,9 @@ def total_norm(parts: Sequence[PartNorm], *, device: torch.device | None = None,
         norms.setdefault(names, []).append(part.norm)
     if pipeline is None and list(norms) == [()]:
         return together(norms[()])
-    squares = [summed(together(found).square().to(device), groups[names]) for names, found in norms.items()]
+    squares = [
+        summed(together(found).square().to(device), groups[names]) for names, found in norms.items()
+    ]
     total = torch.stack(squares).sum() if squares else torch.zeros((), device=device)
     return summed(total, [] if pipeline is None else [pipeline]).sqrt()
 
@@ -68,7 +85,12 @@ def is_summed_coarsely(gradient: Tensor, device: torch.device | None) -> bool:
     On a CPU torch adds the squares of a matrix up one after the other in fp32: the norm of a large one is off in its fifth digit, and
     otherwise for each way to split it. One process prints what torch computes, as recorded runs do; several must print the same.
     """
-    return device is not None and not is_accelerator(device) and is_split(gradient) and gradient.numel() >= COARSE_FROM
+    return (
+        device is not None
+        and not is_accelerator(device)
+        and is_split(gradient)
+        and gradient.numel() >= COARSE_FROM
+    )
 
 
 def together(norms: Sequence[Tensor]) -> Tensor:

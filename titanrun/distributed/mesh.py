@@ -36,7 +36,12 @@ class Meshes:
     def dense(self) -> DeviceMesh | None:
         """Who holds which part of a weight: (pp, dp_replicate, fsdp, tp), without the axes of one rank."""
         degrees = self.degrees
-        axes = {"pp": degrees.pipeline, "dp_replicate": degrees.replicate, "fsdp": degrees.fsdp, "tp": degrees.tensor}
+        axes = {
+            "pp": degrees.pipeline,
+            "dp_replicate": degrees.replicate,
+            "fsdp": degrees.fsdp,
+            "tp": degrees.tensor,
+        }
         return self._view(axes, kept=("fsdp",) if degrees.expert > 1 else ())
 
     @cached_property
@@ -46,22 +51,40 @@ class Meshes:
         if degrees.expert == 1:
             return None
         assert degrees.efsdp is not None, "a rule refuses expert ranks that do not fit"
-        axes = {"pp": degrees.pipeline, "dp_replicate": degrees.replicate, "efsdp": degrees.efsdp, "ep": degrees.expert}
+        axes = {
+            "pp": degrees.pipeline,
+            "dp_replicate": degrees.replicate,
+            "efsdp": degrees.efsdp,
+            "ep": degrees.expert,
+        }
         return self._view(axes | {"etp": degrees.expert_tensor}, kept=("efsdp",))
 
     @cached_property
     def loading(self) -> DeviceMesh | None:
         """Who reads which tokens: (pp, batch, cp, tp), without the axes of one rank."""
         degrees = self.degrees
-        return self._view({"pp": degrees.pipeline, "batch": degrees.batch, "cp": degrees.context, "tp": degrees.tensor})
+        return self._view(
+            {
+                "pp": degrees.pipeline,
+                "batch": degrees.batch,
+                "cp": degrees.context,
+                "tp": degrees.tensor,
+            }
+        )
 
     @cached_property
     def _losses(self) -> DeviceMesh | None:
-        return self._view({"pp": self.degrees.pipeline, "loss": self.degrees.loss, "tp": self.degrees.tensor})
+        return self._view(
+            {"pp": self.degrees.pipeline, "loss": self.degrees.loss, "tp": self.degrees.tensor}
+        )
 
     def axes(self, view: DeviceMesh | None, *names: str) -> DeviceMesh | None:
         """The part of a view along those of its axes that it has; None where it has none of them."""
-        present = () if view is None else tuple(name for name in names if name in (view.mesh_dim_names or ()))
+        present = (
+            ()
+            if view is None
+            else tuple(name for name in names if name in (view.mesh_dim_names or ()))
+        )
         return view[present] if view is not None and present else None
 
     def group(self, name: str) -> dist.ProcessGroup | None:
@@ -98,4 +121,6 @@ class Meshes:
 
     def _view(self, axes: Axes, kept: tuple[str, ...] = ()) -> DeviceMesh | None:
         present = {name: size for name, size in axes.items() if size > 1 or name in kept}
-        return self._world._unflatten(0, tuple(present.values()), tuple(present)) if present else None
+        return (
+            self._world._unflatten(0, tuple(present.values()), tuple(present)) if present else None
+        )

@@ -20,7 +20,11 @@ class WithoutDraws(TorchFunctionMode):
     """
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         if getattr(func, "__module__", None) == "torch.nn.init":
@@ -35,7 +39,9 @@ def on_meta_device() -> Iterator[None]:
         yield
 
 
-def allocate(model: nn.Module, device: torch.device, *, weights_on: torch.device | None = None) -> None:
+def allocate(
+    model: nn.Module, device: torch.device, *, weights_on: torch.device | None = None
+) -> None:
     """Gives every parameter and buffer of a meta model uninitialised memory; tied parameters are separated.
 
     Args:

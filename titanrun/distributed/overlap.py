@@ -13,7 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.pipelining.schedules import OVERLAP_F_B, _Action, _PipelineContext, _PipelineScheduleRuntime, _wait_batch_p2p
+from torch.distributed.pipelining.schedules import (
+    OVERLAP_F_B,
+    _Action,
+    _PipelineContext,
+    _PipelineScheduleRuntime,
+    _wait_batch_p2p,
+)
 
 from titanrun.distributed.device import is_accelerator
 from titanrun.distributed.expert_parallel import Exchange, ExpertLayer
@@ -91,7 +97,9 @@ def take_turns(layers: Sequence[ExpertLayer]) -> Turns:
     """Lets passes through these layers meet where their tokens travel."""
     turns = Turns()
     for layer in layers:
-        assert isinstance(layer.exchange, Exchange), "a rule refuses tensor parallelism beside two passes at once"
+        assert isinstance(layer.exchange, Exchange), (
+            "a rule refuses tensor parallelism beside two passes at once"
+        )
         layer.exchange = replace(layer.exchange, mark=turns.mark)
     return turns
 
@@ -120,7 +128,9 @@ def run_pair(turns: Turns, action: _Action, context: _PipelineContext) -> None:
         if is_accelerator(backward.device):
             torch.accelerator.set_device_index(backward.device.index)
         try:
-            backward.backward_one_chunk(second.microbatch_index, loss=loss, full_backward=True, last_backward=is_last)
+            backward.backward_one_chunk(
+                second.microbatch_index, loss=loss, full_backward=True, last_backward=is_last
+            )
         finally:
             turns.end()
 
@@ -140,7 +150,9 @@ def go_forward(stage: Any, action: _Action, context: _PipelineContext) -> Any:
     schedule: Any = context.schedule_ref
     number = action.microbatch_index
     assert context.arg_mbs is not None and context.kwarg_mbs is not None and number is not None
-    output = stage.forward_one_chunk(number, context.arg_mbs[number], context.kwarg_mbs[number], save_forward_output=False)
+    output = stage.forward_one_chunk(
+        number, context.arg_mbs[number], context.kwarg_mbs[number], save_forward_output=False
+    )
     schedule._maybe_compute_loss(stage, output, context.target_mbs, number)
     return output
 
@@ -159,4 +171,7 @@ def hand_on(stages: dict[int, Any], first: _Action, second: _Action, output: Any
         stages[first.stage_index + 1].set_local_fwd_input(output, first.microbatch_index)
     if second.stage_index - 1 in stages:
         before = stages[second.stage_index - 1]
-        before.set_local_bwd_input(stages[second.stage_index].get_local_bwd_output(second.microbatch_index), second.microbatch_index)
+        before.set_local_bwd_input(
+            stages[second.stage_index].get_local_bwd_output(second.microbatch_index),
+            second.microbatch_index,
+        )

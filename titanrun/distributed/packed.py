@@ -45,7 +45,9 @@ class Packed(Tensor):
     @staticmethod
     def __new__(cls, codes: Tensor, scales: Tensor, dtype: torch.dtype) -> Self:
         columns = codes.size(1) * (2 if codes.dtype == torch.uint8 else 1)
-        made: Self = Tensor._make_wrapper_subclass(cls, (codes.size(0), columns), dtype=dtype, device=codes.device)  # type: ignore[attr-defined]
+        made: Self = Tensor._make_wrapper_subclass(
+            cls, (codes.size(0), columns), dtype=dtype, device=codes.device
+        )  # type: ignore[attr-defined]
         return made
 
     def __init__(self, codes: Tensor, scales: Tensor, dtype: torch.dtype) -> None:
@@ -71,7 +73,9 @@ class Packed(Tensor):
 
     def numbers(self, dtype: torch.dtype | None = None) -> Tensor:
         """The matrix that the codes stand for."""
-        values_RC = nf4_values(self.codes) if self.codes.dtype == torch.uint8 else self.codes.float()
+        values_RC = (
+            nf4_values(self.codes) if self.codes.dtype == torch.uint8 else self.codes.float()
+        )
         values_RKS = values_RC.unflatten(1, (self.scales.size(1), -1))
         return values_RKS.mul_(self.scales.unsqueeze(-1)).flatten(1).to(dtype or self.dtype)
 
@@ -82,7 +86,9 @@ class Packed(Tensor):
             piece = slice(start, start + rows)
             part_RKS = matrix_RC[piece].float().unflatten(1, (self.scales.size(1), -1))
             scales_RK = part_RKS.abs().amax(-1)
-            shares_RC = (part_RKS / scales_RK.clamp(min=torch.finfo(torch.float32).tiny).unsqueeze(-1)).flatten(1)
+            shares_RC = (
+                part_RKS / scales_RK.clamp(min=torch.finfo(torch.float32).tiny).unsqueeze(-1)
+            ).flatten(1)
             if self.codes.dtype == torch.uint8:
                 self.codes[piece], self.scales[piece] = nf4_codes(shares_RC), scales_RK
             else:
@@ -91,7 +97,9 @@ class Packed(Tensor):
 
     def on(self, device: torch.device) -> "Packed":
         """One like it with memory of its own there, not filled."""
-        codes, scales = (torch.empty_like(part, device=device) for part in (self.codes, self.scales))
+        codes, scales = (
+            torch.empty_like(part, device=device) for part in (self.codes, self.scales)
+        )
         return Packed(codes, scales, self.dtype)
 
     def __repr__(self) -> str:  # type: ignore[override]
@@ -99,7 +107,11 @@ class Packed(Tensor):
 
     @classmethod
     def __torch_dispatch__(
-        cls, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         first = args[0] if args else None
         if isinstance(first, Packed):
@@ -145,7 +157,11 @@ def empty(matrix_RC: Tensor, form: Form, block_size: int) -> Packed:
     rows, columns = matrix_RC.shape
     wide, dtype = (columns // 2, torch.uint8) if form == "nf4" else (columns, torch.int8)
     codes = torch.empty(rows, wide, dtype=dtype, device=matrix_RC.device)
-    return Packed(codes, torch.empty(rows, columns // block_size, dtype=torch.float32, device=matrix_RC.device), matrix_RC.dtype)
+    return Packed(
+        codes,
+        torch.empty(rows, columns // block_size, dtype=torch.float32, device=matrix_RC.device),
+        matrix_RC.dtype,
+    )
 
 
 def rounded(matrix_RC: Tensor, form: Form, block_size: int) -> Tensor:

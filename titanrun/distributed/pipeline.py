@@ -15,7 +15,12 @@ from torch import Size, Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import PipelineScheduleSingle, _PipelineSchedule, _PipelineScheduleRuntime, get_schedule_class
+from torch.distributed.pipelining.schedules import (
+    PipelineScheduleSingle,
+    _PipelineSchedule,
+    _PipelineScheduleRuntime,
+    get_schedule_class,
+)
 
 from titanrun.distributed.schedule_file import read_schedule, stages_held
 from titanrun.distributed.shards import own_part
@@ -42,7 +47,11 @@ def cut(model: nn.Module, plan: PipelinePlan, *, rank: int, ranks: int) -> dict[
     They have hooks of their own, and FSDP of their own. Who holds one of two parts that share a matrix keeps the other one too, outside
     its stages: so the matrix has the names, the first numbers and the optimizer state that it has in the whole model.
     """
-    own = stages_held(read_schedule(Path(plan.file)), rank) if plan.file is not None else named_stages(plan, rank, ranks)
+    own = (
+        stages_held(read_schedule(Path(plan.file)), rank)
+        if plan.file is not None
+        else named_stages(plan, rank, ranks)
+    )
     kept = {name for stage in own for name in plan.stages[stage]}
     shared = set(ENDS) if are_tied(model) else set()
     keep_modules(model, kept | shared if kept & shared else kept)
@@ -51,7 +60,13 @@ def cut(model: nn.Module, plan: PipelinePlan, *, rank: int, ranks: int) -> dict[
 
 def named_stages(plan: PipelinePlan, rank: int, ranks: int) -> tuple[int, ...]:
     """The stages of a rank under a named schedule, ascending."""
-    return tuple(sorted(stages_of_rank(rank, ranks, len(plan.stages), v_shaped=SCHEDULES[plan.schedule].v_shaped)))
+    return tuple(
+        sorted(
+            stages_of_rank(
+                rank, ranks, len(plan.stages), v_shaped=SCHEDULES[plan.schedule].v_shaped
+            )
+        )
+    )
 
 
 def keep_modules(model: nn.Module, names: Iterable[str]) -> None:
@@ -128,10 +143,18 @@ class Pipeline:
         """
         schedule = self._schedule(microbatches)
         tokens = torch.cat([given.tokens for given in microbatches])
-        named = {name: torch.cat([given.named[name] for given in microbatches]) for name in microbatches[0].named}
+        named = {
+            name: torch.cat([given.named[name] for given in microbatches])
+            for name in microbatches[0].named
+        }
         self._loss_of = loss_of
         # a schedule hands on the part of `target` that belongs to a microbatch: here its index
-        schedule.step(*[tokens][: 0 in self.stages], target=torch.arange(len(microbatches)), return_outputs=False, **named)
+        schedule.step(
+            *[tokens][: 0 in self.stages],
+            target=torch.arange(len(microbatches)),
+            return_outputs=False,
+            **named,
+        )
         self._loss_of = None
 
     @torch.no_grad()
@@ -144,9 +167,20 @@ class Pipeline:
             entering, passed = passed, []
             for number, (tokens, named) in enumerate(microbatches):
                 is_new = (index, tokens.shape) not in self._ends
-                given = tokens if index == 0 else entering[number] if entering else self._receive(index, tokens.shape)
-                output = own_part(stage(given, **named)) if index < self.last else stage(given, **named)
-                self._ends[index, tokens.shape] = (without_memory(given), without_memory(own_part(output)))
+                given = (
+                    tokens
+                    if index == 0
+                    else entering[number]
+                    if entering
+                    else self._receive(index, tokens.shape)
+                )
+                output = (
+                    own_part(stage(given, **named)) if index < self.last else stage(given, **named)
+                )
+                self._ends[index, tokens.shape] = (
+                    without_memory(given),
+                    without_memory(own_part(output)),
+                )
                 if index == self.last:
                     taken.append(take(output, number))
                 elif index + 1 in self.stages:
@@ -162,7 +196,9 @@ class Pipeline:
         """Begins to send what stage `index` computed to the next one, after its shape where that is new; to be kept until it is sent."""
         to, output = self._holders[index + 1], output.contiguous()
         if is_new:
-            dist.send_object_list([(output.shape, output.dtype)], group=self.group, group_dst=to, device=self.device)
+            dist.send_object_list(
+                [(output.shape, output.dtype)], group=self.group, group_dst=to, device=self.device
+            )
         return dist.isend(output, group=self.group, group_dst=to), output
 
     def _receive(self, index: int, tokens: Size) -> Tensor:
@@ -185,37 +221,60 @@ class Pipeline:
         if key not in self._schedules:
             # torch would try each stage with gradients to learn its shapes, which counts tokens of experts twice
             self.forward(microbatches[:1], lambda output, number: None)
-            stages = [self._torch_stage(index, stage, shape) for index, stage in self.stages.items()]
-            self._schedules[key] = made = make_schedule(self.plan, stages, len(microbatches), self._loss)
+            stages = [
+                self._torch_stage(index, stage, shape) for index, stage in self.stages.items()
+            ]
+            self._schedules[key] = made = make_schedule(
+                self.plan, stages, len(microbatches), self._loss
+            )
             if self.overlap is not None:
                 self.overlap(made)
         return self._schedules[key]
 
     def _torch_stage(self, index: int, stage: nn.Module, tokens: Size) -> PipelineStage:
         entering, leaving = self._ends[index, tokens]
-        return PipelineStage(stage, index, self.last + 1, self.device, input_args=entering, output_args=leaving, group=self.group)
+        return PipelineStage(
+            stage,
+            index,
+            self.last + 1,
+            self.device,
+            input_args=entering,
+            output_args=leaving,
+            group=self.group,
+        )
 
     def _loss(self, output: Tensor, number: Tensor) -> Tensor:
         assert self._loss_of is not None, "a schedule computes losses within `backward` only"
         return self._loss_of(output, int(number))
 
 
-def make_schedule(plan: PipelinePlan, stages: list[PipelineStage], microbatches: int, loss: Callable[..., Tensor]) -> _PipelineSchedule:
+def make_schedule(
+    plan: PipelinePlan, stages: list[PipelineStage], microbatches: int, loss: Callable[..., Tensor]
+) -> _PipelineSchedule:
     """The order of forward and backward passes. Gradients are sums: nothing is divided by the number of microbatches."""
-    options: dict[str, Any] = {"n_microbatches": microbatches, "loss_fn": loss, "scale_grads": False}
+    options: dict[str, Any] = {
+        "n_microbatches": microbatches,
+        "loss_fn": loss,
+        "scale_grads": False,
+    }
     if plan.file is not None:
         schedule = _PipelineScheduleRuntime(stages, **options)
         schedule._load_csv(plan.file)
         return schedule
     kind: Any = get_schedule_class(plan.schedule)
-    made: _PipelineSchedule = kind(stages[0] if issubclass(kind, PipelineScheduleSingle) else stages, **options)
+    made: _PipelineSchedule = kind(
+        stages[0] if issubclass(kind, PipelineScheduleSingle) else stages, **options
+    )
     return made
 
 
 def holders(plan: PipelinePlan, ranks: int) -> list[int]:
     """The rank in the group that holds each stage."""
     order = None if plan.file is None else read_schedule(Path(plan.file))
-    held = [named_stages(plan, rank, ranks) if order is None else stages_held(order, rank) for rank in range(ranks)]
+    held = [
+        named_stages(plan, rank, ranks) if order is None else stages_held(order, rank)
+        for rank in range(ranks)
+    ]
     of_stage = {stage: rank for rank, stages in enumerate(held) for stage in stages}
     return [of_stage[stage] for stage in range(len(plan.stages))]
 

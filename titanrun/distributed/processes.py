@@ -39,10 +39,14 @@ def meet(place: Place, *, timeout_seconds: int) -> dist.Store:
     timeout = timedelta(seconds=timeout_seconds)
     if place.store_socket is None:
         try:
-            store, _, _ = next(dist.rendezvous("env://", place.rank, place.world_size, timeout=timeout))
+            store, _, _ = next(
+                dist.rendezvous("env://", place.rank, place.world_size, timeout=timeout)
+            )
         except (ValueError, dist.DistError) as error:
             message = f"rank {place.rank} of {place.world_size} cannot meet the others: {str(error).splitlines()[0]}"
-            raise fail("usage", message, help="start the ranks by titanrun train --nproc, torchrun or srun") from error
+            raise fail(
+                "usage", message, help="start the ranks by titanrun train --nproc, torchrun or srun"
+            ) from error
         store.set_timeout(timeout)
         return cast(dist.Store, store)
     return dist.TCPStore(
@@ -56,7 +60,9 @@ def meet(place: Place, *, timeout_seconds: int) -> dist.Store:
     )
 
 
-def from_first(store: dist.Store, place: Place, key: str, tell: Callable[[], str], *, until: Callable[[], bool]) -> str | None:
+def from_first(
+    store: dist.Store, place: Place, key: str, tell: Callable[[], str], *, until: Callable[[], bool]
+) -> str | None:
     """What `tell` gives on the first rank, on every rank; None where `until` ended the wait for it."""
     try:
         if place.is_first:
@@ -70,7 +76,9 @@ def from_first(store: dist.Store, place: Place, key: str, tell: Callable[[], str
             time.sleep(LOOK_SECONDS)
         return store.get(key).decode()
     except dist.DistError as error:
-        message = f"rank {place.rank} of {place.world_size} lost the first rank before the run began"
+        message = (
+            f"rank {place.rank} of {place.world_size} lost the first rank before the run began"
+        )
         raise fail("internal", message, help="what that one says is the reason") from error
 
 
@@ -102,7 +110,9 @@ def first_decides(claim: bool) -> bool:
 
 
 @contextmanager
-def process_group(store: dist.Store, place: Place, *, device: torch.device, comm: CommConfig) -> Iterator[None]:
+def process_group(
+    store: dist.Store, place: Place, *, device: torch.device, comm: CommConfig
+) -> Iterator[None]:
     """Within the block the ranks communicate: nccl (or what fits the accelerator) on devices, gloo on CPUs.
 
     Where the block fails the group stays open: closing it would wait for ranks that may be gone.
@@ -150,8 +160,20 @@ def patient_group() -> dist.ProcessGroup:
 
 def meet_again(place: Place, name: str) -> None:
     """Opens a group of processes beside the ranks, one of each rank, which meet at the ranks' store under a name of their own."""
-    store = dist.TCPStore(place.store_host, place.store_port, is_master=False, wait_for_workers=False, timeout=PATIENCE)
-    dist.init_process_group("gloo", store=dist.PrefixStore(name, store), rank=place.rank, world_size=place.world_size, timeout=PATIENCE)
+    store = dist.TCPStore(
+        place.store_host,
+        place.store_port,
+        is_master=False,
+        wait_for_workers=False,
+        timeout=PATIENCE,
+    )
+    dist.init_process_group(
+        "gloo",
+        store=dist.PrefixStore(name, store),
+        rank=place.rank,
+        world_size=place.world_size,
+        timeout=PATIENCE,
+    )
 
 
 def is_open() -> bool:

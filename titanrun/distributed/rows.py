@@ -44,7 +44,9 @@ class RowSharing:
     def share(self, whole: Tensor, *, rank: int, dim: int) -> Tensor:
         """What a rank has of rows that lie along `dim`."""
         length = whole.size(dim)
-        assert length % (self.pieces * self.ranks) == 0, f"rows of {length} tokens for {self.pieces * self.ranks} pieces"
+        assert length % (self.pieces * self.ranks) == 0, (
+            f"rows of {length} tokens for {self.pieces * self.ranks} pieces"
+        )
         pieces = whole.chunk(self.pieces * self.ranks, dim)
         return torch.cat([pieces[index] for index in self.pieces_of(rank)], dim)
 
@@ -57,7 +59,9 @@ class RowSharing:
         pieces = {
             index: piece
             for rank, share in enumerate(shares)
-            for index, piece in zip(self.pieces_of(rank), share.chunk(self.pieces, dim), strict=True)
+            for index, piece in zip(
+                self.pieces_of(rank), share.chunk(self.pieces, dim), strict=True
+            )
         }
         return torch.cat([pieces[index] for index in range(len(pieces))], dim)
 

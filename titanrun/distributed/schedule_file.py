@@ -49,7 +49,9 @@ def _actions(cells: Iterable[str], line: int) -> Iterator[Action]:
     for cell in cells:
         found = ACTION.fullmatch(cell)
         if found is None and cell != "":
-            raise ScheduleFileError(f"line {line} holds '{cell}', and an action is written like 0F1, with F, B, I or W")
+            raise ScheduleFileError(
+                f"line {line} holds '{cell}', and an action is written like 0F1, with F, B, I or W"
+            )
         if found is not None:
             yield Action(int(found[1]), found[2], int(found[3]))
 
@@ -92,9 +94,17 @@ def waiting(order: Order, *, last: int) -> str | None:
     """What never gets its turn, since what it needs comes later; None where all is done in the end."""
     left, done = [list(reversed(actions)) for actions in order], set[Action]()
     while any(left):
-        ready = [actions for actions in left if actions and all(done & needed for needed in needs(actions[-1], last=last))]
+        ready = [
+            actions
+            for actions in left
+            if actions and all(done & needed for needed in needs(actions[-1], last=last))
+        ]
         if not ready:
-            stuck = ", ".join(f"{actions[-1]} on line {line}" for line, actions in enumerate(left, start=1) if actions)
+            stuck = ", ".join(
+                f"{actions[-1]} on line {line}"
+                for line, actions in enumerate(left, start=1)
+                if actions
+            )
             return f"it comes to a halt: {stuck} would wait for ever"
         for actions in ready:
             done.add(actions.pop())
@@ -109,4 +119,8 @@ def needs(action: Action, *, last: int) -> list[set[Action]]:
     if kind == "W":
         return [{Action(stage, "I", microbatch)}]
     own = {Action(stage, "F", microbatch)}
-    return [own] if stage == last else [own, {Action(stage + 1, kind, microbatch) for kind in BACKWARD}]
+    return (
+        [own]
+        if stage == last
+        else [own, {Action(stage + 1, kind, microbatch) for kind in BACKWARD}]
+    )

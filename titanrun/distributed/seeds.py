@@ -57,7 +57,9 @@ def random_states(device: torch.device) -> dict[str, torch.Tensor]:
     assert (version, name) == (3, "MT19937")
     states = {
         "python.words": torch.tensor(words, dtype=torch.int64),
-        "python.next_gauss": torch.tensor([] if next_gauss is None else [next_gauss], dtype=torch.float64),
+        "python.next_gauss": torch.tensor(
+            [] if next_gauss is None else [next_gauss], dtype=torch.float64
+        ),
         "numpy.keys": torch.from_numpy(keys.astype(np.int64)),
         "numpy.position": torch.tensor([position, has_gauss], dtype=torch.int64),
         "numpy.cached_gauss": torch.tensor([cached_gauss], dtype=torch.float64),
@@ -71,7 +73,9 @@ def random_states(device: torch.device) -> dict[str, torch.Tensor]:
 def load_random_states(states: dict[str, torch.Tensor], device: torch.device) -> None:
     """Puts the global generators where `random_states` found them; a device state of another kind of device is left out."""
     next_gauss = states["python.next_gauss"].tolist()
-    random.setstate((3, tuple(states["python.words"].tolist()), next_gauss[0] if next_gauss else None))
+    random.setstate(
+        (3, tuple(states["python.words"].tolist()), next_gauss[0] if next_gauss else None)
+    )
     keys = states["numpy.keys"].numpy().astype(np.uint32)
     position, has_gauss = states["numpy.position"].tolist()
     np.random.set_state(("MT19937", keys, position, has_gauss, states["numpy.cached_gauss"].item()))

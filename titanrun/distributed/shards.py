@@ -34,7 +34,12 @@ def plain(tensor: Tensor) -> Tensor:
     placed: Any = tensor
     from_local = import_module("torch.distributed.tensor").DTensor.from_local
     unwrapped: Tensor = from_local(
-        inner, placed.device_mesh, placed.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
+        inner,
+        placed.device_mesh,
+        placed.placements,
+        run_check=False,
+        shape=tensor.shape,
+        stride=tensor.stride(),
     )
     return unwrapped
 
@@ -50,7 +55,9 @@ def with_other_columns(tensor: Tensor, own_columns: int, columns: int) -> Tensor
     shape = torch.Size([*tensor.shape[:-1], columns])
     from_local = import_module("torch.distributed.tensor").DTensor.from_local
     stride = torch.empty(shape, device="meta").stride()
-    found: Tensor = from_local(zeros, placed.device_mesh, placed.placements, run_check=False, shape=shape, stride=stride)
+    found: Tensor = from_local(
+        zeros, placed.device_mesh, placed.placements, run_check=False, shape=shape, stride=stride
+    )
     # weights in host memory have their states there too, and from_local moves them to the mesh's device
     return found.to(tensor.device)
 
@@ -60,15 +67,25 @@ def split_over(tensor: Tensor) -> list[ProcessGroup]:
     if not is_split(tensor):
         return []
     placed: Any = tensor
-    assert not any(placement.is_partial() for placement in placed.placements), "a gradient is left to be added up"
-    return [placed.device_mesh.get_group(axis) for axis, placement in enumerate(placed.placements) if not placement.is_replicate()]
+    assert not any(placement.is_partial() for placement in placed.placements), (
+        "a gradient is left to be added up"
+    )
+    return [
+        placed.device_mesh.get_group(axis)
+        for axis, placement in enumerate(placed.placements)
+        if not placement.is_replicate()
+    ]
 
 
 def finished_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
     """The gradients of those parameters that have one, each added up over the ranks that hold summands of it."""
     for parameter in parameters:
         gradient: Any = parameter.grad
-        if gradient is not None and is_split(gradient) and any(placement.is_partial() for placement in gradient.placements):
+        if (
+            gradient is not None
+            and is_split(gradient)
+            and any(placement.is_partial() for placement in gradient.placements)
+        ):
             placed: Any = parameter
             parameter.grad = gradient.redistribute(placements=placed.placements)
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -85,17 +102,25 @@ def gathered(tensor: Tensor) -> Tensor:
     return whole
 
 
-def from_all_stages(tensors: Mapping[str, Tensor], group: ProcessGroup, *, device: torch.device) -> Iterator[tuple[str, Tensor]]:
+def from_all_stages(
+    tensors: Mapping[str, Tensor], group: ProcessGroup, *, device: torch.device
+) -> Iterator[tuple[str, Tensor]]:
     """Each tensor that any rank of `group` holds, whole, on all of them: one at a time, and all must read to the end."""
     held: list[Any] = [None] * group.size()
-    dist.all_gather_object(held, [(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()], group=group)
+    dist.all_gather_object(
+        held, [(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()], group=group
+    )
     given: set[str] = set()
     for rank, described in enumerate(held):
         # the ends of a pipeline may hold the same matrix
         for name, shape, dtype in [entry for entry in described if entry[0] not in given]:
             given.add(name)
             is_mine = rank == group.rank()
-            whole = gathered(tensors[name]).to(device).contiguous() if is_mine else torch.empty(shape, dtype=dtype, device=device)
+            whole = (
+                gathered(tensors[name]).to(device).contiguous()
+                if is_mine
+                else torch.empty(shape, dtype=dtype, device=device)
+            )
             dist.broadcast(whole, group=group, group_src=rank)
             yield name, whole
 
@@ -108,5 +133,10 @@ def fill(tensor: Tensor, whole: Tensor) -> None:
         return
     placed: Any = tensor
     distribute = import_module("torch.distributed.tensor").distribute_tensor
-    split = distribute(whole.to(placed.device_mesh.device_type), placed.device_mesh, placed.placements, src_data_rank=None)
+    split = distribute(
+        whole.to(placed.device_mesh.device_type),
+        placed.device_mesh,
+        placed.placements,
+        src_data_rank=None,
+    )
     own_part(tensor).copy_(own_part(split))

@@ -71,7 +71,9 @@ def plan_pipeline(section: ParallelismConfig, modules: Sequence[str]) -> Pipelin
     )
 
 
-def stage_modules(section: ParallelismConfig, modules: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+def stage_modules(
+    section: ParallelismConfig, modules: Sequence[str]
+) -> tuple[tuple[str, ...], ...]:
     """The modules of each stage where the layers are split by count; what stands before and after the layers is at the ends."""
     layers = [name for name in modules if name.startswith("layers.")]
     first, end = modules.index(layers[0]), modules.index(layers[-1]) + 1
@@ -84,7 +86,10 @@ def stage_modules(section: ParallelismConfig, modules: Sequence[str]) -> tuple[t
 
 def weights_of(section: ParallelismConfig) -> Weights:
     """What the embedding and the head count as."""
-    return Weights(section.pipeline_parallel_first_stage_less_layers, section.pipeline_parallel_last_stage_less_layers)
+    return Weights(
+        section.pipeline_parallel_first_stage_less_layers,
+        section.pipeline_parallel_last_stage_less_layers,
+    )
 
 
 def stage_count(section: ParallelismConfig, layers: int) -> int:
@@ -92,14 +97,23 @@ def stage_count(section: ParallelismConfig, layers: int) -> int:
     if section.module_fqns_per_model_part is not None:
         return len(section.module_fqns_per_model_part)
     if section.pipeline_parallel_layers_per_stage is not None:
-        return stages_for(layers, weights_of(section), layers_per_stage=section.pipeline_parallel_layers_per_stage)
-    shape = ScheduleShape() if section.pipeline_parallel_schedule_csv is not None else SCHEDULES[section.pipeline_parallel_schedule]
+        return stages_for(
+            layers, weights_of(section), layers_per_stage=section.pipeline_parallel_layers_per_stage
+        )
+    shape = (
+        ScheduleShape()
+        if section.pipeline_parallel_schedule_csv is not None
+        else SCHEDULES[section.pipeline_parallel_schedule]
+    )
     return shape.stages_per_rank * section.pipeline_parallel_degree
 
 
 def overlaps_passes(section: ParallelismConfig) -> bool:
     """Whether a forward and a backward pass run at once, one computing while the other's tokens travel between experts."""
-    is_pair = section.pipeline_parallel_schedule == "DualPipeV" and section.pipeline_parallel_schedule_csv is None
+    is_pair = (
+        section.pipeline_parallel_schedule == "DualPipeV"
+        and section.pipeline_parallel_schedule_csv is None
+    )
     has_both = section.pipeline_parallel_degree > 1 and section.expert_parallel_degree > 1
     return is_pair and has_both and section.pipeline_parallel_expert_parallel_overlap
 

@@ -13,8 +13,21 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel, parallelize_module
+from torch.distributed.tensor import (
+    DTensor,
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    distribute_tensor,
+)
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 
 from titanrun.distributed.expert_parallel import tell_gradients
 from titanrun.distributed.mesh import Meshes
@@ -130,7 +143,9 @@ def take_adapter(module: nn.Module) -> dict[str, nn.Parameter]:
 def hush() -> None:
     """Keeps torch from warning of what is so on purpose."""
     # the embedding gives this rank's part of the stream, which nobody changes in place
-    warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module \(FSDPEmbedding\) returned a view tensor")
+    warnings.filterwarnings(
+        "ignore", message=r"FSDP2-wrapped module \(FSDPEmbedding\) returned a view tensor"
+    )
     hush_gathers()
 
 
@@ -150,14 +165,18 @@ def styles_of(how: TensorParallel) -> dict[Role, ParallelStyle]:
     return {
         Role.EMBEDDING: AwaitedRows(input_layouts=Replicate(), output_layouts=stream),
         Role.STREAM_NORM: SequenceParallel() if how.sequence else Placed(Replicate()),
-        Role.SUMMAND_NORM: SequenceParallel(use_local_output=True) if how.sequence else Placed(Replicate()),
+        Role.SUMMAND_NORM: SequenceParallel(use_local_output=True)
+        if how.sequence
+        else Placed(Replicate()),
         Role.READS_STREAM: ReadsStream(stream),
         Role.COLUMNS: ColwiseParallel(),
         Role.ROWS: RowwiseParallel(output_layouts=stream),
         Role.STREAM_ROWS: RowwiseParallel(input_layouts=stream, output_layouts=stream),
         Role.HEAD_NORM: SequenceParallel(sequence_dim=2, use_local_output=True),
         Role.OUTPUT: Vocabulary(
-            input_layouts=stream, output_layouts=Shard(-1) if how.vocabulary else Replicate(), use_local_output=not how.vocabulary
+            input_layouts=stream,
+            output_layouts=Shard(-1) if how.vocabulary else Replicate(),
+            use_local_output=not how.vocabulary,
         ),
         Role.EXPERTS_LAYER: SumsUp(stream),
         Role.SUMMAND_WHOLE: Placed(Replicate(), gradients=Partial()),
@@ -173,7 +192,11 @@ class AwaitedRows(RowwiseParallel):
 
     @staticmethod
     def _prepare_output_fn(
-        output_layouts: tuple[Placement, ...], use_local_output: bool, mod: nn.Module, outputs: DTensor, device_mesh: DeviceMesh
+        output_layouts: tuple[Placement, ...],
+        use_local_output: bool,
+        mod: nn.Module,
+        outputs: DTensor,
+        device_mesh: DeviceMesh,
     ) -> Tensor:
         outputs = outputs.redistribute(placements=output_layouts)
         return outputs.to_local() if use_local_output else outputs
@@ -184,11 +207,17 @@ class Vocabulary(ColwiseParallel):
 
     @staticmethod
     def _prepare_output_fn(
-        output_layouts: tuple[Placement, ...], use_local_output: bool, mod: nn.Module, outputs: Tensor, device_mesh: DeviceMesh
+        output_layouts: tuple[Placement, ...],
+        use_local_output: bool,
+        mod: nn.Module,
+        outputs: Tensor,
+        device_mesh: DeviceMesh,
     ) -> Tensor:
         if not is_split(outputs):
             return outputs
-        prepared: Tensor = ColwiseParallel._prepare_output_fn(output_layouts, use_local_output, mod, outputs, device_mesh)
+        prepared: Tensor = ColwiseParallel._prepare_output_fn(
+            output_layouts, use_local_output, mod, outputs, device_mesh
+        )
         return prepared
 
 
@@ -202,7 +231,11 @@ class ReadsStream(ParallelStyle):
         def gather(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
             return gathered_stream(arguments[0], device_mesh, self.stream), *arguments[1:]
 
-        place_weights(module, device_mesh, {name: Shard(0) for name, _ in module.named_parameters(recurse=False)})
+        place_weights(
+            module,
+            device_mesh,
+            {name: Shard(0) for name, _ in module.named_parameters(recurse=False)},
+        )
         module.register_forward_pre_hook(gather)
         return module
 
@@ -242,7 +275,9 @@ class Placed(ParallelStyle):
         self.gradients = Replicate() if gradients is None else gradients
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        place_weights(module, device_mesh, {name: self.weight for name, _ in module.named_parameters()})
+        place_weights(
+            module, device_mesh, {name: self.weight for name, _ in module.named_parameters()}
+        )
         reads_parts = self.weight.is_shard(1)
 
         def wrap(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -250,10 +285,14 @@ class Placed(ParallelStyle):
                 return arguments
             placed = Shard(arguments[0].ndim - 1) if reads_parts else Replicate()
             grads = [placed if reads_parts else self.gradients]
-            return DTensor.from_local(arguments[0], device_mesh, [placed], run_check=False, grad_placements=grads), *arguments[1:]
+            return DTensor.from_local(
+                arguments[0], device_mesh, [placed], run_check=False, grad_placements=grads
+            ), *arguments[1:]
 
         def unwrap(_: nn.Module, __: tuple[Any, ...], output: DTensor) -> Tensor:
-            return output.to_local(grad_placements=[self.gradients] if output.placements[0].is_replicate() else None)
+            return output.to_local(
+                grad_placements=[self.gradients] if output.placements[0].is_replicate() else None
+            )
 
         module.register_forward_pre_hook(wrap)
         module.register_forward_hook(unwrap)
@@ -266,14 +305,20 @@ class SplitExperts(ParallelStyle):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         dims: Any = module.shared_dims
         whole = {name for name, weight in module.named_parameters() if not is_split(weight)}
-        placements = {name: Replicate() if dim is None else Shard(dim) for name, dim in dims.items() if name in whole}
+        placements = {
+            name: Replicate() if dim is None else Shard(dim)
+            for name, dim in dims.items()
+            if name in whole
+        }
         place_weights(module, device_mesh, placements)
         if whole:
             tell_gradients(module, {name: [placed] for name, placed in placements.items()})
         return module
 
 
-def gathered_stream(stream: Tensor, mesh: DeviceMesh, placed: Placement, *, wait: bool = False) -> DTensor:
+def gathered_stream(
+    stream: Tensor, mesh: DeviceMesh, placed: Placement, *, wait: bool = False
+) -> DTensor:
     """The whole of the stream on each rank, as a DTensor whose gradients may be summands; it may still be under way unless `wait`."""
     if not isinstance(stream, DTensor):
         stream = DTensor.from_local(stream, mesh, [placed], run_check=False)

@@ -62,7 +62,9 @@ class TiedEnds:
         """The gradients of those parameters that have one, added up over all that hold summands of them; of this matrix where it counts."""
         finished_gradients(parameters)
         self._add_up()
-        counted = [parameter for parameter in parameters if self.counts or parameter is not self.weight]
+        counted = [
+            parameter for parameter in parameters if self.counts or parameter is not self.weight
+        ]
         return [parameter.grad for parameter in counted if parameter.grad is not None]
 
     def _add_up(self) -> None:

@@ -51,7 +51,9 @@ def token_mean(logits_BTV: Tensor) -> Tensor:
     """The mean logit of each token, on every rank."""
     group = vocabulary_group(logits_BTV)
     total_BT = own_part(logits_BTV).sum(-1)
-    mean: Tensor = (total_BT if group is None else Summed.apply(total_BT, group)) / logits_BTV.size(-1)
+    mean: Tensor = (total_BT if group is None else Summed.apply(total_BT, group)) / logits_BTV.size(
+        -1
+    )
     return mean
 
 

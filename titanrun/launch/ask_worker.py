@@ -23,14 +23,27 @@ def ask_worker(module: str, resolved: Resolved, *, ranks: int | None, what: str)
         ranks: the processes it is about; None: as many as the recipe says, one where the machine decides.
         what: how messages call the question, as "building the run".
     """
-    request = json.dumps({"resolved": resolved.text, "world_size": ranks or resolved.run.launch.ranks or 1})
+    request = json.dumps(
+        {"resolved": resolved.text, "world_size": ranks or resolved.run.launch.ranks or 1}
+    )
     command = [sys.executable, "-m", f"titanrun.worker.{module}"]
     try:
-        done = subprocess.run(command, input=request, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS)
+        done = subprocess.run(
+            command,
+            input=request,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_SECONDS,
+        )
     except subprocess.TimeoutExpired:
         raise fail("internal", f"{what} takes longer than {TIMEOUT_SECONDS} s") from None
     if done.returncode != 0:
-        raise fail("internal", f"{what} broke: {last_line(done.stderr)}", help="titanrun doctor says whether torch works")
+        raise fail(
+            "internal",
+            f"{what} broke: {last_line(done.stderr)}",
+            help="titanrun doctor says whether torch works",
+        )
     answer = json.loads(last_line(done.stdout))
     if isinstance(answer, dict) and answer.get("problems"):
         raise ProblemsFound([in_tree(as_problem(item), resolved) for item in answer["problems"]])
@@ -39,7 +52,14 @@ def ask_worker(module: str, resolved: Resolved, *, ranks: int | None, what: str)
 
 def as_problem(item: dict[str, Any]) -> Problem:
     """One problem as the process wrote it."""
-    return Problem(item["code"], item["message"], tuple(item["path"]), severity=item["severity"], help=item["help"], rule=item["rule"])
+    return Problem(
+        item["code"],
+        item["message"],
+        tuple(item["path"]),
+        severity=item["severity"],
+        help=item["help"],
+        rule=item["rule"],
+    )
 
 
 def machine_here(device: str, *, workers: int | None) -> dict[str, Any]:
@@ -53,7 +73,11 @@ def machine_here(device: str, *, workers: int | None) -> dict[str, Any]:
     command = [sys.executable, "-m", "titanrun.worker.machine", device]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
     if done.returncode != 0:
-        raise fail("internal", f"torch does not tell about this machine: {last_line(done.stderr)}", help="see titanrun doctor")
+        raise fail(
+            "internal",
+            f"torch does not tell about this machine: {last_line(done.stderr)}",
+            help="see titanrun doctor",
+        )
     found: dict[str, Any] = json.loads(last_line(done.stdout))
     return found
 

@@ -21,7 +21,9 @@ def host_and_port(text: str) -> str:
     """`node-0:29500`."""
     host, _, port = text.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) <= HIGHEST_PORT:
-        raise PydanticCustomError("a_host_and_a_port", "neither", {"help": "write it as node-0:29500"})
+        raise PydanticCustomError(
+            "a_host_and_a_port", "neither", {"help": "write it as node-0:29500"}
+        )
     return text
 
 
@@ -53,7 +55,9 @@ class LocalLaunchConfig(LaunchConfig):
 
     name: Literal["local"] = bookkeeping("local")
     builds: ClassVar = "titanrun.launch.local:start"
-    nproc_per_node: OrAuto[PositiveInt] = bookkeeping("auto", unit="processes", resume=True, examples=[1])
+    nproc_per_node: OrAuto[PositiveInt] = bookkeeping(
+        "auto", unit="processes", resume=True, examples=[1]
+    )
     """Worker processes of each machine; `auto` is the number of its accelerators, else 1."""
     max_restarts: NonNegativeInt = bookkeeping(0, resume=True)
     """How often the workers are started again after one died or hung, counted anew from each new checkpoint on; what another start would
@@ -84,11 +88,21 @@ class LocalLaunchConfig(LaunchConfig):
         """Several machines need a place to meet, and are counted from 0."""
         if self.nnodes > 1 and self.rdzv_endpoint is None:
             message = f"{self.nnodes} machines train together, and nobody says where they meet"
-            raise conflict(message, "nnodes", "rdzv_endpoint", help="set rdzv_endpoint to host:port of one of them")
+            raise conflict(
+                message,
+                "nnodes",
+                "rdzv_endpoint",
+                help="set rdzv_endpoint to host:port of one of them",
+            )
         if self.node_rank is not None and self.node_rank >= self.nnodes:
             message = f"there is no machine {self.node_rank}: {self.nnodes} {'is' if self.nnodes == 1 else 'are'} counted from 0"
             raise conflict(
-                message, "node_rank", "nnodes", help=f"use 0 to {self.nnodes - 1}" if self.nnodes > 1 else "set nnodes, or leave it out"
+                message,
+                "node_rank",
+                "nnodes",
+                help=f"use 0 to {self.nnodes - 1}"
+                if self.nnodes > 1
+                else "set nnodes, or leave it out",
             )
         return self
 
@@ -96,7 +110,9 @@ class LocalLaunchConfig(LaunchConfig):
 def one_line(text: str) -> str:
     """A line of a script, without the character that ends it."""
     if "\n" in text or not text.strip():
-        raise PydanticCustomError("one_line", "not one line", {"help": "write each line as an item of its own"})
+        raise PydanticCustomError(
+            "one_line", "not one line", {"help": "write each line as an item of its own"}
+        )
     return text
 
 
@@ -127,14 +143,20 @@ class SlurmLaunchConfig(LaunchConfig):
     """The quality of service."""
     time_limit: Duration | None = bookkeeping(None, resume=True, examples=["12h"])
     """How long the job may take each time it is started; null: as long as the partition lets it."""
-    save_seconds: Annotated[int, Interval(gt=0, le=LONGEST_NOTICE)] = bookkeeping(300, unit="seconds", resume=True)
+    save_seconds: Annotated[int, Interval(gt=0, le=LONGEST_NOTICE)] = bookkeeping(
+        300, unit="seconds", resume=True
+    )
     """How long before the time limit the ranks are told to save and stop. Slurm may tell them up to a minute earlier."""
     requeue: bool = bookkeeping(True, resume=True)
     """Whether the job goes back into the queue, and on from its last checkpoint, when it is preempted, loses a node, or has used up its
     time before the last step."""
-    setup: tuple[Line, ...] = bookkeeping((), resume=True, examples=[["module load cuda", "export NCCL_DEBUG=WARN"]])
+    setup: tuple[Line, ...] = bookkeeping(
+        (), resume=True, examples=[["module load cuda", "export NCCL_DEBUG=WARN"]]
+    )
     """Lines of shell before the ranks are started."""
-    options: tuple[Line, ...] = bookkeeping((), resume=True, examples=[["--constraint=nvlink", "--exclude=node07"]])
+    options: tuple[Line, ...] = bookkeeping(
+        (), resume=True, examples=[["--constraint=nvlink", "--exclude=node07"]]
+    )
     """Further options of sbatch, a line each; they come last, and win."""
 
     @property
@@ -155,7 +177,12 @@ class SlurmLaunchConfig(LaunchConfig):
             raise conflict(message, "nproc_per_node", "gpus_per_node", help="ask for one a rank")
         if self.time_limit is not None and seconds(self.time_limit) <= self.save_seconds:
             message = f"the ranks are told to save {self.save_seconds} s before a limit of {self.time_limit}, before they start"
-            raise conflict(message, "save_seconds", "time_limit", help="make save_seconds smaller, or time_limit longer")
+            raise conflict(
+                message,
+                "save_seconds",
+                "time_limit",
+                help="make save_seconds smaller, or time_limit longer",
+            )
         return self
 
     @model_validator(mode="after")
@@ -163,5 +190,9 @@ class SlurmLaunchConfig(LaunchConfig):
         """Each begins with a dash, as sbatch reads it."""
         strange = next((option for option in self.options if not option.startswith("-")), None)
         if strange is not None:
-            raise conflict(f"'{strange}' is no option of sbatch", "options", help="write it with its dashes: --constraint=nvlink")
+            raise conflict(
+                f"'{strange}' is no option of sbatch",
+                "options",
+                help="write it with its dashes: --constraint=nvlink",
+            )
         return self

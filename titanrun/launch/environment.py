@@ -71,15 +71,29 @@ def worker_environment(rank: int, count: int, *, port: int, failure_file: Path) 
     if sys.platform == "linux":
         # gloo would look the machine's name up, which fails on many laptops
         defaults["GLOO_SOCKET_IFNAME"] = "lo"
-    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
+    places = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": count,
+        "LOCAL_WORLD_SIZE": count,
+        "MASTER_PORT": port,
+    }
     told = {"MASTER_ADDR": "127.0.0.1", "TITANRUN_FAILURE_FILE": str(failure_file)}
-    return {**defaults, **threads_environment(count), **{name: str(number) for name, number in places.items()}, **told}
+    return {
+        **defaults,
+        **threads_environment(count),
+        **{name: str(number) for name, number in places.items()},
+        **told,
+    }
 
 
 def node_environment(failures: Path, count: int, *, is_loopback: bool) -> dict[str, str]:
     """What the workers of one of several machines find in their environment, and torch.distributed.run adds to."""
     # torch's C++ side would print its stacks where another machine has left
-    defaults = {"OMP_NUM_THREADS": str(max(1, usable_cores() // count)), "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    defaults = {
+        "OMP_NUM_THREADS": str(max(1, usable_cores() // count)),
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+    }
     if is_loopback and sys.platform == "linux":
         defaults["GLOO_SOCKET_IFNAME"] = "lo"
     return {**defaults, **os.environ, "TITANRUN_FAILURE_FOLDER": str(failures)}
@@ -90,12 +104,23 @@ def joined_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str
 
     A batch script and an allocation have a size too; only what srun starts has a step with several tasks.
     """
-    steps = {name: environ.get(f"SLURM_{name}", "") for name in ("STEP_NUM_TASKS", "PROCID", "LOCALID", "JOB_ID", "STEP_NODELIST")}
-    if "WORLD_SIZE" in environ or not steps["STEP_NUM_TASKS"].isdigit() or int(steps["STEP_NUM_TASKS"]) < 2:
+    steps = {
+        name: environ.get(f"SLURM_{name}", "")
+        for name in ("STEP_NUM_TASKS", "PROCID", "LOCALID", "JOB_ID", "STEP_NODELIST")
+    }
+    if (
+        "WORLD_SIZE" in environ
+        or not steps["STEP_NUM_TASKS"].isdigit()
+        or int(steps["STEP_NUM_TASKS"]) < 2
+    ):
         return dict(environ)
     port = FIRST_PORT + int(steps["JOB_ID"]) % PORTS
     local_rank = "0" if sees_only_its_own(environ) else steps["LOCALID"]
-    joined = {"RANK": steps["PROCID"], "LOCAL_RANK": local_rank, "WORLD_SIZE": steps["STEP_NUM_TASKS"]}
+    joined = {
+        "RANK": steps["PROCID"],
+        "LOCAL_RANK": local_rank,
+        "WORLD_SIZE": steps["STEP_NUM_TASKS"],
+    }
     meeting = {"MASTER_ADDR": first_host(steps["STEP_NODELIST"]), "MASTER_PORT": str(port)}
     return {**meeting, **environ, **joined}
 
@@ -108,7 +133,10 @@ def is_in_job(environ: Mapping[str, str]) -> bool:
 def sees_only_its_own(environ: Mapping[str, str]) -> bool:
     """Whether srun shows this task one of the several accelerators that the job has on this machine: the task's own."""
     shown = {environ[name] for name in ONE_OF_MANY if name in environ}
-    return any("," not in of_task and of_task.strip() not in ("", "-1") for of_task in shown) and environ.get("SLURM_GPUS_ON_NODE") != "1"
+    return (
+        any("," not in of_task and of_task.strip() not in ("", "-1") for of_task in shown)
+        and environ.get("SLURM_GPUS_ON_NODE") != "1"
+    )
 
 
 def first_host(nodes: str) -> str:
@@ -126,4 +154,6 @@ def ranks_around(environ: Mapping[str, str]) -> tuple[int, int]:
 
 def colour_wanted(stream_is_terminal: bool) -> bool:
     """Colour on a terminal only, never with NO_COLOR or on a dumb terminal."""
-    return stream_is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return (
+        stream_is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    )

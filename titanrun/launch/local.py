@@ -18,7 +18,14 @@ from titanrun.recipe.saved import checkpoints_at
 
 EXIT_HANG = 6
 EXIT_INTERNAL = 70
-DEADLY = {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
+DEADLY = {
+    signal.SIGKILL,
+    signal.SIGSEGV,
+    signal.SIGBUS,
+    signal.SIGABRT,
+    signal.SIGFPE,
+    signal.SIGILL,
+}
 
 
 def start(config: LaunchConfig, *, resolved: Path, processes: int) -> int:
@@ -49,7 +56,9 @@ def run_again(run: Callable[[], int], run_dir: Path, max_restarts: int) -> int:
             return code
         restarts += 1
         place = "the beginning" if saved is None else f"step {saved}"
-        note(f"exit code {code}: starting again from {place} (restart {restarts} of {max_restarts} without a new checkpoint)")
+        note(
+            f"exit code {code}: starting again from {place} (restart {restarts} of {max_restarts} without a new checkpoint)"
+        )
     return code
 
 
@@ -60,7 +69,10 @@ def is_worth_another_start(exit_code: int) -> bool:
 
 def newest_checkpoint(run_dir: Path) -> int | None:
     """The last step that the run saved."""
-    return max((step for step, path in checkpoints_at(run_dir).items() if is_checkpoint(path)), default=None)
+    return max(
+        (step for step, path in checkpoints_at(run_dir).items() if is_checkpoint(path)),
+        default=None,
+    )
 
 
 def note(text: str) -> None:

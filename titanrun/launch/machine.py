@@ -11,7 +11,10 @@ from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
 MEMINFO = Path("/proc/meminfo")
-CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+CGROUP_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 # what x86 and ARM call their bf16 arithmetic; without it every product is emulated in fp32
 BF16_FLAGS = ("amx_bf16", "avx512_bf16", "avx_ne_convert", "bf16", "svebf16")
 GIB = 1024**3
@@ -19,7 +22,11 @@ DEVICES = Path("/dev")
 # the driver's file, those of accelerators, and the variables that say which of them a process may see
 ACCELERATORS = {
     ("nvidiactl", "nvidia[0-9]*"): ("CUDA_VISIBLE_DEVICES",),
-    ("kfd", "dri/renderD*"): ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+    ("kfd", "dri/renderD*"): (
+        "HIP_VISIBLE_DEVICES",
+        "ROCR_VISIBLE_DEVICES",
+        "CUDA_VISIBLE_DEVICES",
+    ),
 }
 
 
@@ -47,7 +54,11 @@ def processor(cpuinfo: str | None = None) -> Processor:
     known = dict(re.findall(r"^([^\t:]+)\s*: (.*)$", text, re.MULTILINE))
     flags = (known.get("flags") or known.get("Features") or "").split()
     model = known.get("model name") or platform.processor() or platform.machine()
-    return Processor(model, usable_cores(), tuple(flag for flag in BF16_FLAGS if flag in flags) if flags else None)
+    return Processor(
+        model,
+        usable_cores(),
+        tuple(flag for flag in BF16_FLAGS if flag in flags) if flags else None,
+    )
 
 
 def usable_cores() -> int:
@@ -58,10 +69,16 @@ def usable_cores() -> int:
 def accelerators(environ: Mapping[str, str], devices: Path = DEVICES) -> int:
     """Accelerators that training may use here: NVIDIA's, else AMD's, as far as the environment does not hide them."""
     for (driver, pattern), hidden_by in ACCELERATORS.items():
-        found = sum(1 for path in devices.glob(pattern) if re.search(r"[0-9]+$", path.name)) if (devices / driver).exists() else 0
+        found = (
+            sum(1 for path in devices.glob(pattern) if re.search(r"[0-9]+$", path.name))
+            if (devices / driver).exists()
+            else 0
+        )
         for name in hidden_by:
             if name in environ:
-                shown = [entry for entry in environ[name].split(",") if entry.strip() not in ("", "-1")]
+                shown = [
+                    entry for entry in environ[name].split(",") if entry.strip() not in ("", "-1")
+                ]
                 found = min(found, len(shown))
         if found:
             return found
@@ -76,7 +93,9 @@ def memory(meminfo: str | None = None) -> Memory:
     available = int(kib["MemAvailable"]) * 1024 if "MemAvailable" in kib else None
     limits = [int(written) for path in CGROUP_LIMITS if (written := read(path).strip()).isdigit()]
     limit = min(limits, default=None)
-    return Memory(total, available, limit if limit is not None and (total is None or limit < total) else None)
+    return Memory(
+        total, available, limit if limit is not None and (total is None or limit < total) else None
+    )
 
 
 def free_disk(folder: Path) -> int:

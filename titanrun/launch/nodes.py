@@ -17,7 +17,15 @@ from titanrun.launch.config import LocalLaunchConfig
 from titanrun.launch.environment import node_environment
 from titanrun.launch.local import run_again
 from titanrun.launch.saying import say
-from titanrun.launch.workers import HELD_BACK, SHELL_SIGNAL_BASE, WATCHED, Watch, Worker, do_nothing, end_with_parent
+from titanrun.launch.workers import (
+    HELD_BACK,
+    SHELL_SIGNAL_BASE,
+    WATCHED,
+    Watch,
+    Worker,
+    do_nothing,
+    end_with_parent,
+)
 from titanrun.recipe.run_dir import read_json
 
 AGENT = "titanrun.worker.agent"
@@ -37,14 +45,23 @@ class Agent(Worker):
             self.process.send_signal(number)
 
 
-def start_with_others(config: LocalLaunchConfig, arguments: Sequence[str], *, processes: int, run_dir: Path | None) -> int:
+def start_with_others(
+    config: LocalLaunchConfig, arguments: Sequence[str], *, processes: int, run_dir: Path | None
+) -> int:
     """Trains what `titanrun train` with these arguments describes, with so many workers on this machine. Returns the exit code."""
     if config.max_restarts and run_dir is None:
         message = "machines that start again need a run directory that all of them know"
-        raise fail("conflict", message, path=("launch", "max_restarts"), help="set dump_folder to a folder that all machines see")
+        raise fail(
+            "conflict",
+            message,
+            path=("launch", "max_restarts"),
+            help="set dump_folder to a folder that all machines see",
+        )
     sys.stdout.flush()
     sys.stderr.flush()
-    return run_again(lambda: run_node(config, arguments, processes), run_dir or Path(), config.max_restarts)
+    return run_again(
+        lambda: run_node(config, arguments, processes), run_dir or Path(), config.max_restarts
+    )
 
 
 def run_node(config: LocalLaunchConfig, arguments: Sequence[str], processes: int) -> int:
@@ -53,7 +70,16 @@ def run_node(config: LocalLaunchConfig, arguments: Sequence[str], processes: int
     # a signal that is ignored by default would not wait on every system
     signal.signal(signal.SIGCHLD, do_nothing)
     with TemporaryDirectory(prefix="titanrun-") as folder:
-        command = [sys.executable, "-m", AGENT, *meeting(config, folder, processes), "--module", "titanrun", "train", *arguments]
+        command = [
+            sys.executable,
+            "-m",
+            AGENT,
+            *meeting(config, folder, processes),
+            "--module",
+            "titanrun",
+            "train",
+            *arguments,
+        ]
         process = subprocess.Popen(
             command,
             env=node_environment(Path(folder), processes, is_loopback=host_of(config) in LOOPBACK),
@@ -76,13 +102,37 @@ def meeting(config: LocalLaunchConfig, folder: str, processes: int) -> list[str]
     """What torch.distributed.run is told; restarts are done here, where it is known which failures are worth one."""
     seconds = config.rdzv_timeout_seconds
     numbered = (
-        ["--rdzv-backend", "c10d"] if config.node_rank is None else ["--rdzv-backend", "static", "--node-rank", str(config.node_rank)]
+        ["--rdzv-backend", "c10d"]
+        if config.node_rank is None
+        else ["--rdzv-backend", "static", "--node-rank", str(config.node_rank)]
     )
-    timeouts = f"join_timeout={seconds},read_timeout={seconds}" if config.node_rank is None else f"timeout={seconds}"
+    timeouts = (
+        f"join_timeout={seconds},read_timeout={seconds}"
+        if config.node_rank is None
+        else f"timeout={seconds}"
+    )
     address = ["--local-addr", "127.0.0.1"] if host_of(config) in LOOPBACK else []
     return [
-        *("--nnodes", str(config.nnodes), "--nproc-per-node", str(processes), "--max-restarts", "0", "--log-dir", folder),
-        *("--rdzv-endpoint", str(config.rdzv_endpoint), "--rdzv-id", config.rdzv_id, "--rdzv-conf", timeouts, *numbered, *address),
+        *(
+            "--nnodes",
+            str(config.nnodes),
+            "--nproc-per-node",
+            str(processes),
+            "--max-restarts",
+            "0",
+            "--log-dir",
+            folder,
+        ),
+        *(
+            "--rdzv-endpoint",
+            str(config.rdzv_endpoint),
+            "--rdzv-id",
+            config.rdzv_id,
+            "--rdzv-conf",
+            timeouts,
+            *numbered,
+            *address,
+        ),
     ]
 
 
@@ -105,5 +155,8 @@ def exit_code_of_node(folder: Path, code: int) -> int:
 
 def children_of(pid: int) -> list[int]:
     """The processes that a process started and that are left; none where the system does not say."""
-    found = [path.read_text(encoding="ascii").split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    found = [
+        path.read_text(encoding="ascii").split()
+        for path in Path(f"/proc/{pid}/task").glob("*/children")
+    ]
     return [int(child) for children in found for child in children]

@@ -9,5 +9,9 @@ from titanrun.launch.environment import logs_json
 
 def say(text: str, *, level: str = "info") -> None:
     """One message on stderr."""
-    line = json.dumps({"time": time.time(), "level": level, "message": text}, ensure_ascii=False) if logs_json() else text
+    line = (
+        json.dumps({"time": time.time(), "level": level, "message": text}, ensure_ascii=False)
+        if logs_json()
+        else text
+    )
     print(line, file=sys.stderr, flush=True)

@@ -49,27 +49,52 @@ def start(config: LaunchConfig, *, resolved: Path, processes: int) -> int:
     """The worker of a job that has one rank takes the place of this process; `titanrun launch` is what submits jobs."""
     assert isinstance(config, SlurmLaunchConfig)
     if processes != 1:
-        raise fail("usage", f"srun starts the {processes} ranks of this run, and has not", path=("launch",), help="use titanrun launch")
+        raise fail(
+            "usage",
+            f"srun starts the {processes} ranks of this run, and has not",
+            path=("launch",),
+            help="use titanrun launch",
+        )
     become_worker([str(resolved)], environment())
 
 
 def script_of_run(config: SlurmLaunchConfig, run: Path, *, name: str, folder: Path) -> str:
     """The batch script of one run, which is in `folder` when it begins; `name` is the job's."""
     start = ONE_RUN.format(python=shlex.quote(sys.executable), run=shlex.quote(str(run)))
-    return script(config, directives(config, name, folder, output=run / FOLDER / "job-%j.log"), start)
+    return script(
+        config, directives(config, name, folder, output=run / FOLDER / "job-%j.log"), start
+    )
 
 
-def script_of_sweep(config: SlurmLaunchConfig, runs: Sequence[Path], *, name: str, folder: Path, sweep: Path, slots: int) -> str:
+def script_of_sweep(
+    config: SlurmLaunchConfig,
+    runs: Sequence[Path],
+    *,
+    name: str,
+    folder: Path,
+    sweep: Path,
+    slots: int,
+) -> str:
     """The batch script of an array with a task for each run, of which `slots` train at the same time."""
     listed = "\n".join(f"    {shlex.quote(str(run))}" for run in runs)
     start = MANY_RUNS.format(python=shlex.quote(sys.executable), runs=listed)
     array = f"--array=0-{len(runs) - 1}%{slots}"
-    return script(config, [*directives(config, name, folder, output=sweep / FOLDER / "job-%A_%a.log"), array], start)
+    return script(
+        config,
+        [*directives(config, name, folder, output=sweep / FOLDER / "job-%A_%a.log"), array],
+        start,
+    )
 
 
 def script(config: SlurmLaunchConfig, lines: Sequence[str], start: str) -> str:
     """What sbatch is given."""
-    head = ["#!/bin/bash", "# written by titanrun launch", *(f"#SBATCH {line}" for line in (*lines, *config.options)), "", *config.setup]
+    head = [
+        "#!/bin/bash",
+        "# written by titanrun launch",
+        *(f"#SBATCH {line}" for line in (*lines, *config.options)),
+        "",
+        *config.setup,
+    ]
     end = (REQUEUE if config.requeue else "") + 'exit "$code"\n'
     return "\n".join(head) + BODY.format(start=start) + end
 
@@ -102,7 +127,11 @@ def optional(config: SlurmLaunchConfig) -> Iterator[str]:
         "qos": config.qos,
         "time": limit,
     }
-    yield from (f"--{option}={shlex.quote(str(value))}" for option, value in asked.items() if value is not None)
+    yield from (
+        f"--{option}={shlex.quote(str(value))}"
+        for option, value in asked.items()
+        if value is not None
+    )
 
 
 def clock(duration: float) -> str:

@@ -17,8 +17,25 @@ JOB = "job.json"
 # the controller answers everybody on a cluster
 LOOK_SECONDS = 5.0
 LOG_SECONDS = 0.5
-WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
-ALIVE = (*WAITING, "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING")
+WAITING = (
+    "PENDING",
+    "CONFIGURING",
+    "REQUEUED",
+    "REQUEUE_HOLD",
+    "REQUEUE_FED",
+    "SPECIAL_EXIT",
+    "RESV_DEL_HOLD",
+)
+ALIVE = (
+    *WAITING,
+    "RUNNING",
+    "COMPLETING",
+    "SUSPENDED",
+    "STOPPED",
+    "SIGNALING",
+    "STAGE_OUT",
+    "RESIZING",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +52,11 @@ class JobState:
         return self.state not in ALIVE
 
     def __str__(self) -> str:
-        return f"{self.state.lower()} ({self.reason})" if self.state in WAITING and self.reason not in ("", "None") else self.state.lower()
+        return (
+            f"{self.state.lower()} ({self.reason})"
+            if self.state in WAITING and self.reason not in ("", "None")
+            else self.state.lower()
+        )
 
 
 def program(name: str) -> str:
@@ -43,31 +64,64 @@ def program(name: str) -> str:
     found = shutil.which(name)
     if found is None:
         help = "submit from a machine of the cluster; --dry-run shows what would be submitted"
-        raise fail("usage", f"launch: slurm needs {name}, which is not on this machine", path=("launch",), help=help)
+        raise fail(
+            "usage",
+            f"launch: slurm needs {name}, which is not on this machine",
+            path=("launch",),
+            help=help,
+        )
     return found
 
 
 def submit(script: Path) -> int:
     """Hands a script to sbatch. Returns the job's number."""
-    done = subprocess.run([program("sbatch"), "--parsable", str(script)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [program("sbatch"), "--parsable", str(script)], capture_output=True, text=True, check=False
+    )
     number = done.stdout.strip().partition(";")[0]
     if done.returncode != 0 or not number.isdigit():
         said = " ".join((done.stderr or done.stdout).split()).removeprefix("sbatch: error: ")
-        raise fail("usage", f"sbatch refuses the job: {said or 'it says nothing'}", path=("launch",), help=f"the script is {script}")
+        raise fail(
+            "usage",
+            f"sbatch refuses the job: {said or 'it says nothing'}",
+            path=("launch",),
+            help=f"the script is {script}",
+        )
     write_json(script.parent / JOB, {"job": int(number)})
     return int(number)
 
 
 def job_state(job: int) -> JobState:
     """What Slurm says of a job; of an array, of its tasks together: running while one of them is."""
-    done = subprocess.run([program("scontrol"), "show", "job", "--oneliner", str(job)], capture_output=True, text=True, check=False)
-    tasks = [dict(re.findall(r"(\w+)=(\S*)", line)) for line in done.stdout.splitlines() if "JobState=" in line]
+    done = subprocess.run(
+        [program("scontrol"), "show", "job", "--oneliner", str(job)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    tasks = [
+        dict(re.findall(r"(\w+)=(\S*)", line))
+        for line in done.stdout.splitlines()
+        if "JobState=" in line
+    ]
     if not tasks:
         if "Invalid job id" in done.stderr:
             return JobState("GONE")
-        raise fail("usage", f"scontrol does not answer: {' '.join(done.stderr.split())}", path=("launch",))
-    found = [JobState(task["JobState"], task.get("Reason", ""), int(task.get("ExitCode", "0").partition(":")[0])) for task in tasks]
-    return next((state for state in found if not state.is_over), max(found, key=lambda state: state.exit_code))
+        raise fail(
+            "usage", f"scontrol does not answer: {' '.join(done.stderr.split())}", path=("launch",)
+        )
+    found = [
+        JobState(
+            task["JobState"],
+            task.get("Reason", ""),
+            int(task.get("ExitCode", "0").partition(":")[0]),
+        )
+        for task in tasks
+    ]
+    return next(
+        (state for state in found if not state.is_over),
+        max(found, key=lambda state: state.exit_code),
+    )
 
 
 def refuse_queued(place: Path) -> None:
@@ -77,7 +131,11 @@ def refuse_queued(place: Path) -> None:
         return
     state = job_state(job)
     if not state.is_over:
-        raise fail("conflict", f"job {job} trains '{place}' already: {state}", help=f"wait for it, or end it: scancel {job}")
+        raise fail(
+            "conflict",
+            f"job {job} trains '{place}' already: {state}",
+            help=f"wait for it, or end it: scancel {job}",
+        )
 
 
 def follow(job: int, log: Path, tell: Callable[[str], None]) -> JobState:

@@ -10,7 +10,13 @@ from tempfile import TemporaryDirectory
 
 from titanrun.launch.environment import worker_environment
 from titanrun.launch.saying import say
-from titanrun.launch.workers import GRACE_SECONDS, Worker, end_with_parent, failure_of, meeting_place
+from titanrun.launch.workers import (
+    GRACE_SECONDS,
+    Worker,
+    end_with_parent,
+    failure_of,
+    meeting_place,
+)
 
 LOOK_SECONDS = 0.05
 
@@ -21,7 +27,10 @@ def do_together(module: str, job: str, count: int) -> int:
     What the first failing process says is said once, for all of them.
     """
     sys.stdout.flush()
-    with TemporaryDirectory(prefix="titanrun-") as folder, started(module, job, count, Path(folder)) as workers:
+    with (
+        TemporaryDirectory(prefix="titanrun-") as folder,
+        started(module, job, count, Path(folder)) as workers,
+    ):
         wait_for(workers)
         failed = [failure_of(worker) for worker in workers if worker.has_failed]
     if not failed:
@@ -41,7 +50,9 @@ def started(module: str, job: str, count: int, folder: Path) -> Iterator[list[Wo
         with meeting_place() as meeting:
             for rank in range(count):
                 failure_file = folder / f"rank-{rank}.json"
-                variables = worker_environment(rank, count, port=meeting.getsockname()[1], failure_file=failure_file)
+                variables = worker_environment(
+                    rank, count, port=meeting.getsockname()[1], failure_file=failure_file
+                )
                 if rank == 0:
                     variables["TITANRUN_STORE_SOCKET"] = str(meeting.fileno())
                 with file.open("rb") as stdin:

@@ -10,7 +10,10 @@ def try_build(resolved: Resolved, *, ranks: int | None = None) -> list[Problem]:
 
     `ranks` are the processes it is built for; None: as many as the recipe says, one where the machine decides.
     """
-    return [as_problem(item) for item in ask_worker("try_build", resolved, ranks=ranks, what="building the run")]
+    return [
+        as_problem(item)
+        for item in ask_worker("try_build", resolved, ranks=ranks, what="building the run")
+    ]
 
 
 def try_kernels(resolved: Resolved) -> list[Problem]:
@@ -19,4 +22,7 @@ def try_kernels(resolved: Resolved) -> list[Problem]:
     run = resolved.run
     if run.device == "cpu" or all(converter.needs is None for converter in run.converters):
         return []
-    return [as_problem(item) for item in ask_worker("try_kernels", resolved, ranks=1, what="looking at this machine")]
+    return [
+        as_problem(item)
+        for item in ask_worker("try_kernels", resolved, ranks=1, what="looking at this machine")
+    ]

@@ -127,7 +127,9 @@ class Watch:
             worker.send(number)
 
 
-def run_workers(resolved: Path, count: int, command: Sequence[str] = (sys.executable, "-m", WORKER)) -> int:
+def run_workers(
+    resolved: Path, count: int, command: Sequence[str] = (sys.executable, "-m", WORKER)
+) -> int:
     """Trains the run in `resolved` with `count` workers. Returns the exit code of the first that failed, else that of the first rank."""
     # and no others: those of an earlier start would be blocked in the new workers too
     signal.pthread_sigmask(signal.SIG_SETMASK, HELD_BACK)
@@ -139,7 +141,9 @@ def run_workers(resolved: Path, count: int, command: Sequence[str] = (sys.execut
         try:
             with meeting_place() as meeting:
                 for rank in range(count):
-                    workers.append(start_worker([*command, str(resolved)], rank, count, meeting, Path(folder)))
+                    workers.append(
+                        start_worker([*command, str(resolved)], rank, count, meeting, Path(folder))
+                    )
             # only now: workers inherit what is blocked
             signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
             watch.until_the_end()
@@ -156,12 +160,16 @@ def meeting_place() -> Iterator[socket.socket]:
         yield server
 
 
-def start_worker(command: Sequence[str], rank: int, count: int, meeting: socket.socket, folder: Path) -> Worker:
+def start_worker(
+    command: Sequence[str], rank: int, count: int, meeting: socket.socket, folder: Path
+) -> Worker:
     """One rank. The first has the console; what the others print goes to their log."""
     failure_file = folder / f"rank-{rank}.json"
     log = Path(command[-1]).parent / "logs" / f"rank-{rank}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    variables = worker_environment(rank, count, port=meeting.getsockname()[1], failure_file=failure_file)
+    variables = worker_environment(
+        rank, count, port=meeting.getsockname()[1], failure_file=failure_file
+    )
     if rank == 0:
         variables["TITANRUN_STORE_SOCKET"] = str(meeting.fileno())
     with log.open("ab") as output:
@@ -210,8 +218,14 @@ def failure_of(worker: Worker) -> Failure:
     if told:
         return Failure(worker, told["is_of_another"], told["time"], told["text"])
     code = worker.process.returncode
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    return Failure(worker, False, worker.ended, f"error[internal]: rank {worker.rank} {how} and said nothing")
+    how = (
+        f"was killed by {signal.Signals(-code).name}"
+        if code < 0
+        else f"ended with exit code {code}"
+    )
+    return Failure(
+        worker, False, worker.ended, f"error[internal]: rank {worker.rank} {how} and said nothing"
+    )
 
 
 def note_failure(run_dir: Path, exit_code: int) -> None:
@@ -225,6 +239,8 @@ def note_failure(run_dir: Path, exit_code: int) -> None:
 def tell(run_dir: Path, exit_code: int, text: str) -> None:
     """Tells whoever wants to know that the run has failed, in the place of its first rank."""
     step = read_json(run_dir / STATUS).get("step", 0)
-    untold = notify(environment(), run_dir, state="failed", step=step, exit_code=exit_code, message=text)
+    untold = notify(
+        environment(), run_dir, state="failed", step=step, exit_code=exit_code, message=text
+    )
     if untold is not None:
         say(untold, level="warning")

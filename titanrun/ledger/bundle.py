@@ -27,14 +27,27 @@ def pack(run: Path, out: Path) -> dict[str, bytes]:
     """Write the bundle of a run directory. Gives its files by name. Raises ProblemsFound where the run lacks what it needs."""
     missing = [name for name in NEEDED if not (run / name).is_file()]
     if missing:
-        raise fail("file", f"'{run}' has no {' and no '.join(missing)}: nothing to make a bundle of", help="name a run directory")
+        raise fail(
+            "file",
+            f"'{run}' has no {' and no '.join(missing)}: nothing to make a bundle of",
+            help="name a run directory",
+        )
     if out.exists():
-        raise fail("file", f"'{out}' exists and is never written over", help="name something new with -o")
-    files = {name: (run / name).read_bytes() for name in (*NEEDED, *OPTIONAL) if (run / name).is_file()}
+        raise fail(
+            "file", f"'{out}' exists and is never written over", help="name something new with -o"
+        )
+    files = {
+        name: (run / name).read_bytes() for name in (*NEEDED, *OPTIONAL) if (run / name).is_file()
+    }
     start = last_start(read_json(run / RUN_JSON))
     files[LOCK] = lock_text(start).encode()
     files |= {path.name: path.read_bytes() for path in run.iterdir() if PATCH.fullmatch(path.name)}
-    about = {"format": FORMAT, "run": run.resolve().name, "inputs": start.get("inputs", []), "files": digests(files)}
+    about = {
+        "format": FORMAT,
+        "run": run.resolve().name,
+        "inputs": start.get("inputs", []),
+        "files": digests(files),
+    }
     files[LIST] = (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode()
     part = out.with_name(f"{out.name}.part")
     with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -53,11 +66,27 @@ def unpack(file: Path, folder: Path) -> Path:
             names = [name for name in about["files"] if name in known or PATCH.fullmatch(name)]
             files = {name: archive.read(name) for name in names}
             run = Path(about["run"]).name
-    except (OSError, zipfile.BadZipFile, KeyError, TypeError, ValueError, EOFError, zlib.error) as error:
-        raise fail("file", f"'{file}' is no bundle of a run: {error}", help="name what titanrun bundle wrote") from None
+    except (
+        OSError,
+        zipfile.BadZipFile,
+        KeyError,
+        TypeError,
+        ValueError,
+        EOFError,
+        zlib.error,
+    ) as error:
+        raise fail(
+            "file",
+            f"'{file}' is no bundle of a run: {error}",
+            help="name what titanrun bundle wrote",
+        ) from None
     wrong = [name for name, digest in digests(files).items() if about["files"][name] != digest]
     if wrong or not set(NEEDED) <= files.keys():
-        raise fail("file", f"'{file}' is damaged: {', '.join(wrong) or 'files are missing'}", help="make it again from the run")
+        raise fail(
+            "file",
+            f"'{file}' is damaged: {', '.join(wrong) or 'files are missing'}",
+            help="make it again from the run",
+        )
     target = folder / (run or "run")
     target.mkdir(parents=True)
     for name, content in files.items():
@@ -79,8 +108,20 @@ def last_start(record: Mapping[str, Any]) -> Mapping[str, Any]:
 def lock_text(start: Mapping[str, Any]) -> str:
     """The packages of a start, for `pip install --requirement`."""
     environment = start.get("environment") or {}
-    head = [f"# Python {environment.get('python', 'unknown')}, {environment.get('platform', 'unknown')}"]
+    head = [
+        f"# Python {environment.get('python', 'unknown')}, {environment.get('platform', 'unknown')}"
+    ]
     git = environment.get("git") or {}
-    head += [f"# the working directory at git commit {git['commit']}" + (f", with {git['diff']}" if git.get("diff") else "")] if git else []
+    head += (
+        [
+            f"# the working directory at git commit {git['commit']}"
+            + (f", with {git['diff']}" if git.get("diff") else "")
+        ]
+        if git
+        else []
+    )
     packages = environment.get("packages") or {}
-    return "".join(f"{line}\n" for line in [*head, *(f"{name}=={version}" for name, version in sorted(packages.items()))])
+    return "".join(
+        f"{line}\n"
+        for line in [*head, *(f"{name}=={version}" for name, version in sorted(packages.items()))]
+    )

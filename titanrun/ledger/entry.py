@@ -156,7 +156,10 @@ def seconds_between(first: object, last: object) -> float | None:
 def as_data(entry: Entry, state: str) -> dict[str, object]:
     """An entry as a JSON object, with the state that it is in now; NaN and infinities are texts, as in metrics.jsonl."""
     values = {name: getattr(entry, name) for name in FIELDS if name not in OF_PROCESS}
-    return {name: encoded(value) for name, value in {**values, "state": state, "tags": list(entry.tags)}.items()}
+    return {
+        name: encoded(value)
+        for name, value in {**values, "state": state, "tags": list(entry.tags)}.items()
+    }
 
 
 def encoded(value: object) -> object:

@@ -26,12 +26,21 @@ Stamp = list[int]
 def entries_below(folder: Path) -> list[Entry]:
     """The runs in a folder, by name; the folder may be a run itself. Raises ProblemsFound where there is no such folder."""
     if not folder.is_dir():
-        raise fail("file", f"there is no folder '{folder}'", help="name a run directory, or a folder that holds some")
+        raise fail(
+            "file",
+            f"there is no folder '{folder}'",
+            help="name a run directory, or a folder that holds some",
+        )
     if (folder / RUN_JSON).is_file():
         return [read_entry(folder)]
     before = read_index(folder / INDEX)
-    now = {run: (stamp, known(before.get(run), stamp, run) or read_entry(Path(run))) for run, stamp in run_folders(folder)}
-    if {run: stamp for run, (stamp, _) in now.items()} != {run: line[0] for run, line in before.items()}:
+    now = {
+        run: (stamp, known(before.get(run), stamp, run) or read_entry(Path(run)))
+        for run, stamp in run_folders(folder)
+    }
+    if {run: stamp for run, (stamp, _) in now.items()} != {
+        run: line[0] for run, line in before.items()
+    }:
         write_index(folder / INDEX, now)
     return [entry for _, entry in now.values()]
 
@@ -63,7 +72,11 @@ def archives_below(folder: Path) -> list[Path]:
 def folders_in(path: str) -> list[str]:
     """The folders in a folder, by name; none in one that cannot be read."""
     with suppress(OSError), os.scandir(path) as found:
-        return sorted(item.path for item in found if not item.name.startswith(".") and item.is_dir(follow_symlinks=False))
+        return sorted(
+            item.path
+            for item in found
+            if not item.name.startswith(".") and item.is_dir(follow_symlinks=False)
+        )
     return []
 
 
@@ -84,7 +97,12 @@ def stamp_of(run: str) -> Stamp | None:
 
 def known(line: Any, stamp: Stamp, run: str) -> Entry | None:
     """The entry of an index's line; None where a file has changed since, or the line is none."""
-    if not isinstance(line, list) or len(line) != 2 or line[0] != stamp or len(line[1]) != len(FIELDS) - 1:
+    if (
+        not isinstance(line, list)
+        or len(line) != 2
+        or line[0] != stamp
+        or len(line[1]) != len(FIELDS) - 1
+    ):
         return None
     values = dict(zip(FIELDS[1:], line[1], strict=True))
     return Entry(run, **{**values, "tags": tuple(values["tags"])})
@@ -97,13 +115,18 @@ def read_index(path: Path) -> Mapping[str, Any]:
     if data.get("fields") != [FORMAT, *FIELDS] or not isinstance(runs, dict):
         return {}
     # as os.scandir names what is in a folder, which keeps the `.` in front
-    return {f"{path.parent}/{run}": line for run, line in runs.items() if isinstance(line, list) and len(line) == 2}
+    return {
+        f"{path.parent}/{run}": line
+        for run, line in runs.items()
+        if isinstance(line, list) and len(line) == 2
+    }
 
 
 def write_index(path: Path, entries: Mapping[str, tuple[Stamp, Entry]]) -> None:
     """Write the index, in one move; where that cannot be, it is read anew the next time."""
     runs = {
-        os.path.relpath(run, path.parent): [stamp, [getattr(entry, name) for name in FIELDS[1:]]] for run, (stamp, entry) in entries.items()
+        os.path.relpath(run, path.parent): [stamp, [getattr(entry, name) for name in FIELDS[1:]]]
+        for run, (stamp, entry) in entries.items()
     }
     text = json.dumps({"fields": [FORMAT, *FIELDS], "runs": runs})
     part = path.with_name(f"{path.name}.tmp-{os.getpid()}")

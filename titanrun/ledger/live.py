@@ -43,7 +43,11 @@ def live_state(entry: Entry, here: Here) -> str:
         is_begun = entry.state == "starting" and exists(entry.pid)
         is_alive = entry.boot_id == here.boot_id and (is_begun or is_locked(Path(entry.run) / LOCK))
         return entry.state if is_alive else "crashed"
-    return "stale" if entry.heartbeat is None or here.now - entry.heartbeat > STALE_SECONDS else entry.state
+    return (
+        "stale"
+        if entry.heartbeat is None or here.now - entry.heartbeat > STALE_SECONDS
+        else entry.state
+    )
 
 
 def is_locked(lock: Path) -> bool:

@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 LOGS = "logs"
-LINE = re.compile(r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d+ (?P<level>WARNING|ERROR|CRITICAL) (?P<text>.*)")
+LINE = re.compile(
+    r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d+ (?P<level>WARNING|ERROR|CRITICAL) (?P<text>.*)"
+)
 # numbers differ from one occurrence to the next
 NUMBERS = re.compile(r"\d+(\.\d+)?")
 
@@ -25,7 +27,10 @@ class Met:
 def problems_met(run: Path) -> list[Met]:
     """What went wrong in a run, by time; lines that differ in numbers alone are one."""
     found: dict[tuple[str, str], Met] = {}
-    for met in sorted((met for log in sorted((run / LOGS).glob("rank-*.log")) for met in lines_of(log)), key=lambda met: met.time):
+    for met in sorted(
+        (met for log in sorted((run / LOGS).glob("rank-*.log")) for met in lines_of(log)),
+        key=lambda met: met.time,
+    ):
         kind = (met.log, NUMBERS.sub("0", met.text))
         before = found.get(kind)
         found[kind] = met if before is None else replace(before, count=before.count + 1)

@@ -36,9 +36,13 @@ def read_series(path: Path, metric: str, x: X) -> Series:
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise fail("file", f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
+        raise fail(
+            "file", f"cannot read {path}: {(error.strerror or str(error)).lower()}"
+        ) from error
     whole = text[: text.rfind("\n") + 1]
-    is_plain = whole.startswith(BEGINNING) and whole.count("}\n" + BEGINNING) + 1 == whole.count("\n")
+    is_plain = whole.startswith(BEGINNING) and whole.count("}\n" + BEGINNING) + 1 == whole.count(
+        "\n"
+    )
     lines = None if is_plain else read_metrics(path)
     values = numbers(whole, lines, metric)
     if not values:
@@ -52,10 +56,18 @@ def numbers(text: str, lines: Sequence[dict[str, object]] | None, metric: str) -
     """A metric by step, of lines that were parsed or of their text; the last line of a step counts."""
     if lines is not None:
         found = {line["step"]: line[metric] for line in lines if metric in line}
-        return {step: float(value) for step, value in found.items() if isinstance(step, int) and isinstance(value, int | float)}
+        return {
+            step: float(value)
+            for step, value in found.items()
+            if isinstance(step, int) and isinstance(value, int | float)
+        }
     # no ^: every line begins like this, nothing else does, and a pattern that begins with a text is searched for three times as fast
-    pairs: list[tuple[str, str]] = re.findall(rf'\{{"step": (\d+),[^\n]*?"{re.escape(metric)}": "?({NUMBER})"?[,}}]', text)
-    return dict(zip([int(step) for step, _ in pairs], [float(value) for _, value in pairs], strict=True))
+    pairs: list[tuple[str, str]] = re.findall(
+        rf'\{{"step": (\d+),[^\n]*?"{re.escape(metric)}": "?({NUMBER})"?[,}}]', text
+    )
+    return dict(
+        zip([int(step) for step, _ in pairs], [float(value) for _, value in pairs], strict=True)
+    )
 
 
 def places(steps: Sequence[int], known: dict[int, float], x: X, path: Path) -> list[float]:
@@ -64,7 +76,9 @@ def places(steps: Sequence[int], known: dict[int, float], x: X, path: Path) -> l
         return [float(step) for step in steps]
     if not known:
         raise fail(
-            "usage", f"{path} does not say {'how many tokens were seen' if x == 'tokens' else 'how long steps took'}", help="use --x step"
+            "usage",
+            f"{path} does not say {'how many tokens were seen' if x == 'tokens' else 'how long steps took'}",
+            help="use --x step",
         )
     if x == "tokens":
         return [known.get(step, math.nan) for step in steps]
@@ -77,10 +91,16 @@ def places(steps: Sequence[int], known: dict[int, float], x: X, path: Path) -> l
 
 def nothing_logged(path: Path, metric: str) -> Exception:
     """The problem of a metric that no line has."""
-    names = list(dict.fromkeys(name for line in read_metrics(path) for name in line if name != "step"))
+    names = list(
+        dict.fromkeys(name for line in read_metrics(path) for name in line if name != "step")
+    )
     meant = closest(metric, names)
     help = (
-        f"did you mean '{meant}'?" if meant else f"it has {listing(names, last='and', most=20)}" if names else "the run logged no step yet"
+        f"did you mean '{meant}'?"
+        if meant
+        else f"it has {listing(names, last='and', most=20)}"
+        if names
+        else "the run logged no step yet"
     )
     return fail("usage", f"{path} has no metric '{metric}'", help=help)
 
@@ -111,9 +131,13 @@ def thinned(series: Series, most: int) -> Series:
         return series
     kept: list[int] = [0]
     for start in range(0, count, stretch):
-        piece = [at for at in range(start, min(start + stretch, count)) if math.isfinite(series.y[at])]
+        piece = [
+            at for at in range(start, min(start + stretch, count)) if math.isfinite(series.y[at])
+        ]
         if piece:
-            kept += sorted({min(piece, key=series.y.__getitem__), max(piece, key=series.y.__getitem__)})
+            kept += sorted(
+                {min(piece, key=series.y.__getitem__), max(piece, key=series.y.__getitem__)}
+            )
         else:
             kept.append(start)
     kept = sorted({*kept, count - 1})
@@ -135,4 +159,9 @@ def spread(many: Sequence[Series]) -> Spread:
     by_x = [dict(zip(series.x, series.y, strict=True)) for series in many]
     common = [x for x in many[0].x if all(x in one for one in by_x)]
     columns = [[one[x] for one in by_x] for x in common]
-    return Spread(common, [math.fsum(column) / len(column) for column in columns], [min(c) for c in columns], [max(c) for c in columns])
+    return Spread(
+        common,
+        [math.fsum(column) / len(column) for column in columns],
+        [min(c) for c in columns],
+        [max(c) for c in columns],
+    )

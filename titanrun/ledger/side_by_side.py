@@ -48,22 +48,37 @@ def read_known(named: str) -> Known:
     folder = run_folder(named)
     starts = read_json(folder / RUN_JSON).get("starts") or [{}]
     logged = read_metrics(folder / METRICS) if (folder / METRICS).is_file() else []
-    return Known(read_entry(folder), read_resolved(folder / RESOLVED), starts[-1], {line["step"]: line for line in logged})
+    return Known(
+        read_entry(folder),
+        read_resolved(folder / RESOLVED),
+        starts[-1],
+        {line["step"]: line for line in logged},
+    )
 
 
 def run_folder(named: str) -> Path:
     """A folder that is a run directory. Raises ProblemsFound."""
     folder = Path(named)
     if not folder.is_dir():
-        raise fail("file", f"there is no folder '{named}'", help="titanrun runs ls lists what there is")
+        raise fail(
+            "file", f"there is no folder '{named}'", help="titanrun runs ls lists what there is"
+        )
     if not (folder / RESOLVED).is_file() or not (folder / RUN_JSON).is_file():
-        raise fail("file", f"'{named}' is no run directory: it holds no {RESOLVED} with a {RUN_JSON}", help="name a folder that train made")
+        raise fail(
+            "file",
+            f"'{named}' is no run directory: it holds no {RESOLVED} with a {RUN_JSON}",
+            help="name a folder that train made",
+        )
     return folder
 
 
 def rows(runs: Sequence[Known], states: Sequence[str]) -> list[Row]:
     """All that is compared: the outcome, then settings by what they decide, then commit, code, packages and machine."""
-    return [*outcome(runs, states), *settings([run.recipe for run in runs]), *surroundings([run.start for run in runs])]
+    return [
+        *outcome(runs, states),
+        *settings([run.recipe for run in runs]),
+        *surroundings([run.start for run in runs]),
+    ]
 
 
 def outcome(runs: Sequence[Known], states: Sequence[str]) -> list[Row]:
@@ -78,7 +93,9 @@ def outcome(runs: Sequence[Known], states: Sequence[str]) -> list[Row]:
     if common is not None and any(entry.step != common for entry in entries):
         at_common = tuple(run.lines[common].get("loss") for run in runs)
         found.append(Row("outcome", f"loss at step {common}", at_common))
-    found.append(Row("outcome", "best validation loss", tuple(entry.validation for entry in entries)))
+    found.append(
+        Row("outcome", "best validation loss", tuple(entry.validation for entry in entries))
+    )
     found.append(Row("outcome", "tokens/s", tuple(entry.tps for entry in entries)))
     found.append(Row("outcome", "seconds", tuple(entry.seconds for entry in entries)))
     return [row for row in found if any(value is not None for value in row.values)]
@@ -92,12 +109,22 @@ def last_common_step(lines: Sequence[Lines]) -> int | None:
 
 def settings(recipes: Sequence[Recipe]) -> list[Row]:
     """The values of recipes that differ, those that move the loss first."""
-    leaves = [{path: value for path, value in data_leaves(dump(recipe)) if path != ("name",)} for recipe in recipes]
+    leaves = [
+        {path: value for path, value in data_leaves(dump(recipe)) if path != ("name",)}
+        for recipe in recipes
+    ]
     found: dict[ChangeClass, list[Row]] = {name: [] for name in CLASSES}
     for path in dict.fromkeys(path for run in leaves for path in run):
         values = tuple(run.get(path, MISSING) for run in leaves)
         if any(value != values[0] or type(value) is not type(values[0]) for value in values[1:]):
-            meaning = next((known for known in (meaning_of(path, recipe) for recipe in recipes) if known is not None), ("numerics", False))
+            meaning = next(
+                (
+                    known
+                    for known in (meaning_of(path, recipe) for recipe in recipes)
+                    if known is not None
+                ),
+                ("numerics", False),
+            )
             found[meaning[0]].append(Row(meaning[0], path_text(path), values))
     return [row for name in CLASSES for row in found[name]]
 
@@ -114,11 +141,25 @@ def circumstances(start: Mapping[str, Any]) -> dict[str, object]:
     """The circumstances of a start by name."""
     environment = start.get("environment") or {}
     git = environment.get("git") or {}
-    found = {"git commit": (git.get("commit") or "")[:12] or None, "uncommitted changes": git.get("diff") or ("none" if git else None)}
+    found = {
+        "git commit": (git.get("commit") or "")[:12] or None,
+        "uncommitted changes": git.get("diff") or ("none" if git else None),
+    }
     found |= {"titanrun's code": (environment.get("code") or "")[:12] or None}
     found |= {key: environment.get(key) for key in ("python", "platform", "host")}
-    found |= {f"package {name}": version for name, version in (environment.get("packages") or {}).items()}
-    found |= {f"plug-in {plugin['name']}": plugin["version"] for plugin in environment.get("plugins") or ()}
-    found |= {f"input {then['path']}": then.get("xxh3_128", "missing") for then in start.get("inputs") or ()}
-    found |= {f"machine {key.replace('_', ' ')}": str(value) for key, value in (start.get("machine") or {}).items()}
+    found |= {
+        f"package {name}": version for name, version in (environment.get("packages") or {}).items()
+    }
+    found |= {
+        f"plug-in {plugin['name']}": plugin["version"]
+        for plugin in environment.get("plugins") or ()
+    }
+    found |= {
+        f"input {then['path']}": then.get("xxh3_128", "missing")
+        for then in start.get("inputs") or ()
+    }
+    found |= {
+        f"machine {key.replace('_', ' ')}": str(value)
+        for key, value in (start.get("machine") or {}).items()
+    }
     return {**found, "ranks": (start.get("decided") or {}).get("ranks")}

@@ -6,9 +6,13 @@ from titanrun.recipe.recipe import Recipe
 
 def lora_of(run: Recipe) -> AdapterConfig | None:
     """The converter that gives the model low-rank adapters; None where everything is trained."""
-    return next((converter for converter in run.converters if isinstance(converter, AdapterConfig)), None)
+    return next(
+        (converter for converter in run.converters if isinstance(converter, AdapterConfig)), None
+    )
 
 
 def qat_of(run: Recipe) -> QatConfig | None:
     """The converter that rounds weights in every forward pass; None where nothing does."""
-    return next((converter for converter in run.converters if isinstance(converter, QatConfig)), None)
+    return next(
+        (converter for converter in run.converters if isinstance(converter, QatConfig)), None
+    )

@@ -41,15 +41,26 @@ def shelves() -> dict[str, Path]:
 
 def shipped() -> list[Entry]:
     """All shipped recipes by name, those of a folder with its name in front; the fragments in parts/ are none."""
-    names = {path: path.relative_to(folder()).as_posix() for path in folder().rglob("*") if path.suffix in (".yaml", ".toml")}
-    kept = sorted((name.count("/"), name, path) for path, name in names.items() if not name.startswith("parts/"))
+    names = {
+        path: path.relative_to(folder()).as_posix()
+        for path in folder().rglob("*")
+        if path.suffix in (".yaml", ".toml")
+    }
+    kept = sorted(
+        (name.count("/"), name, path)
+        for path, name in names.items()
+        if not name.startswith("parts/")
+    )
     return [Entry(name, path, header(path)) for _, name, path in kept]
 
 
 def is_told(wanted: str, text: str) -> bool:
     """Whether every word of `wanted` is one of the text's; "llama" is llama3, but "8" is not 80."""
     words = WORD.findall(text.lower())
-    return all(any(word == found if word.isdigit() else found.startswith(word) for found in words) for word in WORD.findall(wanted.lower()))
+    return all(
+        any(word == found if word.isdigit() else found.startswith(word) for found in words)
+        for word in WORD.findall(wanted.lower())
+    )
 
 
 def schema_file() -> Path:
@@ -77,4 +88,8 @@ def find(name: str, *, suffix: str = ".yaml") -> Entry:
             return entry
     meant = closest(name, [entry.path.stem for entry in entries])
     known = listing([entry.name for entry in entries], last="and", most=99)
-    raise fail("unknown-name", f"no recipe '{name}' ships", help=f"did you mean '{meant}'?" if meant else f"shipped: {known}")
+    raise fail(
+        "unknown-name",
+        f"no recipe '{name}' ships",
+        help=f"did you mean '{meant}'?" if meant else f"shipped: {known}",
+    )

@@ -26,7 +26,10 @@ MEANINGS: dict[Code, Meaning] = {
         "the file is not UTF-8, or holds a character that nobody can see, such as a control character",
         "save the file as UTF-8; delete the character, or write its escape in double quotes",
     ),
-    "empty": Meaning("the file holds nothing but comments", "write a recipe into it; titanrun init writes one to begin with"),
+    "empty": Meaning(
+        "the file holds nothing but comments",
+        "write a recipe into it; titanrun init writes one to begin with",
+    ),
     "file": Meaning(
         "a file is missing, cannot be read or written, exists already, or does not end in .yaml, .yml or .toml",
         "check the path; in `extends` it is relative to the file that names it",

@@ -50,7 +50,11 @@ def read_side(named: str, overrides: list[str], environment: Mapping[str, str]) 
     path = Path(named)
     if path.is_dir():
         if not (path / RESOLVED).is_file():
-            raise fail("file", f"'{named}' holds no {RESOLVED}", help="name a recipe, a run directory or a checkpoint")
+            raise fail(
+                "file",
+                f"'{named}' holds no {RESOLVED}",
+                help="name a recipe, a run directory or a checkpoint",
+            )
         named = str(path / RESOLVED)
     return Side(named, resolve(named, overrides, environment=environment))
 
@@ -65,6 +69,10 @@ def differences(left: Side, right: Side, view: View) -> list[Difference]:
 
 def difference(change: Change, left: Side, right: Side) -> Difference:
     """One change with its class and the places it comes from."""
-    meaning = meaning_of(change.path, right.resolved.run) or meaning_of(change.path, left.resolved.run)
+    meaning = meaning_of(change.path, right.resolved.run) or meaning_of(
+        change.path, left.resolved.run
+    )
     change_class, resume = meaning or ("numerics", False)
-    return Difference(change, change_class, resume, left.origin(change.path), right.origin(change.path))
+    return Difference(
+        change, change_class, resume, left.origin(change.path), right.origin(change.path)
+    )

@@ -3,7 +3,12 @@
 from pathlib import PurePath
 from typing import Any
 
-from titanrun.components.data.config import DatasetConfig, TinyChatDatasetConfig, TinyDatasetConfig, TinyImagesConfig
+from titanrun.components.data.config import (
+    DatasetConfig,
+    TinyChatDatasetConfig,
+    TinyDatasetConfig,
+    TinyImagesConfig,
+)
 from titanrun.config.base import dump
 from titanrun.config.types import AUTO
 from titanrun.distributed.degrees import degrees_of
@@ -32,7 +37,9 @@ def decide(recipe: Recipe, *, file: str, ranks: int | None = None) -> dict[str, 
     decide_documents(recipe, data["model"])
     data["tokenizer"] = decided_tokenizer(recipe, data["tokenizer"])
     data["training"] |= decided_batch(recipe, ranks)
-    data["training"] |= decided_length(recipe, global_batch_size=data["training"]["global_batch_size"])
+    data["training"] |= decided_length(
+        recipe, global_batch_size=data["training"]["global_batch_size"]
+    )
     if recipe.training.data_cache == AUTO:
         data["training"]["data_cache"] = SHARED_CACHE if recipe.dump_folder is None else None
     data["lr_scheduler"] |= decided_schedule(recipe, steps=data["training"]["steps"])
@@ -75,8 +82,14 @@ def decided_schedule(recipe: Recipe, *, steps: int | None) -> dict[str, Any]:
     """A tenth of the run as warmup, 200 steps at most; the horizon is the run. Both are null while the steps are."""
     if steps is None and recipe.training.epochs is None:  # a mistake, which a rule tells
         return {}
-    followed = following(steps) if steps is not None else {"warmup_steps": None, "total_steps": None}
-    return {name: value for name, value in followed.items() if getattr(recipe.lr_scheduler, name, None) == AUTO}
+    followed = (
+        following(steps) if steps is not None else {"warmup_steps": None, "total_steps": None}
+    )
+    return {
+        name: value
+        for name, value in followed.items()
+        if getattr(recipe.lr_scheduler, name, None) == AUTO
+    }
 
 
 def following(steps: int) -> dict[str, int]:
@@ -87,16 +100,30 @@ def following(steps: int) -> dict[str, int]:
 def with_steps(run: Recipe, steps: int) -> Recipe:
     """The run with its steps, and what follows from them, in the place of null: for the worker, which knows how many rows an epoch has."""
     schedule = dict(run.lr_scheduler)
-    schedule |= {name: value for name, value in following(steps).items() if name in schedule and schedule[name] is None}
+    schedule |= {
+        name: value
+        for name, value in following(steps).items()
+        if name in schedule and schedule[name] is None
+    }
     # section by section, not through plain data, which would be refused where the worker has filled in a secret
     training = type(run.training).model_validate({**dict(run.training), "steps": steps})
-    return type(run).model_validate({**dict(run), "training": training, "lr_scheduler": type(run.lr_scheduler).model_validate(schedule)})
+    return type(run).model_validate(
+        {
+            **dict(run),
+            "training": training,
+            "lr_scheduler": type(run.lr_scheduler).model_validate(schedule),
+        }
+    )
 
 
 def held_out_prompts(dataset: DatasetConfig) -> dict[str, Any] | None:
     """The held-out part of a task that titanrun makes up; None of any other."""
     is_made_up = isinstance(dataset, SyntheticConfig)
-    return dump(dataset) | {"split": "held_out", "shuffle": False, "repeat": False} if is_made_up else None
+    return (
+        dump(dataset) | {"split": "held_out", "shuffle": False, "repeat": False}
+        if is_made_up
+        else None
+    )
 
 
 def decided_validation(recipe: Recipe) -> dict[str, Any]:
@@ -117,4 +144,7 @@ def decided_validation(recipe: Recipe) -> dict[str, Any]:
 
 def decided_tasks(tasks: list[dict[str, Any]], validation: dict[str, Any]) -> list[dict[str, Any]]:
     """The tasks with what they take from validation."""
-    return [task | {key: validation[key] for key in ("dataset", "seq_len") if task.get(key) == AUTO} for task in tasks]
+    return [
+        task | {key: validation[key] for key in ("dataset", "seq_len") if task.get(key) == AUTO}
+        for task in tasks
+    ]

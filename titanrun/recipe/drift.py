@@ -36,14 +36,18 @@ def judge(changes: Sequence[Change], before: Recipe, now: Recipe) -> Drift:
     """Which changes a resume refuses, and which are worth a line."""
     verdicts = [(change, verdict(change, before, now)) for change in changes]
     refused = tuple(change for change, found in verdicts if found == "refused")
-    return Drift(tuple(changes), refused, tuple(change for change, found in verdicts if found == "reported"))
+    return Drift(
+        tuple(changes), refused, tuple(change for change, found in verdicts if found == "reported")
+    )
 
 
 def verdict(change: Change, before: Recipe, now: Recipe) -> Verdict:
     """What a resume makes of one change: the class that the field declares decides, and checkpoint.allow_change."""
     if change.path in BOUND:
         return "refused"
-    change_class, resume = meaning_of(change.path, now) or meaning_of(change.path, before) or ("numerics", False)
+    change_class, resume = (
+        meaning_of(change.path, now) or meaning_of(change.path, before) or ("numerics", False)
+    )
     if change_class == "bookkeeping" or change.path[0] in BESIDE:
         return "silent"
     if change_class == "performance" or resume or change.path[0] == SCHEDULE:
@@ -62,7 +66,9 @@ def meaning_of(path: DataPath, run: Recipe) -> tuple[ChangeClass, bool] | None:
     data = dump(run)
     while path:
         field = field_at(type(run), data, path)
-        setting = (setting_of(field) if field is not None else None) or setting_of_component(type(run), data, path)
+        setting = (setting_of(field) if field is not None else None) or setting_of_component(
+            type(run), data, path
+        )
         if setting is not None:
             return setting.change, setting.resume
         path = path[:-1]
@@ -74,7 +80,11 @@ def setting_of_component(model: type[Recipe], data: Any, path: DataPath) -> Sett
     items = value_at(data, path)
     place = (*path, 0) if isinstance(items, list) and items else path
     config = config_at(model, data, place)
-    field = config.model_fields.get("name") if config is not None and issubclass(config, ComponentConfig) else None
+    field = (
+        config.model_fields.get("name")
+        if config is not None and issubclass(config, ComponentConfig)
+        else None
+    )
     return None if field is None else setting_of(field)
 
 

@@ -17,9 +17,18 @@ def obstacles(named: str | None) -> list[Problem]:
     nearest = next((place for place in (path, *path.parents) if is_there(place)), Path("/"))
     if not nearest.is_dir():
         what = "it is a file" if nearest == path else f"'{nearest}' is a file"
-        return [Problem("file", f"cannot make the run directory '{path}': {what}", PLACE, help=HELP)]
+        return [
+            Problem("file", f"cannot make the run directory '{path}': {what}", PLACE, help=HELP)
+        ]
     if not os.access(nearest, os.W_OK | os.X_OK):
-        return [Problem("file", f"cannot make the run directory '{path}': '{nearest}' cannot be written", PLACE, help=HELP)]
+        return [
+            Problem(
+                "file",
+                f"cannot make the run directory '{path}': '{nearest}' cannot be written",
+                PLACE,
+                help=HELP,
+            )
+        ]
     return []
 
 

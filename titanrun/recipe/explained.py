@@ -28,7 +28,12 @@ def explanation(word: str) -> str:
     """What `word` means; a word with several meanings gets all of them. Raises ProblemsFound with what was probably meant."""
     menu.open_menu()
     menu.load_rules()
-    explainers: tuple[Callable[[str], list[str]], ...] = (explained_path, explained_component, explained_code, explained_rule)
+    explainers: tuple[Callable[[str], list[str]], ...] = (
+        explained_path,
+        explained_component,
+        explained_code,
+        explained_rule,
+    )
     found = [text for explain in explainers for text in explain(word)]
     if not found:
         raise fail("usage", f"nothing to explain is called '{word}'", help=suggestion(word))
@@ -43,16 +48,34 @@ def explained_path(word: str) -> list[str]:
         keys = tuple(step for step in parse_path(word) if isinstance(step, str))
     except PathMistake:
         return []
-    titles = [(f"{path_text(keys)}  (of {spot.component})" if spot.component else path_text(keys), spot) for spot in spots(keys)]
+    titles = [
+        (f"{path_text(keys)}  (of {spot.component})" if spot.component else path_text(keys), spot)
+        for spot in spots(keys)
+    ]
     return [block(title, [*field_lines(spot), *holder_lines(spot)]) for title, spot in titles]
 
 
 def explained_component(word: str) -> list[str]:
     """A component by slot:name, a section of one, or a slot that is not at the top of a recipe."""
     for topic in (*topics(), *shared_section(word)):
-        if topic.title == word and topic.keys and not (len(topic.keys) == 1 and topic.is_slot) and (topic.component or topic.is_slot):
+        if (
+            topic.title == word
+            and topic.keys
+            and not (len(topic.keys) == 1 and topic.is_slot)
+            and (topic.component or topic.is_slot)
+        ):
             inside = slot_lines(topic.config) if topic.is_slot else section_lines(topic.config)
-            return [block(word, [class_summary(topic.config), f"written at {path_text(topic.keys)}", "", *inside])]
+            return [
+                block(
+                    word,
+                    [
+                        class_summary(topic.config),
+                        f"written at {path_text(topic.keys)}",
+                        "",
+                        *inside,
+                    ],
+                )
+            ]
     return []
 
 
@@ -64,7 +87,10 @@ def explained_code(word: str) -> list[str]:
         return []
     lines = [f"cause  {meaning.cause}", f"fix    {meaning.fix}"]
     for title, example in (("wrong", meaning.wrong), ("right", meaning.right)):
-        lines += [f"{title if number == 0 else '':<5}  {line}" for number, line in enumerate(example.splitlines())]
+        lines += [
+            f"{title if number == 0 else '':<5}  {line}"
+            for number, line in enumerate(example.splitlines())
+        ]
     return [block(f"error[{word}]", lines)]
 
 
@@ -73,7 +99,11 @@ def explained_rule(word: str) -> list[str]:
     code, _, id = word.rpartition("/")
     if id not in {entry.id for entry in rules_in_use()} or (code and code not in MEANINGS):
         return []
-    level = "; checked at --level environment, and before training" if RULES[id].level == "environment" else ""
+    level = (
+        "; checked at --level environment, and before training"
+        if RULES[id].level == "environment"
+        else ""
+    )
     return [block(f"rule {id}", [" ".join(RULES[id].documentation.split()) + level])]
 
 
@@ -122,7 +152,9 @@ def slot_lines(slot: type[Config]) -> Iterator[str]:
     width = max(map(len, choices), default=0)
     for name, choice in choices.items():
         yield f"{name:<{width}}  {class_summary(choice)}"
-    shown = getattr(slot, "default_name", None) or (next(iter(choices)) if len(choices) == 1 else None)
+    shown = getattr(slot, "default_name", None) or (
+        next(iter(choices)) if len(choices) == 1 else None
+    )
     if shown in choices:
         yield ""
         yield f"fields of {shown}:"
@@ -138,15 +170,25 @@ def section_lines(config: type[Config]) -> Iterator[str]:
     if not fields:
         yield "no fields of its own"
     for field in fields:
-        default = f"; {'default ' * (not field.required)}{field.default_words}" if field.default_words else ""
+        default = (
+            f"; {'default ' * (not field.required)}{field.default_words}"
+            if field.default_words
+            else ""
+        )
         yield f"{field.name}: {takes(field)}{default}"
         yield f"{INDENT * 2}{field.text}"
 
 
 def suggestion(word: str) -> str:
     """What was probably meant: a path that ends in this word, a component of this name, or a word like it."""
-    ending = [path for path in all_paths() if path.rpartition(".")[2] in (word, *SYNONYMS.get(word, ()))]
-    named = [topic.title for topic in topics() if topic.component and topic.title.partition(":")[2] == word]
+    ending = [
+        path for path in all_paths() if path.rpartition(".")[2] in (word, *SYNONYMS.get(word, ()))
+    ]
+    named = [
+        topic.title
+        for topic in topics()
+        if topic.component and topic.title.partition(":")[2] == word
+    ]
     if ending or named:
         return f"did you mean {listing([f'{found!r}' for found in [*named, *ending]], most=6)}?"
     known = [

@@ -30,7 +30,10 @@ def input_files(run: Recipe) -> list[dict[str, Any]]:
     """Every file and folder that the recipe names (data, tokenizers, weights), with its absolute path and what is in it."""
     written = {run.model.hf_assets_path, run.checkpoint.initial_load_path}
     written |= {getattr(config, "path", None) for _, config in nested(run)}
-    return [fingerprint(name, Path(name)) for name in sorted(path for path in written if path is not None)]
+    return [
+        fingerprint(name, Path(name))
+        for name in sorted(path for path in written if path is not None)
+    ]
 
 
 def fingerprint(name: str, place: Path) -> dict[str, Any]:
@@ -43,14 +46,20 @@ def fingerprint(name: str, place: Path) -> dict[str, Any]:
         return entry
     sizes = [file.stat().st_size for file in files]
     newest = max(file.stat().st_mtime for file in files)
-    digests = [digest(file, size) for file, size in islice(zip(files, sizes, strict=True), MOST_READ)]
+    digests = [
+        digest(file, size) for file, size in islice(zip(files, sizes, strict=True), MOST_READ)
+    ]
     root = root_of(place)
     labels = [file.relative_to(root).as_posix() for file in files]
     whole = xxhash.xxh3_128()
     for text in [*map(repr, zip(labels, sizes, strict=True)), *digests]:
         whole.update(text.encode("utf-8", "surrogateescape"))
     is_sampled = len(files) > MOST_READ or any(size > WHOLE_BYTES for size in sizes)
-    entry |= {"files": len(files), "bytes": sum(sizes), "modified": datetime.fromtimestamp(newest, UTC).isoformat(timespec="microseconds")}
+    entry |= {
+        "files": len(files),
+        "bytes": sum(sizes),
+        "modified": datetime.fromtimestamp(newest, UTC).isoformat(timespec="microseconds"),
+    }
     entry |= {"xxh3_128": whole.hexdigest(), "sampled": is_sampled}
     if 1 < len(files) <= min(MOST_NAMED, MOST_READ):
         entry["each"] = dict(zip(labels, digests, strict=True))
@@ -65,7 +74,9 @@ def files_at(place: Path) -> Iterator[Path]:
         yield from sorted(path for path in place.rglob("*") if path.is_file())
     elif has_magic(str(place)):
         anchor = Path(place.anchor)
-        yield from sorted(path for path in anchor.glob(str(place.relative_to(anchor))) if path.is_file())
+        yield from sorted(
+            path for path in anchor.glob(str(place.relative_to(anchor))) if path.is_file()
+        )
 
 
 def root_of(place: Path) -> Path:

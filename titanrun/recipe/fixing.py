@@ -37,7 +37,9 @@ def fix_files(named: Sequence[str], find: Callable[[str], Sequence[Problem]]) ->
         for _ in range(MOST_ROUNDS):
             fixes = [problem.fix for problem in find(name) if problem.fix is not None]
             left: dict[Fix, str] = {}
-            if not sum([fix_source(source, fixes, files, done.made, left) for source in sources_of(fixes)]):
+            if not sum(
+                [fix_source(source, fixes, files, done.made, left) for source in sources_of(fixes)]
+            ):
                 done.left |= left
                 break
     return done
@@ -48,7 +50,13 @@ def sources_of(fixes: Sequence[Fix]) -> list[SourceText]:
     return list({id(fix.origin.source): fix.origin.source for fix in fixes}.values())
 
 
-def fix_source(source: SourceText, fixes: Sequence[Fix], named: Collection[Path], made: list[Fix], left: dict[Fix, str]) -> bool:
+def fix_source(
+    source: SourceText,
+    fixes: Sequence[Fix],
+    named: Collection[Path],
+    made: list[Fix],
+    left: dict[Fix, str],
+) -> bool:
     """Make the edits of one text and write its file, noting those that were made and left. Whether it was written."""
     own = [fix for fix in fixes if fix.origin.source is source]
     target = Path(source.name).resolve()
@@ -60,7 +68,9 @@ def fix_source(source: SourceText, fixes: Sequence[Fix], named: Collection[Path]
         done = [fix for fix in own if mend(source, [fix])]
         text = mend(source, done) if done else None
     if text is None:
-        left |= dict.fromkeys(own, reason or "the file cannot be read, or would change its meaning elsewhere")
+        left |= dict.fromkeys(
+            own, reason or "the file cannot be read, or would change its meaning elsewhere"
+        )
         return False
     write_back(target, source, text)
     made += done
@@ -103,19 +113,28 @@ def same_but_for(before: Node, after: Node, touched: Collection[Origin]) -> bool
     if isinstance(before.value, dict) and isinstance(after.value, dict):
         pairs = list(zip(before.value.items(), after.value.items(), strict=False))
         return len(before.value) == len(after.value) and all(
-            (name == new_name or old.key in touched) and same_but_for(old, new, touched) for (name, old), (new_name, new) in pairs
+            (name == new_name or old.key in touched) and same_but_for(old, new, touched)
+            for (name, old), (new_name, new) in pairs
         )
     if isinstance(before.value, list) and isinstance(after.value, list):
         pairs_of_items = zip(before.value, after.value, strict=False)
-        return len(before.value) == len(after.value) and all(same_but_for(old, new, touched) for old, new in pairs_of_items)
-    return before.origin in touched or (before.value == after.value and type(before.value) is type(after.value))
+        return len(before.value) == len(after.value) and all(
+            same_but_for(old, new, touched) for old, new in pairs_of_items
+        )
+    return before.origin in touched or (
+        before.value == after.value and type(before.value) is type(after.value)
+    )
 
 
 def write_back(target: Path, source: SourceText, text: str) -> None:
     """Replace the file in one move, its byte order mark and mode kept. Raises ProblemsFound where it changed since it was read."""
     data = target.read_bytes()
     if decode(data, source.name).text != source.text:
-        raise fail("file", f"{source.name} was changed by someone else while it was being mended", help="start the command again")
+        raise fail(
+            "file",
+            f"{source.name} was changed by someone else while it was being mended",
+            help="start the command again",
+        )
     mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
     part = target.with_name(f".{target.name}.tmp-{os.getpid()}")
     try:
@@ -124,7 +143,9 @@ def write_back(target: Path, source: SourceText, text: str) -> None:
         part.replace(target)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise fail("file", f"cannot write {source.name}: {(error.strerror or str(error)).lower()}") from None
+        raise fail(
+            "file", f"cannot write {source.name}: {(error.strerror or str(error)).lower()}"
+        ) from None
 
 
 def fix_text(fix: Fix) -> str:

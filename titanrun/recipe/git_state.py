@@ -44,7 +44,9 @@ def git_state(folder: Path, hidden: Collection[str]) -> GitState | None:
     branch = (git(folder, "symbolic-ref", "--short", "HEAD") or "").strip()
     diff = git(folder, *DIFF)
     cleaned = None if diff is None else without_tokens(masked(diff, hidden))
-    names = masked(git(folder, "ls-files", "--others", "--exclude-standard") or "", hidden).splitlines()
+    names = masked(
+        git(folder, "ls-files", "--others", "--exclude-standard") or "", hidden
+    ).splitlines()
     return GitState(commit.strip(), branch or None, cleaned, tuple(names[:MOST_UNTRACKED]))
 
 
@@ -54,7 +56,13 @@ def git(folder: Path, *arguments: str) -> str | None:
         try:
             command = [*GIT, *arguments]
             subprocess.run(
-                command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.DEVNULL, timeout=TIMEOUT_SECONDS, check=True
+                command,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.DEVNULL,
+                timeout=TIMEOUT_SECONDS,
+                check=True,
             )
         except (OSError, subprocess.SubprocessError):
             return None

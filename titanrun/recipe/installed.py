@@ -42,7 +42,9 @@ def is_installed(package: str) -> bool:
 def code_digest() -> str:
     """Of titanrun's own modules, flavors and data: in a clone the version alone does not say what runs."""
     found = xxhash.xxh3_128()
-    for file in sorted(path for path in PACKAGE.rglob("*") if path.suffix in RUNS and SHIPPED not in path.parts):
+    for file in sorted(
+        path for path in PACKAGE.rglob("*") if path.suffix in RUNS and SHIPPED not in path.parts
+    ):
         found.update(file.relative_to(PACKAGE).as_posix().encode())
         found.update(file.read_bytes())
     return found.hexdigest()
@@ -57,15 +59,24 @@ def plugins(run: Recipe) -> list[dict[str, Any]]:
 def plugin(name: str, point: "EntryPoint", run: Recipe) -> dict[str, Any]:
     """One plug-in."""
     package, version = (None, None) if point.dist is None else (point.dist.name, point.dist.version)
-    files = {label: xxhash.xxh3_128_hexdigest(path.read_bytes()) for label, path in module_files(top_modules(point.module, run))}
+    files = {
+        label: xxhash.xxh3_128_hexdigest(path.read_bytes())
+        for label, path in module_files(top_modules(point.module, run))
+    }
     return {"name": name, "package": package, "version": version, "files": files}
 
 
 def top_modules(module: str, run: Recipe) -> list[str]:
     """The plug-in's own top-level module, and those that its components in this run are built by."""
     own = module.partition(".")[0]
-    configs = [config for _, config in nested(run) if type(config).__module__.partition(".")[0] == own]
-    built = [config.builds.partition(".")[0].partition(":")[0] for config in configs if isinstance(config, ComponentConfig)]
+    configs = [
+        config for _, config in nested(run) if type(config).__module__.partition(".")[0] == own
+    ]
+    built = [
+        config.builds.partition(".")[0].partition(":")[0]
+        for config in configs
+        if isinstance(config, ComponentConfig)
+    ]
     return sorted({own, *built} - {PACKAGE.name})
 
 
@@ -75,6 +86,9 @@ def module_files(names: Iterable[str]) -> Iterator[tuple[str, Path]]:
         spec = find_spec(name)
         folders = list(spec.submodule_search_locations or ()) if spec is not None else []
         for folder in map(Path, folders):
-            yield from ((path.relative_to(folder.parent).as_posix(), path) for path in sorted(folder.rglob("*.py")))
+            yield from (
+                (path.relative_to(folder.parent).as_posix(), path)
+                for path in sorted(folder.rglob("*.py"))
+            )
         if spec is not None and spec.origin is not None and not folders:
             yield Path(spec.origin).name, Path(spec.origin)

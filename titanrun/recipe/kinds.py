@@ -47,7 +47,9 @@ class ReinforcementLearning(TrainerKind):
 
 def kinds() -> dict[str, type[TrainerKind]]:
     """The kinds by name: those that ship, and those of the plug-ins in use."""
-    return {kind.name: kind for kind in TrainerKind.__subclasses__() if not registry.is_hidden(kind)}
+    return {
+        kind.name: kind for kind in TrainerKind.__subclasses__() if not registry.is_hidden(kind)
+    }
 
 
 def assembler(kind: str) -> Any:

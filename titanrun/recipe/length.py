@@ -18,7 +18,10 @@ from titanrun.recipe.recipe import Recipe
 DEFAULT_STEPS = 10_000
 LENGTHS = ("steps", "tokens", "epochs")
 # what training.steps decides where nobody writes it
-FOLLOW_STEPS: tuple[tuple[str, str], ...] = (("lr_scheduler", "warmup_steps"), ("lr_scheduler", "total_steps"))
+FOLLOW_STEPS: tuple[tuple[str, str], ...] = (
+    ("lr_scheduler", "warmup_steps"),
+    ("lr_scheduler", "total_steps"),
+)
 
 
 def with_one_length(tree: Node) -> Node:
@@ -30,24 +33,40 @@ def with_one_length(tree: Node) -> Node:
     gone = [(path, node) for path, node in written if distance(node.origin) > nearest]
     if not gone:
         return tree
-    tree = shadowing(without(tree, {path for path, _ in gone}), tuple(node.origin for _, node in gone))
+    tree = shadowing(
+        without(tree, {path for path, _ in gone}), tuple(node.origin for _, node in gone)
+    )
     # a resolved recipe says null for what followed its epochs
     followed = (("training", "steps"), *FOLLOW_STEPS)
-    return without(tree, {path for path in followed if (node := find(tree, path)) is not None and node.value is None})
+    return without(
+        tree,
+        {
+            path
+            for path in followed
+            if (node := find(tree, path)) is not None and node.value is None
+        },
+    )
 
 
 def shadowing(tree: Node, replaced: tuple[Origin, ...]) -> Node:
     """The tree in which the length that is left says which others it replaced."""
     section = find(tree, ("training",))
     assert section is not None and isinstance(section.value, dict) and isinstance(tree.value, dict)
-    kept = {str(path[-1]): replace(node, shadowed=(*node.shadowed, *replaced)) for path, node in written_lengths(tree)}
-    return replace(tree, value={**tree.value, "training": replace(section, value={**section.value, **kept})})
+    kept = {
+        str(path[-1]): replace(node, shadowed=(*node.shadowed, *replaced))
+        for path, node in written_lengths(tree)
+    }
+    return replace(
+        tree, value={**tree.value, "training": replace(section, value={**section.value, **kept})}
+    )
 
 
 def written_lengths(tree: Node) -> list[tuple[DataPath, Node]]:
     """The lengths that the tree holds; null and auto are none."""
     places = [(("training", name), find(tree, ("training", name))) for name in LENGTHS]
-    return [(path, node) for path, node in places if node is not None and node.value not in (None, AUTO)]
+    return [
+        (path, node) for path, node in places if node is not None and node.value not in (None, AUTO)
+    ]
 
 
 def distance(origin: Origin) -> int:
@@ -73,5 +92,10 @@ def decided_length(recipe: Recipe, *, global_batch_size: int) -> dict[str, Any]:
     if training.epochs is not None:
         return {"steps": None}
     if training.tokens is not None:
-        return {"steps": -(-training.tokens // tokens_per_step(recipe, global_batch_size=global_batch_size)), "tokens": None}
+        return {
+            "steps": -(
+                -training.tokens // tokens_per_step(recipe, global_batch_size=global_batch_size)
+            ),
+            "tokens": None,
+        }
     return {"steps": DEFAULT_STEPS}

@@ -31,7 +31,12 @@ class Examined:
 
 
 def examine_file(
-    file: str, overrides: Sequence[str], *, level: Level, environment: Mapping[str, str], ranks: int | None = None
+    file: str,
+    overrides: Sequence[str],
+    *,
+    level: Level,
+    environment: Mapping[str, str],
+    ranks: int | None = None,
 ) -> Examined:
     """The recipe in `file`, examined up to `level`; `build` is examined as `environment`, and `built` does the rest."""
     try:
@@ -40,7 +45,13 @@ def examine_file(
             return Examined((), tree=chosen_stage(compose(split_stage(file)[0]), file))
         if level == "schema":
             return against_schema(file, overrides, environment)
-        resolved = resolve(file, overrides, environment=environment, check_inputs=level in ("environment", "build"), ranks=ranks)
+        resolved = resolve(
+            file,
+            overrides,
+            environment=environment,
+            check_inputs=level in ("environment", "build"),
+            ranks=ranks,
+        )
     except HasStages as staged:
         return Examined((), tree=staged.tree, stages=staged.ids)
     except ProblemsFound as found:
@@ -81,7 +92,11 @@ def built(examined: Examined, try_build: Callable[[Resolved], Sequence[Problem]]
     resolved = examined.resolved
     found = [in_tree(problem, resolved) for problem in try_build(resolved)]
     code = next((problem.exit_code for problem in found if problem.severity == "error"), 0)
-    return replace(examined, problems=tuple(in_file_order([*examined.problems, *found])), exit_code=examined.exit_code or code)
+    return replace(
+        examined,
+        problems=tuple(in_file_order([*examined.problems, *found])),
+        exit_code=examined.exit_code or code,
+    )
 
 
 def in_tree(problem: Problem, resolved: Resolved) -> Problem:

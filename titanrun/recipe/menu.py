@@ -6,7 +6,16 @@ from titanrun.config import registry
 
 MODEL_FAMILIES = {
     family: f"titanrun.models.{family}.config"
-    for family in ("llama3", "llama4", "qwen3", "deepseek_v3", "gpt_oss", "flux", "decoder", "transformers")
+    for family in (
+        "llama3",
+        "llama4",
+        "qwen3",
+        "deepseek_v3",
+        "gpt_oss",
+        "flux",
+        "decoder",
+        "transformers",
+    )
 }
 C4 = ("c4", "c4_test", "c4_validation")
 TASKS = ("arithmetic", "guess_task", "hub_questions", "lookup_task", "questions", "string_task")

@@ -32,7 +32,13 @@ def shortened(data: Data, path: DataPath, goal: Data) -> Data:
     if isinstance(path[-1], str) and decides_to(shorter := without(data, path), goal):
         return shorter
     value = value_at(data, path)
-    steps: list[str | int] = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
+    steps: list[str | int] = (
+        list(value)
+        if isinstance(value, dict)
+        else list(range(len(value)))
+        if isinstance(value, list)
+        else []
+    )
     for step in steps:
         data = shortened(data, (*path, step), goal)
     value = value_at(data, path)

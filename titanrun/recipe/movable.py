@@ -15,10 +15,14 @@ def movable_text(entry: Entry, *, schema: str) -> str:
     text = entry.path.read_text(encoding="utf-8")
     extends = find(read_source(str(entry.path)), ("extends",))
     lines = text.split("\n")
-    items = [] if extends is None else extends.value if isinstance(extends.value, list) else [extends]
+    items = (
+        [] if extends is None else extends.value if isinstance(extends.value, list) else [extends]
+    )
     for item in reversed(items):
         row, start, end = item.origin.line - 1, item.origin.column - 1, item.origin.end_column - 1
-        on_shelf = posixpath.normpath(posixpath.join(posixpath.dirname(entry.name), str(item.value)))
+        on_shelf = posixpath.normpath(
+            posixpath.join(posixpath.dirname(entry.name), str(item.value))
+        )
         named = lines[row][start:end].replace(str(item.value), f"{SHIPPED}:{on_shelf}")
         lines[row] = lines[row][:start] + named + lines[row][end:]
     return SCHEMA_LINE.sub(lambda found: found[1] + schema, "\n".join(lines))

@@ -9,7 +9,15 @@ NOTIFY = "TITANRUN_NOTIFY"
 PATIENCE_SECONDS = 60
 
 
-def notify(environment: Mapping[str, str], run_dir: Path, *, state: str, step: int, exit_code: int, message: str) -> str | None:
+def notify(
+    environment: Mapping[str, str],
+    run_dir: Path,
+    *,
+    state: str,
+    step: int,
+    exit_code: int,
+    message: str,
+) -> str | None:
     """Runs the command, where there is one. Returns why nobody was told; None where somebody was, or was not to be.
 
     Args:
@@ -23,7 +31,13 @@ def notify(environment: Mapping[str, str], run_dir: Path, *, state: str, step: i
     command = environment.get(NOTIFY)
     if not command:
         return None
-    told = {"RUN": run_dir.resolve(), "STATE": state, "STEP": step, "EXIT_CODE": exit_code, "MESSAGE": message}
+    told = {
+        "RUN": run_dir.resolve(),
+        "STATE": state,
+        "STEP": step,
+        "EXIT_CODE": exit_code,
+        "MESSAGE": message,
+    }
     variables = {**environment, **{f"TITANRUN_{name}": str(value) for name, value in told.items()}}
     try:
         done = subprocess.run(
@@ -39,4 +53,8 @@ def notify(environment: Mapping[str, str], run_dir: Path, *, state: str, step: i
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{NOTIFY}: {error}"
     said = done.stderr.decode(errors="replace").strip()
-    return None if done.returncode == 0 else f"{NOTIFY} ended with exit code {done.returncode}{f': {said}' if said else ''}"
+    return (
+        None
+        if done.returncode == 0
+        else f"{NOTIFY} ended with exit code {done.returncode}{f': {said}' if said else ''}"
+    )

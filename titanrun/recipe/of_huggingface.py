@@ -28,7 +28,11 @@ def recipe_of(folder: Path) -> Resolved:
         "version": 1,
         "model": {"name": family, "flavor": "auto", "hf_assets_path": assets},
         "tokenizer": {"name": "huggingface", "path": assets},
-        "training": {"dataset": {"name": "text", "path": assets}, "seq_len": 1, "mixed_precision_param": "float32"},
+        "training": {
+            "dataset": {"name": "text", "path": assets},
+            "seq_len": 1,
+            "mixed_precision_param": "float32",
+        },
     }
     with tempfile.TemporaryDirectory() as name:
         file = Path(name) / f"{folder.resolve().name}.yaml"
@@ -44,7 +48,15 @@ def family_of(folder: Path) -> str:
         found = written["model_type"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise fail("file", f"{folder / CONFIG} does not say its model_type: {error}") from None
-    families = {kind: name for name, choice in registry.choices(ModelConfig).items() for kind in choice.huggingface_types}  # type: ignore[attr-defined]
+    families = {
+        kind: name
+        for name, choice in registry.choices(ModelConfig).items()
+        for kind in choice.huggingface_types
+    }  # type: ignore[attr-defined]
     if found not in families:
-        raise fail("file", f"no family reads models of type '{found}'", help=f"those that are read: {listing(sorted(families))}")
+        raise fail(
+            "file",
+            f"no family reads models of type '{found}'",
+            help=f"those that are read: {listing(sorted(families))}",
+        )
     return families[found]

@@ -31,7 +31,12 @@ def or_null(schema: Schema, description: str | None = None) -> Schema:
 def record(properties: Schema, *, optional: tuple[str, ...] = ()) -> Schema:
     """An object with these keys and no other; all but the optional ones are always there."""
     required = [name for name in properties if name not in optional]
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
 
 
 def titled(title: str, schema: Schema) -> Schema:
@@ -44,11 +49,16 @@ def problem_schema() -> Schema:
     place = {"file": or_null(TEXT), "line": or_null(PLACE)}
     fix = record({"file": TEXT, "line": PLACE, "col": PLACE, "end_col": PLACE, "replacement": TEXT})
     properties = {
-        "code": described({"enum": list(get_args(Code))}, "What kind of problem it is; titanrun explain CODE says more."),
+        "code": described(
+            {"enum": list(get_args(Code))},
+            "What kind of problem it is; titanrun explain CODE says more.",
+        ),
         "rule": or_null(TEXT, "The rule that found it; titanrun explain RULE says more."),
         "severity": {"enum": ["error", "warning"]},
         "message": described(TEXT, "What is wrong, with the value."),
-        "file": or_null(TEXT, "As it was named; <override N> for the N-th change on the command line."),
+        "file": or_null(
+            TEXT, "As it was named; <override N> for the N-th change on the command line."
+        ),
         "line": or_null(PLACE),
         "col": or_null(PLACE, "Counted in code points from 1."),
         "end_col": or_null(PLACE, "The first column behind the marked text."),
@@ -57,8 +67,14 @@ def problem_schema() -> Schema:
         "expected": or_null(TEXT),
         "suggestion": or_null(TEXT, "The word that was probably meant."),
         "help": or_null(TEXT, "What to do."),
-        "related": described({"type": "array", "items": record({**place, "message": TEXT})}, "The other places that are involved."),
-        "fix": or_null(fix, "The correction that validate --fix makes: the text from col up to end_col becomes the replacement."),
+        "related": described(
+            {"type": "array", "items": record({**place, "message": TEXT})},
+            "The other places that are involved.",
+        ),
+        "fix": or_null(
+            fix,
+            "The correction that validate --fix makes: the text from col up to end_col becomes the replacement.",
+        ),
     }
     return titled("titanrun problem", record(properties))
 
@@ -70,8 +86,13 @@ def status_schema() -> Schema:
         "step": described(COUNT, "The last step that is done."),
         "pid": COUNT,
         "host": TEXT,
-        "boot_id": or_null(TEXT, "Which boot of the host: a pid alone may belong to another process after a reboot."),
-        "heartbeat": described({"type": "number"}, "Seconds since 1970; written every second while steps go by."),
+        "boot_id": or_null(
+            TEXT,
+            "Which boot of the host: a pid alone may belong to another process after a reboot.",
+        ),
+        "heartbeat": described(
+            {"type": "number"}, "Seconds since 1970; written every second while steps go by."
+        ),
         "exit_code": or_null({"type": "integer"}, "Null until the worker ends."),
     }
     return titled("titanrun status.json", record(properties))
@@ -81,23 +102,47 @@ def run_schema() -> Schema:
     """run.json of a run directory."""
     start = record(
         {
-            "time": described({"type": "string", "format": "date-time"}, "When it was started, in local time with its offset."),
+            "time": described(
+                {"type": "string", "format": "date-time"},
+                "When it was started, in local time with its offset.",
+            ),
             "argv": {"type": "array", "items": TEXT},
             "cwd": TEXT,
-            "trust_remote_code": described({"type": "boolean"}, "Whether the command line let code run that comes with weights."),
+            "trust_remote_code": described(
+                {"type": "boolean"},
+                "Whether the command line let code run that comes with weights.",
+            ),
             "seed": COUNT,
-            "inputs": described({"type": "array", "items": input_schema()}, "Every file and folder that the recipe names."),
-            "changes": described({"type": "array", "items": TEXT}, "What differs from the start before, in words."),
+            "inputs": described(
+                {"type": "array", "items": input_schema()},
+                "Every file and folder that the recipe names.",
+            ),
+            "changes": described(
+                {"type": "array", "items": TEXT}, "What differs from the start before, in words."
+            ),
             "environment": environment_schema(),
-            "decided": described({"type": "object"}, "What only the machine could decide: device, ranks ..."),
-            "machine": described({"type": "object"}, "Device, driver, CUDA, threads ..., as torch and the system tell."),
+            "decided": described(
+                {"type": "object"}, "What only the machine could decide: device, ranks ..."
+            ),
+            "machine": described(
+                {"type": "object"},
+                "Device, driver, CUDA, threads ..., as torch and the system tell.",
+            ),
         },
         optional=("trust_remote_code", "decided", "machine"),
     )
-    starts = described({"type": "array", "items": start}, "Every start of the run, the first one first.")
+    starts = described(
+        {"type": "array", "items": start}, "Every start of the run, the first one first."
+    )
     sha256 = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
-    parent = or_null(record({"checkpoint": TEXT, "step": COUNT, "recipe": sha256}), "The checkpoint that the first weights came from.")
-    return titled("titanrun run.json", record({"format": {"const": 1}, "name": or_null(TEXT), "parent": parent, "starts": starts}))
+    parent = or_null(
+        record({"checkpoint": TEXT, "step": COUNT, "recipe": sha256}),
+        "The checkpoint that the first weights came from.",
+    )
+    return titled(
+        "titanrun run.json",
+        record({"format": {"const": 1}, "name": or_null(TEXT), "parent": parent, "starts": starts}),
+    )
 
 
 def input_schema() -> Schema:
@@ -105,10 +150,18 @@ def input_schema() -> Schema:
     found = {
         "files": described(PLACE, "How many there are."),
         "bytes": COUNT,
-        "modified": described({"type": "string", "format": "date-time"}, "The newest time of any of them."),
+        "modified": described(
+            {"type": "string", "format": "date-time"}, "The newest time of any of them."
+        ),
         "xxh3_128": described(DIGEST, "Of names, sizes and bytes."),
-        "sampled": described({"type": "boolean"}, "Whether only blocks of large files were read, or only some of very many files."),
-        "each": described({"type": "object", "additionalProperties": DIGEST}, "The digest of each file, where there are few."),
+        "sampled": described(
+            {"type": "boolean"},
+            "Whether only blocks of large files were read, or only some of very many files.",
+        ),
+        "each": described(
+            {"type": "object", "additionalProperties": DIGEST},
+            "The digest of each file, where there are few.",
+        ),
     }
     return record({"path": TEXT, "absolute": TEXT, **found}, optional=tuple(found))
 
@@ -116,13 +169,21 @@ def input_schema() -> Schema:
 def environment_schema() -> Schema:
     """What was installed, and the state of the working directory."""
     by_name = {"type": "object", "additionalProperties": TEXT}
-    files = described({"type": "object", "additionalProperties": DIGEST}, "The digest of each module.")
+    files = described(
+        {"type": "object", "additionalProperties": DIGEST}, "The digest of each module."
+    )
     git = {
         "commit": TEXT,
         "branch": or_null(TEXT),
         "dirty": or_null({"type": "boolean"}, "Null where git does not say."),
-        "diff": or_null(TEXT, "The file beside run.json that holds what differs from the commit, secrets masked."),
-        "untracked": described({"type": "array", "items": TEXT}, "Files that git neither knows nor ignores, the first hundred."),
+        "diff": or_null(
+            TEXT,
+            "The file beside run.json that holds what differs from the commit, secrets masked.",
+        ),
+        "untracked": described(
+            {"type": "array", "items": TEXT},
+            "Files that git neither knows nor ignores, the first hundred.",
+        ),
     }
     properties = {
         "python": TEXT,
@@ -130,7 +191,12 @@ def environment_schema() -> Schema:
         "host": TEXT,
         "packages": described(by_name, "Version of every installed package."),
         "code": described(DIGEST, "Of titanrun's own modules, flavors, tiny corpus and tokenizer."),
-        "plugins": {"type": "array", "items": record({"name": TEXT, "package": or_null(TEXT), "version": or_null(TEXT), "files": files})},
+        "plugins": {
+            "type": "array",
+            "items": record(
+                {"name": TEXT, "package": or_null(TEXT), "version": or_null(TEXT), "files": files}
+            ),
+        },
         "git": or_null(record(git), "The repository around the working directory."),
     }
     return record(properties)
@@ -139,7 +205,9 @@ def environment_schema() -> Schema:
 def metrics_schema() -> Schema:
     """One line of metrics.jsonl."""
     known = {
-        "step": described({"type": "integer", "minimum": 1}, "Of two lines of one step, the last counts."),
+        "step": described(
+            {"type": "integer", "minimum": 1}, "Of two lines of one step, the last counts."
+        ),
         "loss": described(METRIC, "Mean over the tokens of the step."),
         "grad_norm": described(METRIC, "Before clipping."),
         "lr": described(METRIC, "Learning rate of the step."),
@@ -148,7 +216,12 @@ def metrics_schema() -> Schema:
         "memory_gib": METRIC,
         "validation/loss": METRIC,
     }
-    schema: Schema = {"type": "object", "properties": known, "required": ["step"], "additionalProperties": METRIC}
+    schema: Schema = {
+        "type": "object",
+        "properties": known,
+        "required": ["step"],
+        "additionalProperties": METRIC,
+    }
     return titled("titanrun metrics line", schema)
 
 
@@ -160,7 +233,10 @@ def sources_schema() -> Schema:
             "file": TEXT,
             "line": PLACE,
             "column": PLACE,
-            "shadowed": described({"type": "array", "items": TEXT}, "Places whose values this one replaced, nearest first."),
+            "shadowed": described(
+                {"type": "array", "items": TEXT},
+                "Places whose values this one replaced, nearest first.",
+            ),
         },
         optional=("file", "line", "column", "shadowed"),
     )
@@ -170,6 +246,9 @@ def sources_schema() -> Schema:
         "argv": {"type": "array", "items": TEXT},
         "versions": described(by_name, "Installed packages that decide what a run does."),
         "files": described(by_name, "sha256 of every file that a value came from."),
-        "values": described({"type": "object", "additionalProperties": value}, "The source of every value, by its path."),
+        "values": described(
+            {"type": "object", "additionalProperties": value},
+            "The source of every value, by its path.",
+        ),
     }
     return titled("titanrun resolved.sources.json", record(properties))

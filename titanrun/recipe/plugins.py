@@ -60,13 +60,21 @@ def use(names: Sequence[str]) -> list[Problem]:
     # their rules must not take the names of ours
     menu.load_rules()
     installed = plugins_installed() if wanted else {}
-    problems = [problem for index, name in enumerate(names) if (problem := import_plugin(name, index, installed)) is not None]
+    problems = [
+        problem
+        for index, name in enumerate(names)
+        if (problem := import_plugin(name, index, installed)) is not None
+    ]
     listed = {_use.imported[name] for name in wanted if name in _use.imported}
     registry.hide(set(_use.imported.values()) - listed)
     fitting, clashes = fitting_additions(names, listed)
     problems += [*clashes, *taken_names(names)]
     types = {"kind": Literal[tuple(kinds())]} if set(kinds()) != set(kinds_of(Recipe)) else {}
-    _use.recipe = extended(Recipe, [(steps_to(added), added) for added in fitting], types) if fitting or types else Recipe
+    _use.recipe = (
+        extended(Recipe, [(steps_to(added), added) for added in fitting], types)
+        if fitting or types
+        else Recipe
+    )
     _use.names, _use.problems = wanted, tuple(problems)
     return problems
 
@@ -87,24 +95,46 @@ def import_plugin(name: str, index: int, installed: "dict[str, EntryPoint]") -> 
     except Exception as error:  # foreign code, which may raise anything
         place = traceback.extract_tb(error.__traceback__)[-1]
         message = f"plug-in '{name}' cannot be imported: {type(error).__name__}: {error}"
-        return Problem("usage", message, ("plugins", index), help=f"raised in {Path(place.filename).name}, line {place.lineno}")
+        return Problem(
+            "usage",
+            message,
+            ("plugins", index),
+            help=f"raised in {Path(place.filename).name}, line {place.lineno}",
+        )
     _use.imported[name] = point.module.partition(".")[0]
-    return None if written_for == API_VERSION else other_version(name, index, point.module, written_for)
+    return (
+        None
+        if written_for == API_VERSION
+        else other_version(name, index, point.module, written_for)
+    )
 
 
 def other_version(name: str, index: int, module: str, written_for: object) -> Problem:
     """The problem with a plug-in that was written for another titanrun."""
     path = ("plugins", index)
     if written_for is None:
-        message = f"plug-in '{name}' does not say which version of the plug-in API it was written for"
-        return Problem("version", message, path, help=f"write {DECLARES} = {API_VERSION} into its module {module}")
+        message = (
+            f"plug-in '{name}' does not say which version of the plug-in API it was written for"
+        )
+        return Problem(
+            "version",
+            message,
+            path,
+            help=f"write {DECLARES} = {API_VERSION} into its module {module}",
+        )
     is_newer = isinstance(written_for, int) and written_for > API_VERSION
     message = f"plug-in '{name}' was written for version {written_for} of the plug-in API, and this titanrun has version {API_VERSION}"
-    help = "update titanrun" if is_newer else "install a version of the plug-in that was made for this titanrun"
+    help = (
+        "update titanrun"
+        if is_newer
+        else "install a version of the plug-in that was made for this titanrun"
+    )
     return Problem("version", message, path, help=help)
 
 
-def fitting_additions(names: Sequence[str], listed: set[str]) -> tuple[list[type[AddedFields]], list[Problem]]:
+def fitting_additions(
+    names: Sequence[str], listed: set[str]
+) -> tuple[list[type[AddedFields]], list[Problem]]:
     """The fields that the plug-ins add, and a problem for each that clashes with what is there."""
     fitting: list[type[AddedFields]] = []
     problems: list[Problem] = []
@@ -116,7 +146,10 @@ def fitting_additions(names: Sequence[str], listed: set[str]) -> tuple[list[type
             if registry.package_of(added) != package or added in fitting:
                 continue
             so_far = extended(Recipe, [(steps_to(other), other) for other in fitting])
-            found = [Problem("conflict", f"plug-in '{name}' {why}", ("plugins", index), help=CLASH_HELP) for why in misfits(so_far, added)]
+            found = [
+                Problem("conflict", f"plug-in '{name}' {why}", ("plugins", index), help=CLASH_HELP)
+                for why in misfits(so_far, added)
+            ]
             problems += found
             fitting += [] if found else [added]
     return fitting, problems
@@ -137,11 +170,22 @@ def taken_names(names: Sequence[str]) -> Iterator[Problem]:
             for choice, owners in registry.claims(slot).items()
             if package in owners and len(owners) > 1
         ]
-        all_kinds = [kind.name for kind in TrainerKind.__subclasses__() if not registry.is_hidden(kind)]
-        own_kinds = {kind.name for kind in TrainerKind.__subclasses__() if registry.package_of(kind) == package}
+        all_kinds = [
+            kind.name for kind in TrainerKind.__subclasses__() if not registry.is_hidden(kind)
+        ]
+        own_kinds = {
+            kind.name
+            for kind in TrainerKind.__subclasses__()
+            if registry.package_of(kind) == package
+        }
         taken += [f"kind '{kind}'" for kind in sorted(own_kinds) if all_kinds.count(kind) > 1]
         for what in taken:
-            yield Problem("conflict", f"plug-in '{name}' brings {what}, which is there already", ("plugins", index), help=CLASH_HELP)
+            yield Problem(
+                "conflict",
+                f"plug-in '{name}' brings {what}, which is there already",
+                ("plugins", index),
+                help=CLASH_HELP,
+            )
 
 
 def slots_below(config: type[ComponentConfig]) -> Iterator[type[ComponentConfig]]:
@@ -157,4 +201,10 @@ def unknown_plugin(name: str, index: int, installed: list[str]) -> Problem:
     suggestion = closest(name, installed)
     known = f"installed: {listing(installed)}" if installed else "install the package that has it"
     help = f"did you mean '{suggestion}'?" if suggestion else known
-    return Problem("unknown-name", f"unknown plug-in '{name}'", ("plugins", index), help=help, suggestion=suggestion)
+    return Problem(
+        "unknown-name",
+        f"unknown plug-in '{name}'",
+        ("plugins", index),
+        help=help,
+        suggestion=suggestion,
+    )

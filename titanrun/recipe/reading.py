@@ -15,7 +15,13 @@ from titanrun.recipe import catalogue, menu
 from titanrun.recipe.expected import Expected
 from titanrun.recipe.length import with_one_length
 from titanrun.recipe.plugins import recipe_class, use
-from titanrun.recipe.stages import HasStages, chosen_stage, overrides_of_stage, split_stage, stages_of
+from titanrun.recipe.stages import (
+    HasStages,
+    chosen_stage,
+    overrides_of_stage,
+    split_stage,
+    stages_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +79,27 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
     load_listed_plugins(overridden)
     after = Expected(plain(overridden))
     tree = findings.read(
-        lambda: interpolate(overridden, environment, default_of=after.default_of, is_text=after.is_text, is_secret=after.is_secret)
+        lambda: interpolate(
+            overridden,
+            environment,
+            default_of=after.default_of,
+            is_text=after.is_text,
+            is_secret=after.is_secret,
+        )
     )
-    problems = [without_secret(problem) if after.is_secret(problem.path) else problem for problem in findings.problems]
+    problems = [
+        without_secret(problem) if after.is_secret(problem.path) else problem
+        for problem in findings.problems
+    ]
     today = named_as_today(tree)
     problems += [problem for problem in today.problems if problem.severity == "error"]
     warnings = tuple(problem for problem in today.problems if problem.severity == "warning")
-    return Reading(today.tree, tuple(problems), broken_paths(today.tree, findings.origins) | findings.paths, warnings)
+    return Reading(
+        today.tree,
+        tuple(problems),
+        broken_paths(today.tree, findings.origins) | findings.paths,
+        warnings,
+    )
 
 
 def stage_ids(file: str) -> list[str]:
@@ -89,8 +109,14 @@ def stage_ids(file: str) -> list[str]:
 
 def refuse_name_of_shipped(file: str) -> None:
     """Stop at the bare name of a recipe that ships, where a file is needed."""
-    if is_absent(file) and any(file in (entry.name, entry.path.name, entry.path.stem) for entry in catalogue.shipped()):
-        raise fail("file", f"there is no file {file} here", help=f"it ships with titanrun: titanrun cp {file} mine.yaml")
+    if is_absent(file) and any(
+        file in (entry.name, entry.path.name, entry.path.stem) for entry in catalogue.shipped()
+    ):
+        raise fail(
+            "file",
+            f"there is no file {file} here",
+            help=f"it ships with titanrun: titanrun cp {file} mine.yaml",
+        )
 
 
 def named_as_today(tree: Node) -> Renamed:
@@ -110,10 +136,20 @@ def without_secret(problem: Problem) -> Problem:
     if problem.origin is None:
         return problem
     origin = problem.origin
-    origin.source.hidden.append(replace(origin, end_column=len(origin.source.line(origin.line)) + 1))
+    origin.source.hidden.append(
+        replace(origin, end_column=len(origin.source.line(origin.line)) + 1)
+    )
     if problem.code in ("duplicate-key", "usage"):
         return problem
-    return replace(problem, code="wrong-type", message=SECRET_MESSAGE, help=SECRET_HELP, suggestion=None, got=None, fix=None)
+    return replace(
+        problem,
+        code="wrong-type",
+        message=SECRET_MESSAGE,
+        help=SECRET_HELP,
+        suggestion=None,
+        got=None,
+        fix=None,
+    )
 
 
 def read_back(tree: Node) -> Node:
@@ -121,7 +157,9 @@ def read_back(tree: Node) -> Node:
     menu.open_menu()
     load_listed_plugins(tree)
     expected = Expected(plain(tree))
-    return named_as_today(interpolate(tree, {}, is_text=expected.is_text, is_secret=expected.is_secret)).tree
+    return named_as_today(
+        interpolate(tree, {}, is_text=expected.is_text, is_secret=expected.is_secret)
+    ).tree
 
 
 def overridden_tree(composed: Node, overrides: Sequence[Override]) -> Node:

@@ -43,7 +43,11 @@ def recorded(place: Path, steps: int | None) -> Recorded:
     """The run at `place`, or that of the checkpoint there up to its step; no further than `steps`. Raises ProblemsFound where nothing can
     be compared."""
     if not place.is_dir():
-        raise fail("file", f"there is no folder '{place}'", help="name a run directory, or a checkpoint in one")
+        raise fail(
+            "file",
+            f"there is no folder '{place}'",
+            help="name a run directory, or a checkpoint in one",
+        )
     folder, last = place, steps
     if is_checkpoint(place):
         around = run_around(place)
@@ -53,11 +57,19 @@ def recorded(place: Path, steps: int | None) -> Recorded:
         folder, step = around, int(place.resolve().name.partition("-")[2])
         last = step if steps is None else min(step, steps)
     if not (place / RESOLVED).is_file():
-        raise fail("file", f"'{place}' is neither a run directory nor a checkpoint", help="name a folder that holds resolved.yaml")
+        raise fail(
+            "file",
+            f"'{place}' is neither a run directory nor a checkpoint",
+            help="name a folder that holds resolved.yaml",
+        )
     logged = read_metrics(folder / METRICS) if (folder / METRICS).is_file() else []
     lines = [line for line in logged if last is None or line["step"] <= last]
     if not lines:
         within = "" if last is None else f" up to step {last}"
-        raise fail("file", f"'{folder}' logged no step{within}: there is nothing to reproduce", help=f"see {folder / METRICS}")
+        raise fail(
+            "file",
+            f"'{folder}' logged no step{within}: there is nothing to reproduce",
+            help=f"see {folder / METRICS}",
+        )
     starts = read_json(folder / RUN_JSON).get("starts", [])
     return Recorded(folder, place / RESOLVED, read_resolved(place / RESOLVED), starts, lines)

@@ -73,7 +73,11 @@ def slot_lines(topic: Topic) -> Iterator[str]:
 
 def choices(slot: Topic) -> list[Topic]:
     """The components of a slot."""
-    return [topic for topic in topics() if issubclass(topic.config, slot.config) and topic.config is not slot.config]
+    return [
+        topic
+        for topic in topics()
+        if issubclass(topic.config, slot.config) and topic.config is not slot.config
+    ]
 
 
 def field_table(topic: Topic) -> Iterator[str]:
@@ -90,7 +94,11 @@ def field_table(topic: Topic) -> Iterator[str]:
         yield row(cells(topic, field))
     yield ""
     for field in fields:
-        missing = f" *Not built yet: {field.setting.not_built}.*" if field.setting and field.setting.not_built else ""
+        missing = (
+            f" *Not built yet: {field.setting.not_built}.*"
+            if field.setting and field.setting.not_built
+            else ""
+        )
         yield f"- `{field.name}`: {prose(field.text)}{missing}"
 
 

@@ -28,7 +28,13 @@ from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import apply_rules
 from titanrun.recipe.synonyms import SAME_MEANING, SYNONYMS, with_hints
 
-REQUIRED: tuple[DataPath, ...] = (("model",), ("model", "name"), ("training",), ("training", "dataset"), ("training", "dataset", "name"))
+REQUIRED: tuple[DataPath, ...] = (
+    ("model",),
+    ("model", "name"),
+    ("training",),
+    ("training", "dataset"),
+    ("training", "dataset", "name"),
+)
 DATASET: DataPath = ("training", "dataset")
 MODEL: DataPath = ("model",)
 FLAVOR: DataPath = (*MODEL, "flavor")
@@ -99,16 +105,23 @@ def resolve(
     try:
         recipe, run, found = examine(tree, tree, case)
     except ProblemsFound as error:
-        raise ProblemsFound([*problems, *error.problems, *further_problems(tree, error.problems, set(), case)]) from None
+        raise ProblemsFound(
+            [*problems, *error.problems, *further_problems(tree, error.problems, set(), case)]
+        ) from None
     problems += found
     if check_inputs:
-        problems += [placed(problem, tree) for problem in (*unset_secrets(run, environment), *obstacles(recipe.dump_folder))]
+        problems += [
+            placed(problem, tree)
+            for problem in (*unset_secrets(run, environment), *obstacles(recipe.dump_folder))
+        ]
     if any(problem.severity == "error" for problem in problems):
         raise ProblemsFound(problems)
     return Resolved(recipe, run, tree, tuple(problems), case.ranks_of(recipe))
 
 
-def examine(tree: Node, written: Node, case: Case, touched: Collection[DataPath] = ()) -> tuple[Recipe, Recipe, list[Problem]]:
+def examine(
+    tree: Node, written: Node, case: Case, touched: Collection[DataPath] = ()
+) -> tuple[Recipe, Recipe, list[Problem]]:
     """The recipe, the run, and what the rules find. `written` is the whole tree, of which `tree` may be the sound part: what rules say
     about the rest, `touched`, is left out."""
     recipe = check_tree(tree)
@@ -116,7 +129,12 @@ def examine(tree: Node, written: Node, case: Case, touched: Collection[DataPath]
     run = decided(recipe, tree, case.file, ranks)
     menu.load_rules()
     found = apply_rules(run, written, "rules", ranks=ranks, beside=touched)
-    return recipe, run, found + (apply_rules(run, written, "environment", beside=touched) if case.check_inputs else [])
+    return (
+        recipe,
+        run,
+        found
+        + (apply_rules(run, written, "environment", beside=touched) if case.check_inputs else []),
+    )
 
 
 def problems_beside(reading: Reading, case: Case) -> list[Problem]:
@@ -129,7 +147,9 @@ def problems_beside(reading: Reading, case: Case) -> list[Problem]:
     return found + further_problems(reading.tree, [*reading.problems, *found], reading.broken, case)
 
 
-def further_problems(tree: Node, known: Sequence[Problem], broken: set[DataPath], case: Case) -> list[Problem]:
+def further_problems(
+    tree: Node, known: Sequence[Problem], broken: set[DataPath], case: Case
+) -> list[Problem]:
     """What the rules find in the sound part of a recipe that has errors; nothing that the errors, or what is `broken`, may have
     caused."""
     further: list[Problem] = []
@@ -149,26 +169,56 @@ def further_problems(tree: Node, known: Sequence[Problem], broken: set[DataPath]
 
 def with_stand_in(tree: Node, touched: Collection[DataPath]) -> Node:
     """The sound part of a tree; in the place of broken data or sizes of the model some that exist, so that the rest can be judged."""
-    sound, written, families = with_some_data(without(tree, touched), touched), find(tree, MODEL), registry.choices(ModelConfig)
-    if MODEL not in touched or written is None or not isinstance(written.value, dict) or not isinstance(sound.value, dict):
+    sound, written, families = (
+        with_some_data(without(tree, touched), touched),
+        find(tree, MODEL),
+        registry.choices(ModelConfig),
+    )
+    if (
+        MODEL not in touched
+        or written is None
+        or not isinstance(written.value, dict)
+        or not isinstance(sound.value, dict)
+    ):
         return sound
     name = written.value.get("name")
     if name is None or not isinstance(name.value, str) or name.value not in families:
         return sound
     family = families[name.value]
     assert issubclass(family, ModelConfig)
-    kept = {key: node for key, node in written.value.items() if key in NO_SIZES and (*MODEL, key) not in touched}
+    kept = {
+        key: node
+        for key, node in written.value.items()
+        if key in NO_SIZES and (*MODEL, key) not in touched
+    }
     flavor = replace(name, value=flavor_names(family)[0])
-    return replace(sound, value={**sound.value, "model": replace(written, value={**kept, "name": name, "flavor": flavor})})
+    return replace(
+        sound,
+        value={
+            **sound.value,
+            "model": replace(written, value={**kept, "name": name, "flavor": flavor}),
+        },
+    )
 
 
 def with_some_data(sound: Node, touched: Collection[DataPath]) -> Node:
     """The tree with the tiny corpus where the dataset was broken."""
     training = find(sound, DATASET[:-1])
-    if DATASET not in touched or training is None or not isinstance(training.value, dict) or not isinstance(sound.value, dict):
+    if (
+        DATASET not in touched
+        or training is None
+        or not isinstance(training.value, dict)
+        or not isinstance(sound.value, dict)
+    ):
         return sound
     data = Node("tiny", training.origin)
-    return replace(sound, value={**sound.value, "training": replace(training, value={**training.value, "dataset": data})})
+    return replace(
+        sound,
+        value={
+            **sound.value,
+            "training": replace(training, value={**training.value, "dataset": data}),
+        },
+    )
 
 
 def is_fatal(problem: Problem) -> bool:
@@ -177,7 +227,11 @@ def is_fatal(problem: Problem) -> bool:
         return False
     if problem.path[:2] == DATASET and problem.code != "missing-key":
         return False
-    return len(problem.path) == 0 or problem.path[0] in ("version", "plugins") or problem.path in REQUIRED
+    return (
+        len(problem.path) == 0
+        or problem.path[0] in ("version", "plugins")
+        or problem.path in REQUIRED
+    )
 
 
 def is_misspelt_argument(problem: Problem) -> bool:
@@ -194,7 +248,11 @@ def touched_by(problem: Problem) -> list[DataPath]:
         return [MODEL]
     if problem.code == "missing-key" or path[-1] == "name":
         return [path[:-1]]
-    return [path, (*path[:-1], problem.suggestion)] if problem.code == "unknown-key" and problem.suggestion else [path]
+    return (
+        [path, (*path[:-1], problem.suggestion)]
+        if problem.code == "unknown-key" and problem.suggestion
+        else [path]
+    )
 
 
 def is_follow_up(problem: Problem, touched: set[DataPath]) -> bool:
@@ -217,7 +275,9 @@ def check_version(tree: Node) -> None:
     """Stop at a recipe of another version: nothing else in it can be judged."""
     node = find(tree, ("version",))
     if node is not None and type(node.value) is int and node.value != RECIPE_VERSION:
-        message = f"this recipe has version {node.value}, this titanrun reads version {RECIPE_VERSION}"
+        message = (
+            f"this recipe has version {node.value}, this titanrun reads version {RECIPE_VERSION}"
+        )
         help = "update titanrun" if node.value > RECIPE_VERSION else f"write {RECIPE_VERSION}"
         raise fail("version", message, path=("version",), origin=node.origin, help=help)
 
@@ -238,7 +298,13 @@ def beyond_range(error: Any) -> Problem:
     path: DataPath = tuple(error["loc"])
     wording = word_value_error(error["type"], error.get("ctx") or {}, error["input"])
     message = f"{path_text(path)} follows from other values, but {wording.message}"
-    return Problem("out-of-range", message, path, help=f"write {path_text(path)}, or change what it follows from", got=error["input"])
+    return Problem(
+        "out-of-range",
+        message,
+        path,
+        help=f"write {path_text(path)}, or change what it follows from",
+        got=error["input"],
+    )
 
 
 def placed(problem: Problem, tree: Node) -> Problem:
@@ -255,7 +321,16 @@ def edited_by_hand(file: str, tree: Node) -> list[Problem]:
     if check_signature(tree.origin.source.text) != "changed":
         return []
     message = f"{file} was edited after it was written: its body no longer matches the checksum in its first line"
-    return [Problem("version", message, (), None, severity="warning", help="remove the first line to make it a recipe of your own")]
+    return [
+        Problem(
+            "version",
+            message,
+            (),
+            None,
+            severity="warning",
+            help="remove the first line to make it a recipe of your own",
+        )
+    ]
 
 
 def read_resolved(path: Path) -> Recipe:

@@ -45,7 +45,9 @@ def start_record(
     return record, diff
 
 
-def environment_record(run: Recipe, folder: Path, hidden: Collection[str]) -> tuple[dict[str, Any], str]:
+def environment_record(
+    run: Recipe, folder: Path, hidden: Collection[str]
+) -> tuple[dict[str, Any], str]:
     """What is installed here, and the state of a working directory with its diff."""
     git = git_state(folder, hidden)
     record = {

@@ -8,7 +8,12 @@ from typing import Any
 
 from titanrun.components.checkpoints.addresses import Address, Place, is_address, place
 from titanrun.components.checkpoints.config import CheckpointConfig
-from titanrun.components.checkpoints.manifest import damage, is_checkpoint, read_manifest, step_folders
+from titanrun.components.checkpoints.manifest import (
+    damage,
+    is_checkpoint,
+    read_manifest,
+    step_folders,
+)
 from titanrun.config.base import dump
 from titanrun.config.diff import compare
 from titanrun.config.problems import Problem, ProblemsFound, fail
@@ -36,7 +41,11 @@ def checkpoint_at(named: Place) -> Place:
     if not whole:
         message = f"'{named}' is neither a checkpoint nor a run directory with one"
         stages = stages_in(named)
-        help = f"it holds the runs of stages: name {listing(stages)}" if stages else "name a folder step-N, or a run directory"
+        help = (
+            f"it holds the runs of stages: name {listing(stages)}"
+            if stages
+            else "name a folder step-N, or a run directory"
+        )
         raise fail("checkpoint", message, help=help)
     return whole[-1]
 
@@ -57,14 +66,20 @@ def trusted_at(named: Place) -> tuple[Place, dict[Place, list[str]]]:
         return named, {}
     newest = checkpoint_at(named)
     damaged: dict[Place, list[str]] = {}
-    for folder in (path for path in reversed(list(checkpoints_at(named).values())) if is_checkpoint(path)):
+    for folder in (
+        path for path in reversed(list(checkpoints_at(named).values())) if is_checkpoint(path)
+    ):
         reasons = reasons_against(folder)
         if not reasons:
             return folder, damaged
         damaged[folder] = reasons
     help = "restore one from a copy"
     raise ProblemsFound(
-        Problem("checkpoint", f"{folder} cannot be used: {'; '.join(reasons)}", help=help if folder == newest else None)
+        Problem(
+            "checkpoint",
+            f"{folder} cannot be used: {'; '.join(reasons)}",
+            help=help if folder == newest else None,
+        )
         for folder, reasons in damaged.items()
     )
 
@@ -83,7 +98,14 @@ def run_around(checkpoint: Place) -> Path | None:
     if isinstance(checkpoint, Address):
         return None
     folder = checkpoint.resolve().parent
-    return next((parent for parent in folder.parents if (parent / RESOLVED).is_file() and checkpoint_folder(parent) == folder), None)
+    return next(
+        (
+            parent
+            for parent in folder.parents
+            if (parent / RESOLVED).is_file() and checkpoint_folder(parent) == folder
+        ),
+        None,
+    )
 
 
 def checkpoint_folder(run: Place) -> Place:
@@ -139,7 +161,11 @@ def parent_of(run: Recipe) -> dict[str, Any] | None:
     if section.initial_load_path is None or section.initial_load_in_hf:
         return None
     named = place(section.initial_load_path)
-    found = [named] if is_checkpoint(named) else [path for path in checkpoints_at(named).values() if is_checkpoint(path)]
+    found = (
+        [named]
+        if is_checkpoint(named)
+        else [path for path in checkpoints_at(named).values() if is_checkpoint(path)]
+    )
     if not found:
         return None
     manifest = read_manifest(found[-1])

@@ -32,24 +32,52 @@ def recipe_schema() -> Schema:
     }
     root["properties"][STAGES] = stages_schema(root["properties"])
     root["patternProperties"] = {"^x-": {"description": WRITTEN_ONLY["x-*"]}}
-    root |= {"required": ["version"], "if": {"anyOf": [{"required": ["extends"]}, {"required": [STAGES]}]}, "else": whole(recipe_class())}
-    return {"$schema": DIALECT, "title": "titanrun recipe", **root, "$defs": dict(sorted(linker.definitions.items()))}
+    root |= {
+        "required": ["version"],
+        "if": {"anyOf": [{"required": ["extends"]}, {"required": [STAGES]}]},
+        "else": whole(recipe_class()),
+    }
+    return {
+        "$schema": DIALECT,
+        "title": "titanrun recipe",
+        **root,
+        "$defs": dict(sorted(linker.definitions.items())),
+    }
 
 
 def stages_schema(properties: Mapping[str, Schema]) -> Schema:
     """A list of stages, each with an id and the keys of a recipe."""
     own = {key: schema for key, schema in properties.items() if key not in OF_THE_WHOLE}
-    identity: Schema = {"type": "string", "pattern": f"^{GOOD_ID.pattern}$", "description": "Name of the stage, and of its folder."}
-    stage: Schema = {"type": "object", "properties": {ID: identity, **own}, "required": [ID], "additionalProperties": False}
+    identity: Schema = {
+        "type": "string",
+        "pattern": f"^{GOOD_ID.pattern}$",
+        "description": "Name of the stage, and of its folder.",
+    }
+    stage: Schema = {
+        "type": "object",
+        "properties": {ID: identity, **own},
+        "required": [ID],
+        "additionalProperties": False,
+    }
     several: Schema = {"type": "array", "minItems": 1, "items": stage}
-    return {"description": properties[STAGES]["description"], "anyOf": [several, {"type": "null"}], "default": None}
+    return {
+        "description": properties[STAGES]["description"],
+        "anyOf": [several, {"type": "null"}],
+        "default": None,
+    }
 
 
 def whole(config: type[Config]) -> Schema:
     """What a section must hold where no other file can bring it: its required keys, and the names of components without a default."""
-    demands: Schema = {"required": [name for name, field in config.model_fields.items() if field.is_required()]}
+    demands: Schema = {
+        "required": [name for name, field in config.model_fields.items() if field.is_required()]
+    }
     inner = {name: bare(field.annotation) for name, field in config.model_fields.items()}
-    below = {name: demands_of(holder) for name, holder in inner.items() if isinstance(holder, type) and issubclass(holder, Config)}
+    below = {
+        name: demands_of(holder)
+        for name, holder in inner.items()
+        if isinstance(holder, type) and issubclass(holder, Config)
+    }
     demands["properties"] = {name: schema for name, schema in below.items() if schema}
     return {key: value for key, value in demands.items() if value}
 
@@ -59,7 +87,11 @@ def demands_of(holder: type[Config]) -> Schema:
     if not is_slot(holder):
         return whole(holder)
     assert issubclass(holder, ComponentConfig)
-    return {"if": {"type": "object"}, "then": {"required": ["name"]}} if holder.default_name is None else {}
+    return (
+        {"if": {"type": "object"}, "then": {"required": ["name"]}}
+        if holder.default_name is None
+        else {}
+    )
 
 
 class SlotsLeftOpen(GenerateJsonSchema):
@@ -83,16 +115,32 @@ class Linker:
         described = field_docs(config)
         properties: dict[str, Schema] = {}
         for name, field in config.model_fields.items():
-            drawn = {key: value for key, value in generated["properties"][name].items() if key != "title" and not key.startswith("x-")}
-            linked = secret_schema(field) if is_secret(field) else self.linked(field.annotation, drawn)
-            properties[name] = {"description": described[name], **linked} if name in described else linked
+            drawn = {
+                key: value
+                for key, value in generated["properties"][name].items()
+                if key != "title" and not key.startswith("x-")
+            }
+            linked = (
+                secret_schema(field) if is_secret(field) else self.linked(field.annotation, drawn)
+            )
+            properties[name] = (
+                {"description": described[name], **linked} if name in described else linked
+            )
             for former in former_names(field):
-                properties[former] = {"deprecated": True, "description": f"Now called {name}.", **linked}
+                properties[former] = {
+                    "deprecated": True,
+                    "description": f"Now called {name}.",
+                    **linked,
+                }
         schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
         if class_doc(config):
             schema["description"] = class_doc(config)
         required = [name for name, field in config.model_fields.items() if field.is_required()]
-        return {**schema, "required": required} if required and issubclass(config, ComponentConfig) else schema
+        return (
+            {**schema, "required": required}
+            if required and issubclass(config, ComponentConfig)
+            else schema
+        )
 
     def linked(self, annotation: Any, drawn: Schema) -> Schema:
         """The schema pydantic drew for one field, nested configs and slots replaced by references."""
@@ -104,7 +152,9 @@ class Linker:
         if item is not None and is_slot(item):
             # items of a list never merge with those of another file
             reference |= demands_of(item)
-        options: list[Schema] = [{"type": "array", "items": reference} if item is not None else reference]
+        options: list[Schema] = [
+            {"type": "array", "items": reference} if item is not None else reference
+        ]
         if accepts_auto(annotation):
             options.append({"const": "auto"})
         if accepts_null(annotation):
@@ -155,10 +205,22 @@ class Linker:
 
 def secret_schema(field: FieldInfo) -> Schema:
     """What a secret field takes: the name of an environment variable, in a reference."""
-    reference: Schema = {"type": "string", "pattern": f"^{SECRET.pattern}$", "examples": ["${env:NAME}"]}
-    return {"anyOf": [reference, {"type": "null"}], "default": None} if accepts_null(field.annotation) else reference
+    reference: Schema = {
+        "type": "string",
+        "pattern": f"^{SECRET.pattern}$",
+        "examples": ["${env:NAME}"],
+    }
+    return (
+        {"anyOf": [reference, {"type": "null"}], "default": None}
+        if accepts_null(field.annotation)
+        else reference
+    )
 
 
 def required_fields(choice: type[ComponentConfig]) -> list[str]:
     """Fields without a default, `name` aside."""
-    return [name for name, field in choice.model_fields.items() if field.is_required() and name != "name"]
+    return [
+        name
+        for name, field in choice.model_fields.items()
+        if field.is_required() and name != "name"
+    ]

@@ -4,7 +4,13 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from titanrun.recipe.output_schemas import metrics_schema, problem_schema, run_schema, sources_schema, status_schema
+from titanrun.recipe.output_schemas import (
+    metrics_schema,
+    problem_schema,
+    run_schema,
+    sources_schema,
+    status_schema,
+)
 from titanrun.recipe.schema import recipe_schema
 from titanrun.recipe.sweep_schema import sweep_schema
 

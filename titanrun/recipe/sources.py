@@ -10,7 +10,15 @@ from titanrun.config.problems import DataPath, Origin, SourceText
 from titanrun.config.tree import Node, find, path_text, walk
 from titanrun.recipe.resolve import Resolved
 
-REPORTED_PACKAGES = ("titanrun", "torch", "torchao", "pydantic", "datasets", "tokenizers", "safetensors")
+REPORTED_PACKAGES = (
+    "titanrun",
+    "torch",
+    "torchao",
+    "pydantic",
+    "datasets",
+    "tokenizers",
+    "safetensors",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +36,10 @@ class Source:
 def sources(resolved: Resolved) -> dict[DataPath, Source]:
     """The source of every leaf of the run, in schema order: a file, an override, an interpolation, decided, or default."""
     before = dump(resolved.recipe)
-    return {path: source_of(resolved.tree, path, value == at(before, path)) for path, value in data_leaves(dump(resolved.run))}
+    return {
+        path: source_of(resolved.tree, path, value == at(before, path))
+        for path, value in data_leaves(dump(resolved.run))
+    }
 
 
 def source_of(tree: Node, path: DataPath, unchanged: bool) -> Source:
@@ -52,7 +63,9 @@ def data_leaves(data: object, path: DataPath = ()) -> list[tuple[DataPath, objec
     if isinstance(data, dict):
         return [leaf for key, value in data.items() for leaf in data_leaves(value, (*path, key))]
     if isinstance(data, list) and data:
-        return [leaf for index, value in enumerate(data) for leaf in data_leaves(value, (*path, index))]
+        return [
+            leaf for index, value in enumerate(data) for leaf in data_leaves(value, (*path, index))
+        ]
     return [(path, data)]
 
 
@@ -62,7 +75,11 @@ def at(data: object, path: DataPath) -> object:
         if isinstance(data, dict):
             data = data.get(step, NotImplemented)
         else:
-            data = data[step] if isinstance(data, list) and isinstance(step, int) and step < len(data) else NotImplemented
+            data = (
+                data[step]
+                if isinstance(data, list) and isinstance(step, int) and step < len(data)
+                else NotImplemented
+            )
     return data
 
 
@@ -81,7 +98,11 @@ def source_entry(source: Source) -> dict[str, object]:
     """One value's source as JSON."""
     entry: dict[str, object] = {"source": source.kind}
     if source.origin is not None:
-        entry |= {"file": source.origin.source.name, "line": source.origin.line, "column": source.origin.column}
+        entry |= {
+            "file": source.origin.source.name,
+            "line": source.origin.line,
+            "column": source.origin.column,
+        }
     if source.shadowed:
         entry["shadowed"] = [str(origin) for origin in source.shadowed]
     return entry

@@ -4,17 +4,27 @@ from titanrun.config.problems import fail
 from titanrun.config.suggest import listing
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.model import lacking
-from titanrun.recipe.rules.tensor_parallel import class_splits_over_tp, heads_divide_over_tp, widths_divide_over_tp
+from titanrun.recipe.rules.tensor_parallel import (
+    class_splits_over_tp,
+    heads_divide_over_tp,
+    widths_divide_over_tp,
+)
 
 
 def refuse_split(recipe: Recipe, count: int) -> None:
     """Raises a usage problem where so many processes cannot split the model, before any of them starts."""
     if recipe.model.takes == "images" or "tensor parallelism" in lacking(recipe.model):
-        raise fail("usage", f"a {recipe.model.name} model is not split over processes here", help="leave --nproc out")
+        raise fail(
+            "usage",
+            f"a {recipe.model.name} model is not split over processes here",
+            help="leave --nproc out",
+        )
     obstacle = obstacle_to(recipe, count)
     if obstacle is not None:
         fitting = [str(size) for size in range(1, count) if obstacle_to(recipe, size) is None]
-        raise fail("usage", f"--nproc {count}: {obstacle}", help=f"use an --nproc of {listing(fitting)}")
+        raise fail(
+            "usage", f"--nproc {count}: {obstacle}", help=f"use an --nproc of {listing(fitting)}"
+        )
 
 
 def obstacle_to(recipe: Recipe, degree: int) -> str | None:

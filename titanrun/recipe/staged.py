@@ -36,7 +36,10 @@ def stages_in_order(ids: Sequence[str], runs: Sequence[Resolved], whole: Node) -
         runs: what each of them resolves to.
         whole: the recipe with its stages, as it was written.
     """
-    return [Stage(id, run, before_of(index, ids, runs, whole)) for index, (id, run) in enumerate(zip(ids, runs, strict=True))]
+    return [
+        Stage(id, run, before_of(index, ids, runs, whole))
+        for index, (id, run) in enumerate(zip(ids, runs, strict=True))
+    ]
 
 
 def before_of(index: int, ids: Sequence[str], runs: Sequence[Resolved], whole: Node) -> int | None:
@@ -67,7 +70,18 @@ def not_saved(before: Stage, stage: Stage) -> list[Problem]:
     key = "load_only" if section.enable else "enable"
     message = f"stage '{stage.id}' starts from stage '{before.id}', which saves nothing"
     help = f"set {CHECKPOINT}.{key}: {'false' if section.enable else 'true'}"
-    return [placed(Problem("conflict", message, (CHECKPOINT, key), rule="stages-start-from-checkpoints", help=help), before)]
+    return [
+        placed(
+            Problem(
+                "conflict",
+                message,
+                (CHECKPOINT, key),
+                rule="stages-start-from-checkpoints",
+                help=help,
+            ),
+            before,
+        )
+    ]
 
 
 def other_sizes(before: Stage, stage: Stage) -> list[Problem]:
@@ -82,7 +96,19 @@ def other_sizes(before: Stage, stage: Stage) -> list[Problem]:
     node, path = nearest(before.run.tree, ("model", name))
     related = (Related(node.key or node.origin, f"stage '{before.id}'", path),)
     help = "write the model once, at the top level, or say in the stage's checkpoint what it starts from"
-    return [placed(Problem("conflict", message, ("model", name), rule="stages-share-a-model", help=help, related=related), stage)]
+    return [
+        placed(
+            Problem(
+                "conflict",
+                message,
+                ("model", name),
+                rule="stages-share-a-model",
+                help=help,
+                related=related,
+            ),
+            stage,
+        )
+    ]
 
 
 def placed(problem: Problem, stage: Stage) -> Problem:
@@ -101,7 +127,11 @@ def start_of(before: Path, run: Resolved, folder: Path) -> str:
         return section.folder
     if (folder / RESOLVED).is_file():
         begun = read_resolved(folder / RESOLVED).checkpoint.initial_load_path
-        if begun is not None and not is_address(begun) and Path(begun).resolve() == before.resolve():
+        if (
+            begun is not None
+            and not is_address(begun)
+            and Path(begun).resolve() == before.resolve()
+        ):
             return begun
     return str(before)
 
@@ -118,4 +148,7 @@ def entry(stage: Stage) -> dict[str, Any]:
     data = written(stage.run.run, dump(stage.run.run))
     if stage.before is not None:
         data[CHECKPOINT] |= {"initial_load_path": None}
-    return {"id": stage.id, **{key: value for key, value in data.items() if key not in OF_THE_WHOLE}}
+    return {
+        "id": stage.id,
+        **{key: value for key, value in data.items() if key not in OF_THE_WHOLE},
+    }

@@ -56,10 +56,16 @@ def chosen_stage(tree: Node, file: str) -> Node:
         node = entries(tree)[STAGES]
         message = f"{path} has stages: {listing(stages, last='and')}"
         help = f"name one, as {path}#{next(iter(stages))}; titanrun train trains them all"
-        raise HasStages(Problem("usage", message, (STAGES,), node.key or node.origin, help=help), list(stages), tree)
+        raise HasStages(
+            Problem("usage", message, (STAGES,), node.key or node.origin, help=help),
+            list(stages),
+            tree,
+        )
     if wanted not in stages:
         meant = closest(wanted, stages)
-        help = f"did you mean '{meant}'?" if meant else f"its stages are {listing(stages, last='and')}"
+        help = (
+            f"did you mean '{meant}'?" if meant else f"its stages are {listing(stages, last='and')}"
+        )
         raise fail("usage", f"{path} has no stage '{wanted}'", help=help)
     return laid_over(tree, stages[wanted], fallback=PurePath(path).stem)
 
@@ -77,7 +83,10 @@ def laid_over(tree: Node, stage: Node, *, fallback: str) -> Node:
         name = entries(base).get("name")
         whole = name.value if name is not None and isinstance(name.value, str) else fallback
         own["name"] = replace(identity, value=f"{whole}-{identity.value}")
-    merged = merge_entries({key: node for key, node in entries(base).items() if key != "name"}, replace(stage, value=own))
+    merged = merge_entries(
+        {key: node for key, node in entries(base).items() if key != "name"},
+        replace(stage, value=own),
+    )
     return replace(tree, value=merged.value)
 
 
@@ -93,7 +102,18 @@ def stages_of(tree: Node) -> dict[str, Node]:
         return {}
     if not isinstance(node.value, list) or not node.value:
         message = "stages are a list, one mapping a stage"
-        raise ProblemsFound([Problem("wrong-type", message, (STAGES,), node.origin, help="write - {id: pretrain, ...}", got=plain(node))])
+        raise ProblemsFound(
+            [
+                Problem(
+                    "wrong-type",
+                    message,
+                    (STAGES,),
+                    node.origin,
+                    help="write - {id: pretrain, ...}",
+                    got=plain(node),
+                )
+            ]
+        )
     found: dict[str, Node] = {}
     problems: list[Problem] = []
     for index, stage in enumerate(node.value):
@@ -112,16 +132,40 @@ def mistake_in(stage: Node, index: int, others: Mapping[str, Node]) -> Problem |
     """What keeps an item from being a stage of its own."""
     if not isinstance(stage.value, dict):
         help = "write - {id: pretrain, ...}"
-        return Problem("wrong-type", "a stage is a mapping", (STAGES, index), stage.origin, help=help, got=plain(stage))
+        return Problem(
+            "wrong-type",
+            "a stage is a mapping",
+            (STAGES, index),
+            stage.origin,
+            help=help,
+            got=plain(stage),
+        )
     name = stage.value.get(ID)
     if name is None:
-        return Problem("missing-key", f"a stage needs '{ID}'", (STAGES, index, ID), stage.origin, help="add id: pretrain, say")
+        return Problem(
+            "missing-key",
+            f"a stage needs '{ID}'",
+            (STAGES, index, ID),
+            stage.origin,
+            help="add id: pretrain, say",
+        )
     if not isinstance(name.value, str) or not GOOD_ID.fullmatch(name.value):
         message = "the id of a stage is a name of letters, digits, _ and -: its folder is called so"
-        return Problem("wrong-type", message, (STAGES, index, ID), name.origin, help="write id: pretrain, say", got=plain(name))
+        return Problem(
+            "wrong-type",
+            message,
+            (STAGES, index, ID),
+            name.origin,
+            help="write id: pretrain, say",
+            got=plain(name),
+        )
     if name.value in others:
         return Problem(
-            "conflict", f"two stages are called '{name.value}'", (STAGES, index, ID), name.origin, help="give each an id of its own"
+            "conflict",
+            f"two stages are called '{name.value}'",
+            (STAGES, index, ID),
+            name.origin,
+            help="give each an id of its own",
         )
     return None
 
@@ -130,7 +174,13 @@ def misplaced(stage: Node, index: int) -> list[Problem]:
     """The keys of a stage that only the recipe has."""
     found = [(key, node) for key, node in entries(stage).items() if key in OF_THE_WHOLE]
     return [
-        Problem("unknown-key", f"'{key}' is not a stage's", (STAGES, index, key), node.key or node.origin, help="write it at the top level")
+        Problem(
+            "unknown-key",
+            f"'{key}' is not a stage's",
+            (STAGES, index, key),
+            node.key or node.origin,
+            help="write it at the top level",
+        )
         for key, node in found
     ]
 
@@ -155,7 +205,15 @@ def overrides_of_stage(overrides: Sequence[Override], tree: Node, file: str) -> 
             kept.append(replace(override, path=override.path[2:], marks=override.marks[2:]))
         elif named not in ids:
             message = f"the recipe has no stage '{step}'"
-            problems.append(Problem("usage", message, override.path, override.origin, help=f"its stages are {listing(ids, last='and')}"))
+            problems.append(
+                Problem(
+                    "usage",
+                    message,
+                    override.path,
+                    override.origin,
+                    help=f"its stages are {listing(ids, last='and')}",
+                )
+            )
     if problems:
         raise ProblemsFound(problems)
     return kept

@@ -32,7 +32,13 @@ HEAD = """\
 # a first run of a small model on the corpus that ships, done in a minute on a CPU
 FIRST_RUN: Mapping[str, Mapping[str, Any]] = {
     "optimizer": {"name": "adamw", "lr": 1e-3},
-    "training": {"dataset": "tiny", "local_batch_size": 8, "seq_len": 256, "steps": 120, "mixed_precision_param": "float32"},
+    "training": {
+        "dataset": "tiny",
+        "local_batch_size": 8,
+        "seq_len": 256,
+        "steps": 120,
+        "mixed_precision_param": "float32",
+    },
     "checkpoint": {"enable": True, "interval": 60},
     "validation": {"enable": True, "freq": 60, "steps": 8},
 }
@@ -70,8 +76,19 @@ class Style:
 
 
 STYLES = {
-    "yaml": Style("# yaml-language-server: $schema={}", lambda name, value: f"{name}: {flow(value)}", "{}:".format, "  "),
-    "toml": Style("#:schema {}", lambda name, value: f"{name} = {toml_value(value)}", "[{}]".format, "", settings_first=True),
+    "yaml": Style(
+        "# yaml-language-server: $schema={}",
+        lambda name, value: f"{name}: {flow(value)}",
+        "{}:".format,
+        "  ",
+    ),
+    "toml": Style(
+        "#:schema {}",
+        lambda name, value: f"{name} = {toml_value(value)}",
+        "[{}]".format,
+        "",
+        settings_first=True,
+    ),
 }
 
 
@@ -81,7 +98,11 @@ def starter(model: str | None, *, file: str, schema: str, format: Format = "yaml
     menu.open_menu()
     family, flavor = chosen_model(model)
     first_run = OF_CONTENT[registry.choice(ModelConfig, family).takes]  # type: ignore[attr-defined]
-    values: dict[str, Any] = {"version": 1, "model": {"name": family, "flavor": flavor}, **first_run}
+    values: dict[str, Any] = {
+        "version": 1,
+        "model": {"name": family, "flavor": flavor},
+        **first_run,
+    }
     head = HEAD.format(editor_line=style.editor_line.format(schema), file=file)
     return head + "".join(f"{line}\n" for line in recipe_lines(values, style))
 
@@ -93,12 +114,18 @@ def chosen_model(written: str | None) -> tuple[str, str | None]:
     if family not in families:
         meant = closest(family, families)
         raise fail(
-            "unknown-name", f"unknown model '{family}'", help=f"did you mean '{meant}'?" if meant else f"models: {listing(families)}"
+            "unknown-name",
+            f"unknown model '{family}'",
+            help=f"did you mean '{meant}'?" if meant else f"models: {listing(families)}",
         )
     known = names_of_flavors(family)
     if flavor and flavor not in known:
         meant = closest(flavor, known)
-        help = f"did you mean '{meant}'?" if meant else f"flavors: {listing(known, last='and', most=99)}"
+        help = (
+            f"did you mean '{meant}'?"
+            if meant
+            else f"flavors: {listing(known, last='and', most=99)}"
+        )
         raise fail("unknown-name", f"{family} has no flavor '{flavor}'", help=help)
     smallest = SMALLEST_OF.get(family, SMALLEST)
     return family, flavor or (smallest if smallest in known else next(iter(known), None))
@@ -116,7 +143,9 @@ def recipe_lines(values: Mapping[str, Any], style: Style) -> Iterator[str]:
     after_section = False
     fields = list(Recipe.model_fields.items())
     if style.settings_first:
-        fields.sort(key=lambda item: held_config(item[1].annotation, values.get(item[0])) is not None)
+        fields.sort(
+            key=lambda item: held_config(item[1].annotation, values.get(item[0])) is not None
+        )
     for name, field in fields:
         setting = setting_of(field)
         if setting is not None and setting.not_built:
@@ -154,14 +183,22 @@ def inside_lines(config: type[Config], values: Mapping[str, Any], style: Style) 
     for name, field in config.model_fields.items():
         setting = setting_of(field)
         inner = bare(field.annotation)
-        if (setting and setting.not_built) or (isinstance(inner, type) and issubclass(inner, Config) and not is_slot(inner)):
+        if (setting and setting.not_built) or (
+            isinstance(inner, type) and issubclass(inner, Config) and not is_slot(inner)
+        ):
             continue
         family = config if issubclass(config, ModelConfig) else None
         yield from setting_lines(name, field, values, texts.get(name) or "", style, family=family)
 
 
 def setting_lines(
-    name: str, field: Any, values: Mapping[str, Any], text: str, style: Style, *, family: type[ModelConfig] | None = None
+    name: str,
+    field: Any,
+    values: Mapping[str, Any],
+    text: str,
+    style: Style,
+    *,
+    family: type[ModelConfig] | None = None,
 ) -> Iterator[str]:
     """The comment and the line of one setting."""
     yield from comment(text + choice_words(name, field, family))

@@ -29,7 +29,10 @@ def differences(starts: Sequence[Data], here: Here) -> list[str]:
     if not starts:
         return ["run.json is missing: nothing is known about where the run was made"]
     everywhere = len(starts)
-    return [line if len(at) == everywhere else f"{line} (start {', '.join(at)} of {everywhere})" for line, at in by_line.items()]
+    return [
+        line if len(at) == everywhere else f"{line} (start {', '.join(at)} of {everywhere})"
+        for line, at in by_line.items()
+    ]
 
 
 def changed_since(start: Data, number: int) -> Iterator[str]:
@@ -50,7 +53,10 @@ def of_start(start: Data, here: Here) -> Iterator[str]:
     else:
         yield from of_environment(there, here.environment)
     if "machine" in start:
-        yield from (f"{key.replace('_', ' ')} {shown(a)} -> {shown(b)}" for key, a, b in unequal(start["machine"], here.machine))
+        yield from (
+            f"{key.replace('_', ' ')} {shown(a)} -> {shown(b)}"
+            for key, a, b in unequal(start["machine"], here.machine)
+        )
 
 
 def of_environment(there: Data, here: Data) -> Iterator[str]:
@@ -61,7 +67,8 @@ def of_environment(there: Data, here: Data) -> Iterator[str]:
     if there["code"] != here["code"]:
         yield "titanrun itself has other code"
     yield from (
-        f"package {name} {a or NOT_INSTALLED} -> {b or NOT_INSTALLED}" for name, a, b in unequal(there["packages"], here["packages"])
+        f"package {name} {a or NOT_INSTALLED} -> {b or NOT_INSTALLED}"
+        for name, a, b in unequal(there["packages"], here["packages"])
     )
     plugins = {plugin["name"]: plugin for plugin in here["plugins"]}
     for plugin in there["plugins"]:

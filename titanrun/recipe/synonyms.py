@@ -16,12 +16,53 @@ MOST_HINTS = 3
 # these have the same meaning and unit as the field they stand for, so that `validate --fix` may write it
 SAME_MEANING = frozenset(
     (
-        *("attention_chunk_size", "block_size", "clip_grad_norm", "embed_dim", "epsilon", "evaluation", "first_k_dense_replace"),
+        *(
+            "attention_chunk_size",
+            "block_size",
+            "clip_grad_norm",
+            "embed_dim",
+            "epsilon",
+            "evaluation",
+            "first_k_dense_replace",
+        ),
         *("hidden_size", "learning_rate"),
-        *("log_interval", "lr_schedule", "max_grad_norm", "max_steps", "micro_batch_size", "moe_intermediate_size", "n_embd", "n_group"),
-        *("n_head", "n_layer", "n_routed_experts", "n_shared_experts", "norm_topk_prob", "num_attention_heads", "num_experts_per_tok"),
-        *("num_heads", "num_hidden_layers", "num_key_value_heads", "num_kv_heads", "num_layers", "num_steps", "optim", "optimiser"),
-        *("per_device_train_batch_size", "random_seed", "routed_scaling_factor", "run_name", "save_steps", "scoring_func"),
+        *(
+            "log_interval",
+            "lr_schedule",
+            "max_grad_norm",
+            "max_steps",
+            "micro_batch_size",
+            "moe_intermediate_size",
+            "n_embd",
+            "n_group",
+        ),
+        *(
+            "n_head",
+            "n_layer",
+            "n_routed_experts",
+            "n_shared_experts",
+            "norm_topk_prob",
+            "num_attention_heads",
+            "num_experts_per_tok",
+        ),
+        *(
+            "num_heads",
+            "num_hidden_layers",
+            "num_key_value_heads",
+            "num_kv_heads",
+            "num_layers",
+            "num_steps",
+            "optim",
+            "optimiser",
+        ),
+        *(
+            "per_device_train_batch_size",
+            "random_seed",
+            "routed_scaling_factor",
+            "run_name",
+            "save_steps",
+            "scoring_func",
+        ),
         *("sequence_length", "topk_group", "train_steps", "use_qk_norm", "wd"),
     )
 )
@@ -128,7 +169,9 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 }
 
 # what only a command line may say
-FLAGS = {"trust_remote_code": "no recipe lets code of others run: read what comes with the weights, then start with --trust-remote-code"}
+FLAGS = {
+    "trust_remote_code": "no recipe lets code of others run: read what comes with the weights, then start with --trust-remote-code"
+}
 
 
 def with_hints(problems: tuple[Problem, ...], tree: Node) -> list[Problem]:
@@ -145,10 +188,16 @@ def hinted(problem: Problem, data: Any) -> Problem:
     if problem.code == "unknown-key" and problem.path[-1] in FLAGS:
         return replace(problem, help=FLAGS[str(problem.path[-1])], suggestion=None, fix=None)
     if problem.code == "unknown-name":
-        hint = table.component_hint(problem.got["name"] if isinstance(problem.got, dict) else problem.got)
+        hint = table.component_hint(
+            problem.got["name"] if isinstance(problem.got, dict) else problem.got
+        )
     elif problem.code == "unknown-key":
         value = value_at(data, problem.path)
-        hints = [found for path in leaves(value, problem.path) if (found := table.key_hint(path_text(path)))]
+        hints = [
+            found
+            for path in leaves(value, problem.path)
+            if (found := table.key_hint(path_text(path)))
+        ]
         hint = table.section_hint(path_text(problem.path)) or "; ".join(hints[:MOST_HINTS])
     else:
         return problem

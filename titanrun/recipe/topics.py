@@ -93,7 +93,9 @@ def collect(config: type[Config], title: str, keys: Keys, found: dict[Any, Topic
 def shared_section(title: str) -> list[Topic]:
     """The section of a component that `topics` describes where another one has it; nothing for any other title."""
     component, *names = title.split(".")
-    of_component = next((topic for topic in topics() if topic.title == component and topic.component), None)
+    of_component = next(
+        (topic for topic in topics() if topic.title == component and topic.component), None
+    )
     if of_component is None or not names:
         return []
     config = of_component.config
@@ -134,12 +136,24 @@ def entered(holder: Holder, key: str) -> Iterator[Holder]:
     inner = item or bare(field.annotation)
     if is_slot(inner):
         for name, choice in registry.choices(inner).items():
-            needed = {key: example_of(needed) for key, needed in choice.model_fields.items() if needed.is_required() and key != "name"}
+            needed = {
+                key: example_of(needed)
+                for key, needed in choice.model_fields.items()
+                if needed.is_required() and key != "name"
+            }
             written = {} if name == inner.default_name else {"name": name}
             steps = (*holder.steps, (key, {**written, **needed}, item is not None))
             yield Holder(choice, f"{inner.slot}:{name}", steps)
     elif is_section(inner):
-        needed = {name: example_of(needed) for name, needed in inner.model_fields.items() if needed.is_required()} if item else {}
+        needed = (
+            {
+                name: example_of(needed)
+                for name, needed in inner.model_fields.items()
+                if needed.is_required()
+            }
+            if item
+            else {}
+        )
         yield Holder(inner, holder.component, (*holder.steps, (key, needed, item is not None)))
 
 
@@ -147,7 +161,9 @@ def spot(holder: Holder, name: str) -> Spot:
     """The field `name` of `holder`, with an example that reads as part of a recipe."""
     field = holder.config.model_fields[name]
     description = described_field(name, field, field_docs(holder.config).get(name, ""))
-    path: DataPath = tuple(step for key, _, in_list in holder.steps for step in ((key, 0) if in_list else (key,)))
+    path: DataPath = tuple(
+        step for key, _, in_list in holder.steps for step in ((key, 0) if in_list else (key,))
+    )
     if is_section(field.annotation):
         return Spot(holder.config, description, holder.component, (*path, name), None, None)
     value = example_of(field)
@@ -160,7 +176,12 @@ def spot(holder: Holder, name: str) -> Spot:
 
 def all_paths() -> list[str]:
     """Every path that can be explained, lists without their indexes."""
-    found = dict.fromkeys(path_text((*topic.keys, name)) for topic in topics() if not topic.is_slot for name in topic.config.model_fields)
+    found = dict.fromkeys(
+        path_text((*topic.keys, name))
+        for topic in topics()
+        if not topic.is_slot
+        for name in topic.config.model_fields
+    )
     return [*found, *(path_text(keys) for keys in second_homes() if path_text(keys) not in found)]
 
 
@@ -172,5 +193,9 @@ def second_homes() -> list[Keys]:
         for name, field in ({} if topic.is_slot else topic.config.model_fields).items():
             inner, keys = item_type(field.annotation) or bare(field.annotation), (*topic.keys, name)
             if is_slot(inner) and first[inner] != keys:
-                found += [(*keys, key) for choice in registry.choices(inner).values() for key in choice.model_fields]
+                found += [
+                    (*keys, key)
+                    for choice in registry.choices(inner).values()
+                    for key in choice.model_fields
+                ]
     return found

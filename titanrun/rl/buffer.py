@@ -42,7 +42,11 @@ class GroupWindow:
     @property
     def oldest_allowed(self) -> int:
         """How many versions a group may be behind when it is taken."""
-        return floor((self.capacity + self.window - 2) / self.prompts_per_step) if self.offpolicy else 0
+        return (
+            floor((self.capacity + self.window - 2) / self.prompts_per_step)
+            if self.offpolicy
+            else 0
+        )
 
     @property
     def room(self) -> int:
@@ -57,13 +61,17 @@ class GroupWindow:
         taken: list[Group] = []
         while len(taken) < count:
             end = self.groups[0].number + self.window if self.groups else 0
-            ready = next((group for group in self.groups if group.is_done and group.number < end), None)
+            ready = next(
+                (group for group in self.groups if group.is_done and group.number < end), None
+            )
             if ready is None:
                 break
             self.groups.remove(ready)
             taken.append(ready)
             if version - ready.born > self.oldest_allowed:
-                raise TooOld(f"group {ready.number} is {version - ready.born} versions old, and {self.oldest_allowed} are allowed")
+                raise TooOld(
+                    f"group {ready.number} is {version - ready.born} versions old, and {self.oldest_allowed} are allowed"
+                )
         return taken
 
     def state(self) -> list[dict[str, Any]]:

@@ -47,7 +47,12 @@ class JsonLines:
         title: str | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self.command, self.timeout, self.log, self.place = list(command), timeout_seconds, log, place
+        self.command, self.timeout, self.log, self.place = (
+            list(command),
+            timeout_seconds,
+            log,
+            place,
+        )
         self.title, self.environment = title or self.command[0], environment
         self.starts_left = max_restarts + 1
         self._process: subprocess.Popen[str] | None = None
@@ -91,7 +96,12 @@ class JsonLines:
         if self._process is None:
             if self.starts_left == 0:
                 message = f"{self.title} failed too often; what it wrote to stderr is in {self.log}"
-                raise fail("data", message, path=self.place, help="try it by hand with a line of JSON on its stdin")
+                raise fail(
+                    "data",
+                    message,
+                    path=self.place,
+                    help="try it by hand with a line of JSON on its stdin",
+                )
             self.starts_left -= 1
             self.log.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -107,7 +117,11 @@ class JsonLines:
                         env=self.environment,
                     )
             except OSError as error:
-                raise fail("data", f"'{self.command[0]}' cannot be started: {error.strerror}", path=self.place) from None
+                raise fail(
+                    "data",
+                    f"'{self.command[0]}' cannot be started: {error.strerror}",
+                    path=self.place,
+                ) from None
             self._lines = queue.Queue()
             threading.Thread(target=pass_on, args=(self._process, self._lines), daemon=True).start()
         return self._process
@@ -116,7 +130,10 @@ class JsonLines:
         self.close()
         words = self._last_words()
         log.warning(
-            "%s; %d starts are left; %s", reason, self.starts_left, f"it wrote to {self.log}: {words}" if words else "it wrote nothing"
+            "%s; %d starts are left; %s",
+            reason,
+            self.starts_left,
+            f"it wrote to {self.log}: {words}" if words else "it wrote nothing",
         )
         raise NoAnswer(reason)
 

@@ -29,5 +29,7 @@ def measured(groups: Sequence[Group], packed: Packed, *, version: int) -> dict[s
         "rollout/row_fill": packed.fill,
     }
     for name in sorted({name for rollout in scored for name in rollout.parts}):
-        values[f"rollout/reward_{name}"] = fmean(rollout.parts[name] for rollout in scored if name in rollout.parts)
+        values[f"rollout/reward_{name}"] = fmean(
+            rollout.parts[name] for rollout in scored if name in rollout.parts
+        )
     return values

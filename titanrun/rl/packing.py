@@ -38,7 +38,13 @@ class Packed:
 
 
 def pack(
-    samples: Sequence[TrainingSample], *, row_length: int, multiple: int, share_rows: bool, length_norm: str, longest_answer: int
+    samples: Sequence[TrainingSample],
+    *,
+    row_length: int,
+    multiple: int,
+    share_rows: bool,
+    length_norm: str,
+    longest_answer: int,
 ) -> Packed:
     """Rows of samples, each with positions from 0, a multiple of `multiple` of them; what is left of a row is a document of its own.
 
@@ -51,15 +57,26 @@ def pack(
         longest_answer: the constant of the length norm of that name.
     """
     fitting = [sample for sample in samples if 2 <= len(sample.tokens) <= row_length + 1]
-    learned = [[counts and isfinite(logprob) for counts, logprob in zip(s.mask, s.logprobs, strict=True)] for s in fitting]
+    learned = [
+        [counts and isfinite(logprob) for counts, logprob in zip(s.mask, s.logprobs, strict=True)]
+        for s in fitting
+    ]
     kept = [(sample, own) for sample, own in zip(fitting, learned, strict=True) if any(own[1:])]
     total = sum(sum(own[1:]) for _, own in kept)
     made = []
     for sample, own in kept:
         weight = LENGTH_NORMS[length_norm](total, len(kept), sum(own[1:]), longest_answer)
         finite = [logprob if isfinite(logprob) else 0.0 for logprob in sample.logprobs]
-        made.append(TokenSample(sample.tokens, own, {"logprobs": finite, "advantages": sample.advantage, "weight": weight}))
-    batch = TokenBatch.from_samples(made, row_length=row_length, share_rows=share_rows, multiple=multiple, extra=VALUES)
+        made.append(
+            TokenSample(
+                sample.tokens,
+                own,
+                {"logprobs": finite, "advantages": sample.advantage, "weight": weight},
+            )
+        )
+    batch = TokenBatch.from_samples(
+        made, row_length=row_length, share_rows=share_rows, multiple=multiple, extra=VALUES
+    )
     return Packed(batch, total, len(kept), len(samples) - len(fitting))
 
 

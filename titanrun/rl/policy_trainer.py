@@ -44,7 +44,9 @@ class PolicyTrainer:
     load: Callable[[int | None], int] | None = None
     on_close: Callable[[], None] = lambda: None
 
-    def forward_backward(self, train_data: Sequence[Given], *, num_global_valid_tokens: int) -> dict[str, float]:
+    def forward_backward(
+        self, train_data: Sequence[Given], *, num_global_valid_tokens: int
+    ) -> dict[str, float]:
         """Adds the gradients of the loss sum divided by the tokens.
 
         Args:
@@ -66,7 +68,11 @@ class PolicyTrainer:
     def optim_step(self, *, lr: float | None = None) -> dict[str, float]:
         """Clips, updates, drops the gradients; an update that is no number is left out. `lr`: of this step alone."""
         update = self.engine.optim_step(lr=lr, accepts=lambda norm: bool(norm.isfinite()))
-        values = {"grad_norm": float(update.grad_norm), "lr": update.lr, "is_skipped": float(update.is_skipped)}
+        values = {
+            "grad_norm": float(update.grad_norm),
+            "lr": update.lr,
+            "is_skipped": float(update.is_skipped),
+        }
         return {**values, "policy_version": float(self.engine.policy_version)}
 
     def push_weights(self) -> int:

@@ -56,5 +56,8 @@ class RolloutRecorder:
 
 def extremes(group: Group, count: int) -> list[Rollout]:
     """The best and the worst answers, each once; those without a reward are no extremes."""
-    ranked = sorted((rollout for rollout in group.rollouts if rollout.reward is not None), key=lambda rollout: -(rollout.reward or 0.0))
+    ranked = sorted(
+        (rollout for rollout in group.rollouts if rollout.reward is not None),
+        key=lambda rollout: -(rollout.reward or 0.0),
+    )
     return ranked if len(ranked) <= 2 * count else [*ranked[:count], *ranked[-count:]]

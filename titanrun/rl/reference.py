@@ -23,6 +23,8 @@ class Reference:
     def __call__(self, batch: TokenBatch, *, temperature: float) -> TokenBatch:
         """The batch with the log-probability of each label, of logits divided by the temperature (by 1 where it is 0)."""
         with self.around():
-            found = self.engine.forward(batch, outputs=("logprobs",), temperature=temperature or 1.0)["logprobs"]
+            found = self.engine.forward(
+                batch, outputs=("logprobs",), temperature=temperature or 1.0
+            )["logprobs"]
         batch.extra["reference"] = found.to(batch.tokens.device)
         return batch

@@ -30,7 +30,11 @@ class PlainRenderer:
         if not rollout.turns:
             return self.tokenizer.encode(rollout.question.prompt, bos=True, eos=False)
         last = rollout.turns[-1]
-        return [*last.prompt, *last.completion.tokens, *self.tokenizer.encode(rollout.heard[-1], bos=False, eos=False)]
+        return [
+            *last.prompt,
+            *last.completion.tokens,
+            *self.tokenizer.encode(rollout.heard[-1], bos=False, eos=False),
+        ]
 
     def text(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode(tokens)
@@ -51,7 +55,10 @@ class ChatRenderer:
     def prompt(self, rollout: Rollout) -> list[int]:
         messages = [{"role": "user", "content": rollout.question.prompt}]
         for turn, heard in zip(rollout.turns, rollout.heard, strict=True):
-            messages += [{"role": "assistant", "content": turn.text}, {"role": "user", "content": heard}]
+            messages += [
+                {"role": "assistant", "content": turn.text},
+                {"role": "user", "content": heard},
+            ]
         return self.tokenizer.encode(self.render(messages), bos=False, eos=False)
 
     def text(self, tokens: Sequence[int]) -> str:

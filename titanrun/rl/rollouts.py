@@ -40,14 +40,21 @@ class Rollouter:
     ranks: Ranks
     ranks_per_copy: int = 1
 
-    def begin(self, question: Question, *, number: int, version: int, samples: int | None = None) -> Group:
+    def begin(
+        self, question: Question, *, number: int, version: int, samples: int | None = None
+    ) -> Group:
         """A group that nobody has said anything in."""
         count = self.samples_per_prompt if samples is None else samples
         return Group(number, version, [Rollout(number, index, question) for index in range(count)])
 
     def advance(self, groups: Sequence[Group], *, temperature: float | None = None) -> None:
         """One more answer in every conversation that goes on, and what the environment says to it; those that end are scored."""
-        asked = [(rollout, self.renderer.prompt(rollout)) for group in groups for rollout in group.rollouts if rollout.status == "ongoing"]
+        asked = [
+            (rollout, self.renderer.prompt(rollout))
+            for group in groups
+            for rollout in group.rollouts
+            if rollout.status == "ongoing"
+        ]
         requests: list[Request] = []
         answering: list[Rollout] = []
         for rollout, prompt in asked:
@@ -57,11 +64,15 @@ class Rollouter:
             else:
                 answering.append(rollout)
                 requests.append(Request(prompt, self._seed_of(rollout), room))
-        for rollout, request, said in zip(answering, requests, self._answers(requests, temperature), strict=True):
+        for rollout, request, said in zip(
+            answering, requests, self._answers(requests, temperature), strict=True
+        ):
             rollout.turns.append(Turn(request.tokens, said, self.renderer.text(said.tokens)))
         self._react(answering)
         ended = [rollout for rollout, _ in asked if rollout.status != "ongoing"]
-        for rollout, (status, reward, parts) in zip(ended, self.ranks.from_first(lambda: self._scores(ended)), strict=True):
+        for rollout, (status, reward, parts) in zip(
+            ended, self.ranks.from_first(lambda: self._scores(ended)), strict=True
+        ):
             rollout.status, rollout.reward, rollout.parts = status, reward, parts
 
     def close(self) -> None:
@@ -74,8 +85,12 @@ class Rollouter:
         """What follows each prompt: every copy of the generator answers some, so that none waits for another's long ones."""
         together = self.ranks_per_copy
         copy, count = self.ranks.rank // together, self.ranks.count // together
-        shares = self.ranks.together(lambda: self.generator.generate(requests[copy::count], temperature=temperature))[::together]
-        answers: list[Completion] = [shares[number % count][number // count] for number in range(len(requests))]
+        shares = self.ranks.together(
+            lambda: self.generator.generate(requests[copy::count], temperature=temperature)
+        )[::together]
+        answers: list[Completion] = [
+            shares[number % count][number // count] for number in range(len(requests))
+        ]
         return answers
 
     def _react(self, answering: Sequence[Rollout]) -> None:
@@ -86,7 +101,9 @@ class Rollouter:
                 rollout.status = "truncated_length"
             else:
                 whole.append(rollout)
-        for rollout, answered in zip(whole, self.ranks.from_first(lambda: self.environment.reply(whole)), strict=True):
+        for rollout, answered in zip(
+            whole, self.ranks.from_first(lambda: self.environment.reply(whole)), strict=True
+        ):
             if isinstance(answered, EnvironmentFailed):
                 rollout.status = "error_environment"
                 continue

@@ -4,7 +4,15 @@ from dataclasses import asdict, dataclass, field
 from math import inf, isfinite
 from typing import Any, Literal
 
-Status = Literal["ongoing", "completed", "truncated_length", "truncated_prompt", "truncated_turns", "error_environment", "error_reward"]
+Status = Literal[
+    "ongoing",
+    "completed",
+    "truncated_length",
+    "truncated_prompt",
+    "truncated_turns",
+    "error_environment",
+    "error_reward",
+]
 TRUNCATED: frozenset[str] = frozenset({"truncated_length", "truncated_prompt", "truncated_turns"})
 
 
@@ -89,18 +97,28 @@ class Rollout:
         data = asdict(self)
         for turn in data["turns"]:
             said = turn["completion"]
-            said["logprobs"] = [logprob if isfinite(logprob) else None for logprob in said["logprobs"]]
+            said["logprobs"] = [
+                logprob if isfinite(logprob) else None for logprob in said["logprobs"]
+            ]
         return data
 
 
 def completion_of(data: dict[str, Any]) -> Completion:
     """A completion as a conversation's data holds it."""
-    return Completion(**{**data, "logprobs": [-inf if logprob is None else logprob for logprob in data["logprobs"]]})
+    return Completion(
+        **{
+            **data,
+            "logprobs": [-inf if logprob is None else logprob for logprob in data["logprobs"]],
+        }
+    )
 
 
 def rollout_of(data: dict[str, Any]) -> Rollout:
     """What `as_data` was made of."""
-    turns = [Turn(turn["prompt"], completion_of(turn["completion"]), turn["text"]) for turn in data["turns"]]
+    turns = [
+        Turn(turn["prompt"], completion_of(turn["completion"]), turn["text"])
+        for turn in data["turns"]
+    ]
     return Rollout(**{**data, "question": Question(**data["question"]), "turns": turns})
 
 
@@ -119,7 +137,11 @@ class Group:
 
     def as_data(self) -> dict[str, Any]:
         """Plain data for a checkpoint."""
-        return {"number": self.number, "born": self.born, "rollouts": [rollout.as_data() for rollout in self.rollouts]}
+        return {
+            "number": self.number,
+            "born": self.born,
+            "rollouts": [rollout.as_data() for rollout in self.rollouts],
+        }
 
 
 def group_of(data: dict[str, Any]) -> Group:
@@ -152,4 +174,6 @@ def training_samples(rollout: Rollout) -> list[TrainingSample]:
         tokens = [*tokens, *new, *said.tokens]
         mask = [*mask, *[False] * len(new), *[True] * len(said.tokens)]
         logprobs = [*logprobs, *[0.0] * len(new), *said.logprobs]
-    return [*samples, TrainingSample(tokens, mask, logprobs, rollout.advantage)] if tokens else samples
+    return (
+        [*samples, TrainingSample(tokens, mask, logprobs, rollout.advantage)] if tokens else samples
+    )

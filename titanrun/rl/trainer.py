@@ -128,7 +128,11 @@ class RlTrainer:
                 while window.room - len(taken) > 0:
                     question = self.questions.question(self.rows.next_numbers()[0])
                     window.groups.append(
-                        self.rollouter.begin(question, number=self.progress.next_group, version=self.engine.policy_version)
+                        self.rollouter.begin(
+                            question,
+                            number=self.progress.next_group,
+                            version=self.engine.policy_version,
+                        )
                     )
                     self.progress.next_group += 1
                 self.rollouter.advance([group for group in window.groups if not group.is_done])
@@ -160,14 +164,29 @@ class RlTrainer:
     def _step(self, groups: Sequence[Group], packed: Packed) -> None:
         """One optimizer step, and the weights on their way to the generator."""
         self.progress.dropped_in_a_row = 0
-        batches = share_of(packed.batch, rows_per_pass=self.plan.rows_per_pass, rank=self.plan.rank, ranks=self.plan.ranks)
+        batches = share_of(
+            packed.batch,
+            rows_per_pass=self.plan.rows_per_pass,
+            rank=self.plan.rank,
+            ranks=self.plan.ranks,
+        )
         if self.reference is not None:
-            batches = [self.reference(batch, temperature=self.config.sampling.temperature) for batch in batches]
+            batches = [
+                self.reference(batch, temperature=self.config.sampling.temperature)
+                for batch in batches
+            ]
         with self.recorder.open():
             output = self.engine.forward_backward(batches, loss=self.loss)
-        recorded = per_token(self.engine.of_all_stages(self.recorder.flush(self.engine.loss_group)), tokens=packed.tokens)
+        recorded = per_token(
+            self.engine.of_all_stages(self.recorder.flush(self.engine.loss_group)),
+            tokens=packed.tokens,
+        )
         self._verify(recorded["rl/logprob_diff_max"])
-        update = self.engine.optim_step(accepts=lambda norm: self.guard.accepts(self.state.step + 1, loss=output.loss, grad_norm=norm))
+        update = self.engine.optim_step(
+            accepts=lambda norm: self.guard.accepts(
+                self.state.step + 1, loss=output.loss, grad_norm=norm
+            )
+        )
         if update.is_skipped:
             self._skip()
         else:
@@ -180,8 +199,16 @@ class RlTrainer:
         self.state.tokens_seen += packed.batch.tokens.numel()
         self.throughput.count_step(packed.batch.tokens.numel() // self.plan.ranks)
         self.delivery.deliver(self.engine)
-        values = {"loss": numbers.loss, "grad_norm": numbers.grad_norm, "lr": update.lr, "tokens_seen": self.state.tokens_seen}
-        self._follow_up(values | recorded | measured(groups, packed, version=self.engine.policy_version - 1), groups)
+        values = {
+            "loss": numbers.loss,
+            "grad_norm": numbers.grad_norm,
+            "lr": update.lr,
+            "tokens_seen": self.state.tokens_seen,
+        }
+        self._follow_up(
+            values | recorded | measured(groups, packed, version=self.engine.policy_version - 1),
+            groups,
+        )
 
     def _skip(self) -> None:
         """The gradients were no numbers: the update is left out, or the run ends. Raises NonFinite."""
@@ -196,11 +223,18 @@ class RlTrainer:
         limit = 0.0 if self.config.batch_invariant else self.config.sync.max_logprob_diff
         if limit is not None and difference > limit:
             step = self.state.step + 1
-            message = (
-                f"at step {step} the generator's log-probabilities are up to {difference:.3g} away from the policy's; {limit:g} is allowed"
+            message = f"at step {step} the generator's log-probabilities are up to {difference:.3g} away from the policy's; {limit:g} is allowed"
+            path = (
+                ("rl", "batch_invariant")
+                if self.config.batch_invariant
+                else ("rl", "sync", "max_logprob_diff")
             )
-            path = ("rl", "batch_invariant") if self.config.batch_invariant else ("rl", "sync", "max_logprob_diff")
-            raise fail("data", message, path=path, help="the generator has other weights, or computes in another precision")
+            raise fail(
+                "data",
+                message,
+                path=path,
+                help="the generator has other weights, or computes in another precision",
+            )
 
     def _pass_over(self) -> None:
         """Nothing was left of a step's groups: every answer to a prompt got the same reward, or none."""
@@ -211,7 +245,11 @@ class RlTrainer:
             help = "use easier prompts, a reward with more than two values, more samples_per_prompt, or a higher temperature"
             raise fail("data", message, path=("rl", "rewards"), help=help)
         if count == WARN_AFTER_DROPPED:
-            log.warning("for %d steps all answers to a prompt had the same reward, or none; the run ends after %d", count, limit)
+            log.warning(
+                "for %d steps all answers to a prompt had the same reward, or none; the run ends after %d",
+                count,
+                limit,
+            )
 
     def _follow_up(self, values: dict[str, float], groups: Sequence[Group]) -> None:
         """What is due after a step, in this order: the records, validation, the log, a checkpoint."""
@@ -222,7 +260,9 @@ class RlTrainer:
         self.watchdog.after_step(step)
         if self.checkpoints is not None:
             self.checkpoints.check()
-        is_examined = self.examination is not None and self.examination.is_due(step, is_last=is_last)
+        is_examined = self.examination is not None and self.examination.is_due(
+            step, is_last=is_last
+        )
         if is_examined:
             values |= self._examined()
         if is_examined or is_last or step == 1 or step % self.plan.log_every == 0:
@@ -244,7 +284,9 @@ class RlTrainer:
     def _examined(self) -> dict[str, float]:
         assert self.examination is not None
         with self.throughput.pause():
-            return self.examination.examine(self.rollouter, step=self.state.step, beat=self.watchdog.beat)
+            return self.examination.examine(
+                self.rollouter, step=self.state.step, beat=self.watchdog.beat
+            )
 
     def _save(self, *, is_last: bool = False) -> None:
         if self.checkpoints is None:
@@ -259,7 +301,9 @@ class RlTrainer:
         by = f"by {self.signals.stop_signal}" if self.signals.stop else "as planned"
         self._save()
         saved = "saved" if self.checkpoints is not None and step > 0 else "nothing saved"
-        return Outcome("preempted", step, f"stopped {by} after step {step} of {self.plan.steps}, {saved}")
+        return Outcome(
+            "preempted", step, f"stopped {by} after step {step} of {self.plan.steps}, {saved}"
+        )
 
 
 class Progress:
@@ -272,7 +316,9 @@ class Progress:
 
     def __init__(self, config: RlConfig, engine: Engine) -> None:
         schedule = config.schedule
-        self.window = GroupWindow(config.rollout.prompts_per_step, schedule.target_offpolicy, schedule.window)
+        self.window = GroupWindow(
+            config.rollout.prompts_per_step, schedule.target_offpolicy, schedule.window
+        )
         self.engine = engine
         self.next_group = 0
         self.dropped_in_a_row = 0
@@ -285,7 +331,9 @@ class Progress:
             "policy_version": self.engine.policy_version,
             "next_group": self.next_group,
             "dropped_in_a_row": self.dropped_in_a_row,
-            "running_mean": self.advantages.state() if isinstance(self.advantages, RunningMean) else None,
+            "running_mean": self.advantages.state()
+            if isinstance(self.advantages, RunningMean)
+            else None,
             "examined": [[step, values] for step, values in self.examined.items()],
             "groups": self.window.state(),
         }

@@ -28,11 +28,16 @@ class Examination:
         """Whether the policy is examined after `step`."""
         return is_last or (self.config.freq is not None and step % self.config.freq == 0)
 
-    def examine(self, rollouter: Rollouter, *, step: int, beat: Callable[[], None]) -> dict[str, float]:
+    def examine(
+        self, rollouter: Rollouter, *, step: int, beat: Callable[[], None]
+    ) -> dict[str, float]:
         """The metrics of all prompts together; `beat` is called after each turn."""
         count = min(self.config.samples, len(self.questions))
         # negative: no group of training has such a number, whose draws would be the same
-        groups = [rollouter.begin(self.questions.question(index), number=-1 - index, version=0, samples=1) for index in range(count)]
+        groups = [
+            rollouter.begin(self.questions.question(index), number=-1 - index, version=0, samples=1)
+            for index in range(count)
+        ]
         while going := [group for group in groups if not group.is_done]:
             rollouter.advance(going, temperature=self.config.temperature)
             beat()
@@ -44,7 +49,9 @@ class Examination:
         first, last = min(self.results), max(self.results)
         lines = [f"{'held-out prompts':32} {f'step {first}':>12} {f'step {last}':>12}"]
         for name, value in self.results[last].items():
-            lines.append(f"{name:32} {self.results[first].get(name, float('nan')):12.4f} {value:12.4f}")
+            lines.append(
+                f"{name:32} {self.results[first].get(name, float('nan')):12.4f} {value:12.4f}"
+            )
         return "\n".join(lines)
 
 

@@ -28,23 +28,50 @@ def array_script(sweep: Sweep, runs: Sequence[Planned]) -> str:
     """The batch script for these runs. Raises ProblemsFound where one array cannot hold them."""
     config = runs[0].resolved.run.launch
     if not isinstance(config, SlurmLaunchConfig):
-        raise fail("usage", "this sweep is for this machine", path=LAUNCH, help="say launch: slurm in its recipe, or leave --launch out")
+        raise fail(
+            "usage",
+            "this sweep is for this machine",
+            path=LAUNCH,
+            help="say launch: slurm in its recipe, or leave --launch out",
+        )
     if any(dump(run.resolved.run.launch) != dump(config) for run in runs):
-        raise ProblemsFound([Problem("usage", "the tasks of an array are alike, and this sweep varies launch", LAUNCH, help="take it out")])
+        raise ProblemsFound(
+            [
+                Problem(
+                    "usage",
+                    "the tasks of an array are alike, and this sweep varies launch",
+                    LAUNCH,
+                    help="take it out",
+                )
+            ]
+        )
     if sweep.config.early_stopping is not None:
         message = "nobody watches the runs of an array, to end them early"
-        raise fail("usage", message, path=("early_stopping",), help="take early_stopping out, or leave --launch out")
+        raise fail(
+            "usage",
+            message,
+            path=("early_stopping",),
+            help="take early_stopping out, or leave --launch out",
+        )
     folders = [run.folder for run in runs]
     slots = sweep.config.slots
-    return script_of_sweep(config, folders, name=sweep.file.stem, folder=Path.cwd(), sweep=sweep.folder, slots=slots)
+    return script_of_sweep(
+        config, folders, name=sweep.file.stem, folder=Path.cwd(), sweep=sweep.folder, slots=slots
+    )
 
 
-def submit_array(sweep: Sweep, runs: Sequence[Planned], environment: Mapping[str, str], now: datetime) -> int:
+def submit_array(
+    sweep: Sweep, runs: Sequence[Planned], environment: Mapping[str, str], now: datetime
+) -> int:
     """Writes the recipe of each run into its folder, and submits them together. Returns the job's number."""
     text = array_script(sweep, runs)
     program("sbatch")
     refuse_queued(sweep.folder)
     for run in runs:
         resolved = resolve(sweep.recipe, run.arguments, environment=environment)
-        write_recipe(find_run_directory(resolved, now), resolved, ["titanrun", "sweep", str(sweep.file), "--launch"])
+        write_recipe(
+            find_run_directory(resolved, now),
+            resolved,
+            ["titanrun", "sweep", str(sweep.file), "--launch"],
+        )
     return submit(write_script(text, sweep.folder))

@@ -32,9 +32,15 @@ class RandomConfig(Config):
 def drawn(node: Node, values: Mapping[str, Node]) -> list[dict[str, Node]]:
     """The points of a `random` section. Raises ProblemsFound."""
     assert isinstance(node.value, dict)
-    checked = check(RandomConfig, replace(node, value={key: below for key, below in node.value.items() if key != "values"}))
+    checked = check(
+        RandomConfig,
+        replace(node, value={key: below for key, below in node.value.items() if key != "values"}),
+    )
     words = ("the recipe needs", "random needs")
-    problems = [replace(item, path=("random", *item.path), message=item.message.replace(*words)) for item in checked.problems]
+    problems = [
+        replace(item, path=("random", *item.path), message=item.message.replace(*words))
+        for item in checked.problems
+    ]
     draws: dict[str, Draw] = {}
     for path, asked in values.items():
         try:
@@ -48,7 +54,12 @@ def drawn(node: Node, values: Mapping[str, Node]) -> list[dict[str, Node]]:
     streams = {path: Random(f"{config.seed} {path}") for path in draws}
     # a choice may draw what stands in the file, with its own place
     return [
-        {path: node if isinstance(node := draw(streams[path]), Node) else replace(values[path], value=node) for path, draw in draws.items()}
+        {
+            path: node
+            if isinstance(node := draw(streams[path]), Node)
+            else replace(values[path], value=node)
+            for path, draw in draws.items()
+        }
         for _ in range(config.count)
     ]
 
@@ -58,25 +69,63 @@ def draw_of(path: str, asked: Node) -> Draw:
     known = {"uniform": uniform, "log_uniform": log_uniform, "integer": integer, "choice": choice}
     where = ("random", "values", path)
     if not isinstance(asked.value, dict) or len(asked.value) != 1:
-        help = f"write one of {listing(known, last='or')}, such as {{log_uniform: [1.0e-5, 1.0e-2]}}"
-        raise ProblemsFound([Problem("wrong-type", f"'{path}' needs a distribution", where, asked.origin, help=help)])
+        help = (
+            f"write one of {listing(known, last='or')}, such as {{log_uniform: [1.0e-5, 1.0e-2]}}"
+        )
+        raise ProblemsFound(
+            [
+                Problem(
+                    "wrong-type", f"'{path}' needs a distribution", where, asked.origin, help=help
+                )
+            ]
+        )
     ((name, below),) = asked.value.items()
     if name not in known:
         meant = closest(name, known)
         help = f"did you mean '{meant}'?" if meant else f"there are {listing(known, last='and')}"
-        problem = Problem("unknown-name", f"unknown distribution '{name}'", where, below.key or below.origin, help=help, suggestion=meant)
+        problem = Problem(
+            "unknown-name",
+            f"unknown distribution '{name}'",
+            where,
+            below.key or below.origin,
+            help=help,
+            suggestion=meant,
+        )
         raise ProblemsFound([problem])
     return known[name](where, below)
 
 
-def bounds(where: tuple[str, ...], node: Node, *, above: float = -math.inf, is_whole: bool = False) -> tuple[Any, Any]:
+def bounds(
+    where: tuple[str, ...], node: Node, *, above: float = -math.inf, is_whole: bool = False
+) -> tuple[Any, Any]:
     """Two numbers, the lower one first. Raises ProblemsFound."""
     values = plain(node)
     kinds = (int,) if is_whole else (int, float)
-    if isinstance(values, list) and len(values) == 2 and all(type(value) in kinds for value in values) and above < values[0] < values[1]:
+    if (
+        isinstance(values, list)
+        and len(values) == 2
+        and all(type(value) in kinds for value in values)
+        and above < values[0] < values[1]
+    ):
         return values[0], values[1]
-    what = "two whole numbers" if is_whole else "two numbers above zero" if above == 0 else "two numbers"
-    raise ProblemsFound([Problem("out-of-range", f"a draw needs {what}, the lower one first", where, node.origin, got=values)])
+    what = (
+        "two whole numbers"
+        if is_whole
+        else "two numbers above zero"
+        if above == 0
+        else "two numbers"
+    )
+    raise ProblemsFound(
+        [
+            Problem(
+                "out-of-range",
+                f"a draw needs {what}, the lower one first",
+                where,
+                node.origin,
+                got=values,
+            )
+        ]
+    )
 
 
 def rounded(number: float) -> float:
@@ -106,5 +155,7 @@ def choice(where: tuple[str, ...], node: Node) -> Draw:
     """One of several values."""
     values = node.value
     if not isinstance(values, list) or not values:
-        raise ProblemsFound([Problem("wrong-type", "choice needs a list of values", where, node.origin)])
+        raise ProblemsFound(
+            [Problem("wrong-type", "choice needs a list of values", where, node.origin)]
+        )
     return lambda random: random.choice(values)

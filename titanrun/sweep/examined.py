@@ -37,7 +37,9 @@ class Planned:
         return [*self.overrides, f"dump_folder={self.folder}"]
 
 
-def examined(sweep: Sweep, changes: Sequence[str], environment: Mapping[str, str]) -> tuple[list[Planned], list[Problem]]:
+def examined(
+    sweep: Sweep, changes: Sequence[str], environment: Mapping[str, str]
+) -> tuple[list[Planned], list[Problem]]:
     """The runs of a sweep, and what is to be said about them. `changes` are for all runs, from the command line.
 
     Raises ProblemsFound with what is wrong with any of them, each mistake once.
@@ -47,12 +49,16 @@ def examined(sweep: Sweep, changes: Sequence[str], environment: Mapping[str, str
     shared = places_of(sweep, "overrides", sweep.config.overrides)
     points = kept(sweep, common, environment)
     if not points:
-        raise ProblemsFound([Problem("usage", "no point of the sweep is left", help="loosen its filters")])
+        raise ProblemsFound(
+            [Problem("usage", "no point of the sweep is left", help="loosen its filters")]
+        )
     found, problems = [], list[Problem]()
     for point in points:
         own = {override(path, node): node for path, node in point.items()}
         try:
-            resolved = resolve(sweep.recipe, [*common, *own], environment=environment, check_inputs=True)
+            resolved = resolve(
+                sweep.recipe, [*common, *own], environment=environment, check_inputs=True
+            )
         except ProblemsFound as error:
             problems += [placed(problem, shared | own) for problem in error.problems]
         else:
@@ -63,22 +69,34 @@ def examined(sweep: Sweep, changes: Sequence[str], environment: Mapping[str, str
         raise ProblemsFound(problems)
     texts = [recipe_text(resolved) for _, _, resolved in found]
     first = [texts.index(text) for text in texts]
-    problems += [repeat(found[at][0], found[before][0]) for at, before in enumerate(first) if at != before]
+    problems += [
+        repeat(found[at][0], found[before][0]) for at, before in enumerate(first) if at != before
+    ]
     problems = each_once(problems)
     different = [case for at, case in enumerate(found) if first[at] == at]
     values = [{path: plain(node) for path, node in point.items()} for point, _, _ in different]
     named = zip(point_names(values), values, different, strict=True)
-    return [Planned(name, sweep.folder / name, tried, words, resolved) for name, tried, (_, words, resolved) in named], problems
+    return [
+        Planned(name, sweep.folder / name, tried, words, resolved)
+        for name, tried, (_, words, resolved) in named
+    ], problems
 
 
 def kept(sweep: Sweep, common: Sequence[str], environment: Mapping[str, str]) -> list[Point]:
     """The points that all filters let through, the first of them where there is a most."""
     points = list(sweep.points)
     if sweep.config.filters:
-        filters = [read_filter(text, node.origin) for text, node in places_of(sweep, "filters", sweep.config.filters).items()]
+        filters = [
+            read_filter(text, node.origin)
+            for text, node in places_of(sweep, "filters", sweep.config.filters).items()
+        ]
         recipe = plain(read_tree(sweep.recipe, common, environment).tree)
         data = [({path: plain(node) for path, node in point.items()}, point) for point in points]
-        points = [point for values, point in data if all(wanted.holds(lookup(values, recipe, wanted.origin)) for wanted in filters)]
+        points = [
+            point
+            for values, point in data
+            if all(wanted.holds(lookup(values, recipe, wanted.origin)) for wanted in filters)
+        ]
     return points[: sweep.config.max_runs]
 
 
@@ -96,8 +114,15 @@ def places_of(sweep: Sweep, key: str, texts: Sequence[str]) -> dict[str, Node]:
 
 def placed(problem: Problem, places: Mapping[str, Node]) -> Problem:
     """A problem of a value that the sweep gives, at its place in the sweep file."""
-    related = tuple(replace(item, origin=in_file(item.origin, places, is_key=False)) for item in problem.related)
-    return replace(problem, origin=in_file(problem.origin, places, is_key=problem.code == "unknown-key"), related=related, fix=None)
+    related = tuple(
+        replace(item, origin=in_file(item.origin, places, is_key=False)) for item in problem.related
+    )
+    return replace(
+        problem,
+        origin=in_file(problem.origin, places, is_key=problem.code == "unknown-key"),
+        related=related,
+        fix=None,
+    )
 
 
 def in_file(origin: Origin | None, places: Mapping[str, Node], *, is_key: bool) -> Origin | None:
@@ -110,7 +135,10 @@ def in_file(origin: Origin | None, places: Mapping[str, Node], *, is_key: bool) 
 
 def each_once(problems: Sequence[Problem]) -> list[Problem]:
     """Problems without those that several points share."""
-    seen = {(problem.code, problem.message, str(problem.origin), problem.path): problem for problem in reversed(problems)}
+    seen = {
+        (problem.code, problem.message, str(problem.origin), problem.path): problem
+        for problem in reversed(problems)
+    }
     return list(reversed(seen.values()))
 
 
@@ -121,11 +149,21 @@ def recipe_text(resolved: Resolved) -> str:
 
 def repeat(point: Point, before: Point) -> Problem:
     """The warning about a point that is the same recipe as an earlier one."""
-    pairs = [(point[path].origin, before[path].origin) for path in point if path in before] or [(None, None)]
+    pairs = [(point[path].origin, before[path].origin) for path in point if path in before] or [
+        (None, None)
+    ]
     own, other = next((pair for pair in pairs if str(pair[0]) != str(pair[1])), pairs[0])
     related = (Related(other, "the other one"),)
     help = "take one of the two values out"
-    return Problem("conflict", "two points are the same recipe; the second one is left out", (), own, "warning", help=help, related=related)
+    return Problem(
+        "conflict",
+        "two points are the same recipe; the second one is left out",
+        (),
+        own,
+        "warning",
+        help=help,
+        related=related,
+    )
 
 
 def built_once(planned: Sequence[Planned]) -> list[Planned]:
@@ -133,6 +171,11 @@ def built_once(planned: Sequence[Planned]) -> list[Planned]:
     kinds: dict[str, Planned] = {}
     for run in planned:
         data = dump(run.resolved.run)
-        data["optimizer"] = {key: value for key, value in data["optimizer"].items() if not isinstance(value, float)}
-        kinds.setdefault(emit({key: value for key, value in data.items() if key not in (*OWN, *BUILDS_NOTHING)}), run)
+        data["optimizer"] = {
+            key: value for key, value in data["optimizer"].items() if not isinstance(value, float)
+        }
+        kinds.setdefault(
+            emit({key: value for key, value in data.items() if key not in (*OWN, *BUILDS_NOTHING)}),
+            run,
+        )
     return list(kinds.values())

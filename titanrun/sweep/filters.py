@@ -10,7 +10,14 @@ from titanrun.config.problems import Origin, ProblemsFound, SourceText, fail
 from titanrun.config.source import read_value
 from titanrun.config.tree import plain
 
-OPERATORS: dict[str, Callable[[Any, Any], bool]] = {"<=": le, ">=": ge, "==": eq, "!=": ne, "<": lt, ">": gt}
+OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "<=": le,
+    ">=": ge,
+    "==": eq,
+    "!=": ne,
+    "<": lt,
+    ">": gt,
+}
 CONDITION = re.compile(r"\s*([\w.]+)\s*(<=|>=|==|!=|<|>)\s*(\S.*?)\s*")
 PATH = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
 
@@ -33,20 +40,33 @@ class Filter:
         try:
             return bool(OPERATORS[self.operator](left, right))
         except TypeError:
-            raise fail("conflict", f"{left!r} and {right!r} of '{self.text}' have no order", origin=self.origin) from None
+            raise fail(
+                "conflict",
+                f"{left!r} and {right!r} of '{self.text}' have no order",
+                origin=self.origin,
+            ) from None
 
 
 def read_filter(text: str, origin: Origin) -> Filter:
     """A condition as it stands in the file. Raises ProblemsFound."""
     found = CONDITION.fullmatch(text)
     if not found:
-        help = "write a path, one of <= >= == != < >, and a value or another path: optimizer.lr < 0.01"
+        help = (
+            "write a path, one of <= >= == != < >, and a value or another path: optimizer.lr < 0.01"
+        )
         raise fail("usage", f"'{text}' is no condition", origin=origin, help=help)
     path, operator, right = found.groups()
     if PATH.fullmatch(right):
         return Filter(text, path, operator, right, True, origin)
     try:
-        return Filter(text, path, operator, plain(read_value(SourceText(text, right, "override"))), False, origin)
+        return Filter(
+            text,
+            path,
+            operator,
+            plain(read_value(SourceText(text, right, "override"))),
+            False,
+            origin,
+        )
     except ProblemsFound:
         raise fail("usage", f"'{right}' is no value", origin=origin) from None
 
@@ -60,7 +80,12 @@ def lookup(point: Mapping[str, object], recipe: object, origin: Origin) -> Calla
         value = recipe
         for step in path.split("."):
             if not isinstance(value, dict) or step not in value:
-                raise fail("unknown-key", f"no setting '{path}' to compare", origin=origin, help="name one of the recipe's")
+                raise fail(
+                    "unknown-key",
+                    f"no setting '{path}' to compare",
+                    origin=origin,
+                    help="name one of the recipe's",
+                )
             value = value[step]
         return value
 

@@ -14,10 +14,15 @@ NOT_IN_NAMES = re.compile(r"[^\w.+=,-]+")
 
 def point_names(points: Sequence[Mapping[str, Any]]) -> list[str]:
     """A name for each point, of plain values by path: what varies, `lr=0.001,seed=2`."""
-    varying = [path for path in all_paths(points) if len({repr(point.get(path)) for point in points}) > 1]
+    varying = [
+        path for path in all_paths(points) if len({repr(point.get(path)) for point in points}) > 1
+    ]
     short = short_paths(varying or all_paths(points))
     names = [joined(point, short) for point in points]
-    return [name if names.count(name) == 1 else f"{name}-{digest(point)}" for name, point in zip(names, points, strict=True)]
+    return [
+        name if names.count(name) == 1 else f"{name}-{digest(point)}"
+        for name, point in zip(names, points, strict=True)
+    ]
 
 
 def all_paths(points: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -32,7 +37,10 @@ def short_paths(paths: Sequence[str]) -> dict[str, str]:
         words = path.split(".")
         ends = [".".join(words[-count:]) for count in range(1, len(words) + 1)]
         others = [other for other in paths if other != path]
-        found[path] = next((end for end in ends if not any(f".{other}".endswith(f".{end}") for other in others)), path)
+        found[path] = next(
+            (end for end in ends if not any(f".{other}".endswith(f".{end}") for other in others)),
+            path,
+        )
     return found
 
 

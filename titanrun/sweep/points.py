@@ -43,14 +43,40 @@ def read_sweep(file: Path) -> Sweep:
     root = read_source(str(file))
     assert isinstance(root.value, dict)
     known = (*SweepConfig.model_fields, *SECTIONS)
-    problems = [unknown_key(key, node, known) for key, node in root.value.items() if key not in known]
+    problems = [
+        unknown_key(key, node, known) for key, node in root.value.items() if key not in known
+    ]
     sections = {name: node for name, node in root.value.items() if name in SECTIONS}
-    checked = check(SweepConfig, replace(root, value={key: node for key, node in root.value.items() if key in SweepConfig.model_fields}))
-    problems += [replace(problem, message=problem.message.replace("the recipe needs", "the sweep needs")) for problem in checked.problems]
-    if checked.config is not None and (about := checked.config.early_stopping) is not None and about.name == "median" and about.factor:
+    checked = check(
+        SweepConfig,
+        replace(
+            root,
+            value={
+                key: node for key, node in root.value.items() if key in SweepConfig.model_fields
+            },
+        ),
+    )
+    problems += [
+        replace(problem, message=problem.message.replace("the recipe needs", "the sweep needs"))
+        for problem in checked.problems
+    ]
+    if (
+        checked.config is not None
+        and (about := checked.config.early_stopping) is not None
+        and about.name == "median"
+        and about.factor
+    ):
         node = find(root, ("early_stopping", "factor"))
         help = "leave it out, or write name: halving"
-        problems.append(Problem("no-effect", "median has no factor", ("early_stopping", "factor"), node and node.origin, help=help))
+        problems.append(
+            Problem(
+                "no-effect",
+                "median has no factor",
+                ("early_stopping", "factor"),
+                node and node.origin,
+                help=help,
+            )
+        )
     parts = []
     for name in SECTIONS:
         try:
@@ -59,20 +85,36 @@ def read_sweep(file: Path) -> Sweep:
             problems += found.problems
     if not sections and not problems:
         help = f"write grid, zip, list or random, such as `grid: {{{EXAMPLE}}}`"
-        problems.append(Problem("missing-key", "the sweep names nothing to try", origin=root.origin, help=help))
+        problems.append(
+            Problem("missing-key", "the sweep names nothing to try", origin=root.origin, help=help)
+        )
     problems += clashes(sections) if not problems else []
     if problems:
         raise ProblemsFound(problems)
     assert checked.config is not None
-    points = tuple({path: value for part in chosen for path, value in part.items()} for chosen in product(*parts))
+    points = tuple(
+        {path: value for part in chosen for path, value in part.items()}
+        for chosen in product(*parts)
+    )
     return Sweep(checked.config, file, points)
 
 
 def unknown_key(key: str, node: Node, known: tuple[str, ...]) -> Problem:
     """The problem of a key that no sweep has."""
     meant = closest(key, known)
-    help = f"did you mean '{meant}'?" if meant else f"a sweep has {listing(known, last='and', most=99)}"
-    return Problem("unknown-key", f"unknown key '{key}'", (key,), node.key or node.origin, help=help, suggestion=meant)
+    help = (
+        f"did you mean '{meant}'?"
+        if meant
+        else f"a sweep has {listing(known, last='and', most=99)}"
+    )
+    return Problem(
+        "unknown-key",
+        f"unknown key '{key}'",
+        (key,),
+        node.key or node.origin,
+        help=help,
+        suggestion=meant,
+    )
 
 
 def clashes(sections: Mapping[str, Node]) -> list[Problem]:
@@ -83,7 +125,15 @@ def clashes(sections: Mapping[str, Node]) -> list[Problem]:
         for path, value in paths_of(name, node).items():
             if path in seen and seen[path] != name:
                 message = f"'{path}' is tried in {seen[path]} already"
-                found.append(Problem("conflict", message, (name, path), value.key or value.origin, help="leave one of the two out"))
+                found.append(
+                    Problem(
+                        "conflict",
+                        message,
+                        (name, path),
+                        value.key or value.origin,
+                        help="leave one of the two out",
+                    )
+                )
             seen.setdefault(path, name)
     return found
 
@@ -102,7 +152,11 @@ def leaves(node: Node, start: str = "", *, are_draws: bool = False) -> Iterator[
     assert isinstance(node.value, dict)
     for key, below in node.value.items():
         path = f"{start}.{key}" if start else key
-        is_draw = are_draws and isinstance(below.value, dict) and not any(isinstance(item.value, dict) for item in below.value.values())
+        is_draw = (
+            are_draws
+            and isinstance(below.value, dict)
+            and not any(isinstance(item.value, dict) for item in below.value.values())
+        )
         if isinstance(below.value, dict) and below.value and not is_draw:
             yield from leaves(below, path, are_draws=are_draws)
         else:
@@ -112,7 +166,13 @@ def leaves(node: Node, start: str = "", *, are_draws: bool = False) -> Iterator[
 def as_mapping(name: str, node: Node) -> None:
     """Raises where a section is no mapping, or an empty one."""
     if not isinstance(node.value, dict) or not node.value:
-        raise fail("wrong-type", f"{name} maps paths to values", path=(name,), origin=node.origin, help=f"write {EXAMPLE}")
+        raise fail(
+            "wrong-type",
+            f"{name} maps paths to values",
+            path=(name,),
+            origin=node.origin,
+            help=f"write {EXAMPLE}",
+        )
 
 
 def value_lists(name: str, node: Node) -> dict[str, list[Node]]:
@@ -124,7 +184,9 @@ def value_lists(name: str, node: Node) -> dict[str, list[Node]]:
             found[path] = values.value
         else:
             message = f"'{path}' needs a list of the values to try"
-            problems.append(Problem("wrong-type", message, (name, path), values.origin, help=f"write {EXAMPLE}"))
+            problems.append(
+                Problem("wrong-type", message, (name, path), values.origin, help=f"write {EXAMPLE}")
+            )
     if problems:
         raise ProblemsFound(problems)
     return found
@@ -142,14 +204,24 @@ def read_zip(node: Node) -> list[Point]:
     lengths = {path: len(values) for path, values in lists.items()}
     if len(set(lengths.values())) > 1:
         said = listing([f"'{path}' has {length}" for path, length in lengths.items()], last="and")
-        raise fail("conflict", f"zip needs as many values of each: {said}", path=("zip",), origin=node.key or node.origin)
+        raise fail(
+            "conflict",
+            f"zip needs as many values of each: {said}",
+            path=("zip",),
+            origin=node.key or node.origin,
+        )
     return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
 
 
 def read_list(node: Node) -> list[Point]:
     """Points that are written out."""
     if not isinstance(node.value, list) or not node.value:
-        raise fail("wrong-type", "list holds points, each a mapping of paths to values", path=("list",), origin=node.origin)
+        raise fail(
+            "wrong-type",
+            "list holds points, each a mapping of paths to values",
+            path=("list",),
+            origin=node.origin,
+        )
     for item in node.value:
         as_mapping("an item of list", item)
     return [dict(leaves(item)) for item in node.value]
@@ -161,7 +233,13 @@ def read_random(node: Node) -> list[Point]:
     assert isinstance(node.value, dict)
     values = node.value.get("values")
     if values is None:
-        raise fail("missing-key", "random has no 'values'", path=("random",), origin=node.origin, help="write values: {optimizer.lr: ...}")
+        raise fail(
+            "missing-key",
+            "random has no 'values'",
+            path=("random",),
+            origin=node.origin,
+            help="write values: {optimizer.lr: ...}",
+        )
     as_mapping("random.values", values)
     return drawn(node, dict(leaves(values, are_draws=True)))
 

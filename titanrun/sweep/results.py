@@ -42,18 +42,28 @@ def read_curve(folder: Path, config: SweepConfig) -> Curve:
 
 def state_of(folder: Path) -> str:
     """The state of a run as the ledger tells it; `waiting` before it began."""
-    return live_state(read_entry(folder), here_now()) if (folder / RUN_JSON).is_file() else "waiting"
+    return (
+        live_state(read_entry(folder), here_now()) if (folder / RUN_JSON).is_file() else "waiting"
+    )
 
 
-def read_result(name: str, folder: Path, values: Mapping[str, object], config: SweepConfig, *, is_ended: bool) -> Result:
+def read_result(
+    name: str, folder: Path, values: Mapping[str, object], config: SweepConfig, *, is_ended: bool
+) -> Result:
     """What came of one run."""
     state = state_of(folder)
     curve = read_curve(folder, config)
-    known = [(value, step) for step, value in zip(curve.steps, curve.values, strict=True) if math.isfinite(value)]
+    known = [
+        (value, step)
+        for step, value in zip(curve.steps, curve.values, strict=True)
+        if math.isfinite(value)
+    ]
     best, at = min(known) if known else (None, None)
     value = None if best is None else best if config.goal == "min" else -best
     step = read_entry(folder).step if state != "waiting" else 0
-    return Result(name, ENDED if is_ended and state == "preempted" else state, step, value, at, values)
+    return Result(
+        name, ENDED if is_ended and state == "preempted" else state, step, value, at, values
+    )
 
 
 def best_first(results: Sequence[Result], goal: str) -> list[Result]:
@@ -68,16 +78,34 @@ def in_rows(results: Sequence[Result], config: SweepConfig) -> list[list[str]]:
     short = short_paths(paths)
     head = ["run", "state", "step", config.metric, "at step", *(short[path] for path in paths)]
     ordered = best_first(results, config.goal)
-    return [head, *([*as_cells(result), *(text(result.values.get(path)) for path in paths)] for result in ordered)]
+    return [
+        head,
+        *(
+            [*as_cells(result), *(text(result.values.get(path)) for path in paths)]
+            for result in ordered
+        ),
+    ]
 
 
 def as_cells(result: Result) -> list[str]:
     """The first columns of a result."""
     value = "" if result.value is None else f"{result.value:.5f}"
-    return [result.name, result.state, str(result.step), value, "" if result.at is None else str(result.at)]
+    return [
+        result.name,
+        result.state,
+        str(result.step),
+        value,
+        "" if result.at is None else str(result.at),
+    ]
 
 
 def as_data(result: Result, config: SweepConfig) -> dict[str, Any]:
     """A result as a JSON object."""
     numbers = {"metric": config.metric, "value": encoded(result.value), "at_step": result.at}
-    return {"run": result.name, "state": result.state, "step": result.step, **numbers, "values": dict(result.values)}
+    return {
+        "run": result.name,
+        "state": result.state,
+        "step": result.step,
+        **numbers,
+        "values": dict(result.values),
+    }

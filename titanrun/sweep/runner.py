@@ -82,7 +82,12 @@ class Runner:
         with self._log(run.name).open("ab") as log:
             # a group of its own: Ctrl-C reaches this process alone, which passes it on once
             self._training[run.name] = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
             )
         self.tell(f"{run.name}: started")
 
@@ -97,7 +102,11 @@ class Runner:
             return
         curves = {run.name: read_curve(run.folder, self.config) for run in self.runs}
         for name, process in self._training.items():
-            reason = falls_behind(self.config.early_stopping, name, curves) if name not in self.ended_early else None
+            reason = (
+                falls_behind(self.config.early_stopping, name, curves)
+                if name not in self.ended_early
+                else None
+            )
             if reason is not None:
                 self.ended_early[name] = reason
                 write_ended(self.folder, self.ended_early)
@@ -138,7 +147,11 @@ class Runner:
 
 def last_words(log: Path) -> str:
     """The last error that a run told, and where the rest stands."""
-    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    lines = [
+        line
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
+        if line.strip()
+    ]
     errors = [line for line in lines if line.startswith("error")]
     return f"{(errors or lines or ['it said nothing'])[-1].strip()} ({log})"
 
@@ -164,5 +177,9 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise fail("conflict", f"another sweep runs in '{folder}'", help="wait for it, or name another folder") from None
+            raise fail(
+                "conflict",
+                f"another sweep runs in '{folder}'",
+                help="wait for it, or name another folder",
+            ) from None
         yield

@@ -21,7 +21,14 @@ class Curve:
 
     def best_by(self, step: int) -> float:
         """The best value up to a step; infinity where there is none. What is not a number is as bad as can be."""
-        return min((value for at, value in zip(self.steps, self.values, strict=True) if at <= step and value == value), default=math.inf)
+        return min(
+            (
+                value
+                for at, value in zip(self.steps, self.values, strict=True)
+                if at <= step and value == value
+            ),
+            default=math.inf,
+        )
 
     @property
     def last_step(self) -> int:
@@ -37,7 +44,11 @@ def falls_behind(config: EarlyStoppingConfig, name: str, curves: Mapping[str, Cu
     if config.name == "halving":
         return out_of_rung(config, name, curves)
     step = own.last_step
-    others = [curve.best_by(step) for other, curve in curves.items() if other != name and curve.last_step >= step]
+    others = [
+        curve.best_by(step)
+        for other, curve in curves.items()
+        if other != name and curve.last_step >= step
+    ]
     if len(others) < MOST_LIKELY_ENOUGH or own.best_by(step) <= median(others):
         return None
     return f"its best, {own.best_by(step):.5g}, is worse than the median of {len(others)} others by step {step}, {median(others):.5g}"
@@ -48,7 +59,9 @@ def out_of_rung(config: EarlyStoppingConfig, name: str, curves: Mapping[str, Cur
     factor = max(2, config.factor or DEFAULT_FACTOR)
     rung = config.first_step
     while rung <= curves[name].last_step:
-        reached = {other: curve.best_by(rung) for other, curve in curves.items() if curve.last_step >= rung}
+        reached = {
+            other: curve.best_by(rung) for other, curve in curves.items() if curve.last_step >= rung
+        }
         going_on = len(reached) // factor
         better = sum(value < reached[name] for value in reached.values())
         if going_on and better >= going_on:

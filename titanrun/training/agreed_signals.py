@@ -49,7 +49,9 @@ class AgreedSignals:
 
     def _ask(self) -> None:
         stop = 0 if self._own.stop_signal is None else int(signal.Signals[self._own.stop_signal])
-        wishes = torch.tensor([stop, int(self._own.take_save())], dtype=torch.int32).to(self._device, non_blocking=True)
+        wishes = torch.tensor([stop, int(self._own.take_save())], dtype=torch.int32).to(
+            self._device, non_blocking=True
+        )
         dist.all_reduce(wishes, dist.ReduceOp.MAX)
         if not is_accelerator(self._device):
             self._answer = (wishes, None)

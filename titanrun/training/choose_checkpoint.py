@@ -40,7 +40,12 @@ def newest_good(config: CheckpointConfig, store: CheckpointStore, *, steps: int)
             return Choice(step, list(damaged))
     if not named:
         return None
-    raise ProblemsFound([*nothing_to_go_on_from(store.folder, damaged).problems, *(holds_weights(store, step) for step in weights_only)])
+    raise ProblemsFound(
+        [
+            *nothing_to_go_on_from(store.folder, damaged).problems,
+            *(holds_weights(store, step) for step in weights_only),
+        ]
+    )
 
 
 def asked_for(config: CheckpointConfig, store: CheckpointStore, step: int) -> Choice:
@@ -49,10 +54,19 @@ def asked_for(config: CheckpointConfig, store: CheckpointStore, step: int) -> Ch
     named = store.named_steps()
     if step not in named:
         known = f"there are {', '.join(map(str, named))}" if named else "there is none"
-        raise fail("checkpoint", f"there is no checkpoint of step {step} in {store.folder}", path=path, help=known)
+        raise fail(
+            "checkpoint",
+            f"there is no checkpoint of step {step} in {store.folder}",
+            path=path,
+            help=known,
+        )
     reasons = store.damage(step, config.verify)
     if reasons:
-        raise fail("checkpoint", f"{store.checkpoint(step).folder} cannot be used: {'; '.join(reasons)}", path=path)
+        raise fail(
+            "checkpoint",
+            f"{store.checkpoint(step).folder} cannot be used: {'; '.join(reasons)}",
+            path=path,
+        )
     if step != SEED_STEP and store.manifest(step).holds == "model":
         raise ProblemsFound([holds_weights(store, step)])
     return Choice(step)

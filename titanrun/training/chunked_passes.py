@@ -37,7 +37,9 @@ class ChunkedModel(WholeModel):
             return self._output(batch)
 
     def _reading(self, batch: Batch) -> AbstractContextManager[None]:
-        assert isinstance(batch, TokenBatch), "a rule holds that the loss is about what the model takes"
+        assert isinstance(batch, TokenBatch), (
+            "a rule holds that the loss is about what the model takes"
+        )
 
         def loss_of(logits_BCV: Tensor, start: int, end: int) -> Tensor:
             return self.loss(logits_BCV, batch.columns(start, end))

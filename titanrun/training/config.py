@@ -25,7 +25,9 @@ class TrainingConfig(Config):
     """Rows of one optimizer step over all ranks; more than one pass holds means gradient accumulation. `auto`: one pass."""
     seq_len: PositiveInt = numerics(2048, unit="tokens")
     """Length of a row."""
-    steps: OrAuto[PositiveInt] | None = numerics("auto", unit="steps", resume=True, examples=[10000])
+    steps: OrAuto[PositiveInt] | None = numerics(
+        "auto", unit="steps", resume=True, examples=[10000]
+    )
     """Optimizer steps of the run; `auto`: what tokens come to, else 10000. Null where epochs decide."""
     tokens: TokenCount | None = numerics(None, unit="tokens", resume=True, examples=["10B"])
     """Length of the run in tokens instead of steps, rounded up to whole steps; the resolved recipe holds the steps."""
@@ -47,7 +49,9 @@ class TrainingConfig(Config):
     gc_debug: bool = performance(False)
     """Whether every step collects everything and cycles that hold tensors are reported."""
     dataloader: DataLoaderConfig = section(DataLoaderConfig)
-    data_cache: OrAuto[LocalPath] | None = bookkeeping("auto", resume=True, examples=["cache/tokens"])
+    data_cache: OrAuto[LocalPath] | None = bookkeeping(
+        "auto", resume=True, examples=["cache/tokens"]
+    )
     """Folder of tokenised data, which runs share; `auto` is runs/.data where dump_folder is not set, else null: data in the run
     directory."""
 
@@ -66,7 +70,9 @@ class GuardConfig(Config):
     """How far above the median of recent steps a loss is reported as a spike, in standard deviations; null: never."""
     spike_window: PositiveInt = bookkeeping(128, unit="steps", resume=True)
     """How many steps are recent; the fewer, the sooner a new level of the loss counts as normal."""
-    replay_interval: PositiveInt | None = performance(None, unit="steps", resume=True, examples=[1000])
+    replay_interval: PositiveInt | None = performance(
+        None, unit="steps", resume=True, examples=[1000]
+    )
     """Steps after which one is computed twice and compared bit by bit, and copies on several ranks with each other; a machine that
     computes wrong without a word ends the run with exit code 70. Null: never."""
     straggler_ratio: MoreThanOne | None = bookkeeping(1.3, resume=True)

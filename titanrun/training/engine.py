@@ -97,7 +97,13 @@ class Engine:
     ) -> None:
         self.model, self.optimizer, self.schedule = model, optimizer, schedule
         self.passes = WholeModel(model, loss, precision, device) if passes is None else passes
-        self.device, self._precision, self.max_norm, self.early, self.tied = device, precision, max_norm, early, tied
+        self.device, self._precision, self.max_norm, self.early, self.tied = (
+            device,
+            precision,
+            max_norm,
+            early,
+            tied,
+        )
         self.meshes, self.rows, self.marking = meshes, rows, marking
         self.steps_done, self.policy_version, self._holds_gradients = 0, 0, False
         self._listeners: list[Callable[[], None]] = []
@@ -125,10 +131,14 @@ class Engine:
         """
         parts = [self._own_share(batch) for batch in listed(batches)]
         if normalizer is None and self._holds_gradients:
-            raise ValueError("several calls a step need an explicit normalizer: each of them would be divided by its own tokens")
+            raise ValueError(
+                "several calls a step need an explicit normalizer: each of them would be divided by its own tokens"
+            )
         self._holds_gradients = True
         if self.early is not None:
-            assert len(parts) == 1, "a rule refuses several passes where weights are updated in the first"
+            assert len(parts) == 1, (
+                "a rule refuses several passes where weights are updated in the first"
+            )
             self._set_rates(None)
         valid_tokens = self._valid_tokens(parts)
         divisor = divisor_of(valid_tokens if normalizer is None else normalizer)
@@ -185,13 +195,23 @@ class Engine:
         """L2 norm of the step's gradients, over all ranks."""
         if self.early is not None:
             return self.early.take_norm()
-        gradients = finished_gradients(parameters) if self.tied is None else self.tied.finished_gradients(parameters)
+        gradients = (
+            finished_gradients(parameters)
+            if self.tied is None
+            else self.tied.finished_gradients(parameters)
+        )
         return gradient_norm(gradients, device=self.device, pipeline=self._group("pp"))
 
     def _set_rates(self, lr: float | Sequence[float] | None) -> None:
         """Gives each group this step's learning rate; without one peak x schedule."""
         factor, groups = self.schedule.factor(self.steps_done), self.optimizer.param_groups
-        rates = [group["peak_lr"] * factor for group in groups] if lr is None else [lr] * len(groups) if isinstance(lr, float | int) else lr
+        rates = (
+            [group["peak_lr"] * factor for group in groups]
+            if lr is None
+            else [lr] * len(groups)
+            if isinstance(lr, float | int)
+            else lr
+        )
         for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate
 
@@ -201,11 +221,22 @@ class Engine:
             parameter.grad = None
         self._holds_gradients = False
 
-    def eval_forward(self, batches: Batch | Sequence[Batch], *, loss: Loss | None = None, microbatches: bool = False) -> StepOutput:
+    def eval_forward(
+        self,
+        batches: Batch | Sequence[Batch],
+        *,
+        loss: Loss | None = None,
+        microbatches: bool = False,
+    ) -> StepOutput:
         """The loss of all ranks' batches, without gradients; arguments as of `forward_backward`."""
         parts = [self._own_share(batch) for batch in listed(batches)]
-        sums = [self.passes.loss_sum(given(), loss=loss) for given in self._passes_of(parts, microbatches=microbatches)]
-        return self._output(sums[0] if len(sums) == 1 else torch.stack(sums).sum(), self._valid_tokens(parts))
+        sums = [
+            self.passes.loss_sum(given(), loss=loss)
+            for given in self._passes_of(parts, microbatches=microbatches)
+        ]
+        return self._output(
+            sums[0] if len(sums) == 1 else torch.stack(sums).sum(), self._valid_tokens(parts)
+        )
 
     def forward(
         self,
@@ -230,11 +261,29 @@ class Engine:
 
         parts = [self._own_share(batch) for batch in listed(batches)]
         with self.eval_mode():
-            each = [self.passes.measure(given(), measure) for given in self._passes_of(parts, microbatches=microbatches)]
-        found = each[0] if len(each) == 1 else {name: torch.cat([part[name] for part in each]) for name in outputs}
-        return found if self.rows is None else {name: self.rows.gathered(share) for name, share in found.items()}
+            each = [
+                self.passes.measure(given(), measure)
+                for given in self._passes_of(parts, microbatches=microbatches)
+            ]
+        found = (
+            each[0]
+            if len(each) == 1
+            else {name: torch.cat([part[name] for part in each]) for name in outputs}
+        )
+        return (
+            found
+            if self.rows is None
+            else {name: self.rows.gathered(share) for name, share in found.items()}
+        )
 
-    def to(self, device: torch.device | str, *, model: bool = True, optimizer: bool = True, grad: bool = True) -> None:
+    def to(
+        self,
+        device: torch.device | str,
+        *,
+        model: bool = True,
+        optimizer: bool = True,
+        grad: bool = True,
+    ) -> None:
         """Moves weights with their gradients, and optimizer state, into host memory or back. They must be back for the next pass.
 
         Raises ValueError for gradients without their weights, and for a device that is neither the CPU nor the engine's.
@@ -242,7 +291,9 @@ class Engine:
         if grad and not model:
             raise ValueError("gradients move with their weights: grad needs model")
         if torch.device(device).type not in ("cpu", self.device.type):
-            raise ValueError(f"an engine on {self.device} moves to the CPU and back, not to {device}")
+            raise ValueError(
+                f"an engine on {self.device} moves to the CPU and back, not to {device}"
+            )
         to = self.device if torch.device(device).type == self.device.type else torch.device(device)
         if model:
             self.model.to(to)
@@ -270,9 +321,13 @@ class Engine:
     def frozen(self) -> frozenset[str]:
         """Names of those `tensors` that are beside adapters and never change; empty where a model has no adapters."""
         weights = self._weights()
-        trained = {name for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+        trained = {
+            name for name, parameter in self.model.named_parameters() if parameter.requires_grad
+        }
         is_adapted = any(map(is_adapter, weights))
-        return frozenset(MODEL_PREFIX + name for name in weights if is_adapted and name not in trained)
+        return frozenset(
+            MODEL_PREFIX + name for name in weights if is_adapted and name not in trained
+        )
 
     def loaded(self) -> None:
         """To be called after `tensors` were written to: the model computes with what they hold."""
@@ -280,7 +335,9 @@ class Engine:
             self.optimizer.show_training_weights()
         self.weights_changed()
 
-    def state_dict_stream(self, *, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+    def state_dict_stream(
+        self, *, dtype: torch.dtype | None = None
+    ) -> Iterator[tuple[str, Tensor]]:
         """The whole weights by name, one at a time, cast to `dtype`: for who must not hold a second copy of the model.
 
         Ranks that hold parts must all read to the end.
@@ -304,7 +361,11 @@ class Engine:
         group = self._group("pp")
         if group is None:
             return values
-        return dict(item for known in Ranks(group.rank(), group.size(), group).together(lambda: values) for item in known.items())
+        return dict(
+            item
+            for known in Ranks(group.rank(), group.size(), group).together(lambda: values)
+            for item in known.items()
+        )
 
     @property
     def loss_group(self) -> ProcessGroup | None:
@@ -319,7 +380,9 @@ class Engine:
         marked = self.marking(batch) if isinstance(batch, TokenBatch) else batch
         return marked if self.rows is None else marked.shared(self.rows.own_share)
 
-    def _passes_of(self, parts: Sequence[Batch], *, microbatches: bool) -> Iterator[Callable[[], Any]]:
+    def _passes_of(
+        self, parts: Sequence[Batch], *, microbatches: bool
+    ) -> Iterator[Callable[[], Any]]:
         """What goes through the model at once, on the device, each when it is asked for: batches, or all microbatches of a pipeline."""
         if microbatches and self.passes.takes_microbatches:
             yield lambda: [part.to(self.device) for part in parts]
@@ -329,11 +392,19 @@ class Engine:
 
     def _valid_tokens(self, parts: Sequence[Batch]) -> Tensor:
         """Over all ranks."""
-        return self._of_all_ranks(torch.stack([part.valid_count() for part in parts]).sum().to(self.device, non_blocking=True))
+        return self._of_all_ranks(
+            torch.stack([part.valid_count() for part in parts])
+            .sum()
+            .to(self.device, non_blocking=True)
+        )
 
     def _output(self, own_loss_sum: Tensor, valid_tokens: Tensor) -> StepOutput:
         """What this rank computed, added up over all of them."""
-        return StepOutput(self._of_all_ranks(self._of_all_stages(own_loss_sum.clone())), valid_tokens, own_loss_sum)
+        return StepOutput(
+            self._of_all_ranks(self._of_all_stages(own_loss_sum.clone())),
+            valid_tokens,
+            own_loss_sum,
+        )
 
     def _of_all_ranks(self, value: Tensor) -> Tensor:
         """A sum over this rank's tokens, made one over all tokens."""
@@ -346,7 +417,10 @@ class Engine:
     def _weights(self) -> dict[str, Tensor]:
         """The weights that the run is about, no copies: the average, where the optimizer trains others."""
         averages: Mapping[Tensor, Tensor] = getattr(self.optimizer, "averages", {})
-        return {name: plain(averages.get(tensor, tensor).detach()) for name, tensor in self.model.state_dict(keep_vars=True).items()}
+        return {
+            name: plain(averages.get(tensor, tensor).detach())
+            for name, tensor in self.model.state_dict(keep_vars=True).items()
+        }
 
     @contextmanager
     def _mode(self, *, training: bool) -> Iterator[None]:

@@ -36,7 +36,12 @@ def gather_evidence(engine: Engine, batches: Sequence[Batch], numbers: StepNumbe
     with first_bad_output(engine.model) as found:
         bad = [is_bad for batch in batches for is_bad in bad_rows(engine, batch)]
     norms = gradient_norms(engine.model)
-    return Evidence(numbers, [row for row, is_bad in enumerate(bad) if is_bad], found[0] if found else None, norms)
+    return Evidence(
+        numbers,
+        [row for row, is_bad in enumerate(bad) if is_bad],
+        found[0] if found else None,
+        norms,
+    )
 
 
 def bad_rows(engine: Engine, batch: Batch) -> list[bool]:
@@ -48,8 +53,15 @@ def bad_rows(engine: Engine, batch: Batch) -> list[bool]:
 @torch.no_grad()
 def gradient_norms(model: nn.Module) -> dict[str, float]:
     """The L2 norm of this rank's part of each gradient."""
-    named = {name: own_part(parameter.grad) for name, parameter in model.named_parameters() if parameter.grad is not None}
-    return {name: float(torch.linalg.vector_norm(part, dtype=torch.float32)) for name, part in named.items()}
+    named = {
+        name: own_part(parameter.grad)
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
+    return {
+        name: float(torch.linalg.vector_norm(part, dtype=torch.float32))
+        for name, part in named.items()
+    }
 
 
 @contextmanager
@@ -58,11 +70,18 @@ def first_bad_output(model: nn.Module) -> Iterator[list[str]]:
     found: list[str] = []
 
     def look(name: str, output: Any) -> None:
-        if isinstance(output, Tensor) and output.is_floating_point() and not found and not own_part(output).isfinite().all():
+        if (
+            isinstance(output, Tensor)
+            and output.is_floating_point()
+            and not found
+            and not own_part(output).isfinite().all()
+        ):
             found.append(name)
 
     with ExitStack() as stack:
         for name, module in model.named_modules():
-            hook = module.register_forward_hook(lambda _module, _inputs, output, name=name: look(name, output))
+            hook = module.register_forward_hook(
+                lambda _module, _inputs, output, name=name: look(name, output)
+            )
             stack.callback(hook.remove)
         yield found

@@ -28,12 +28,18 @@ class FurtherTokens(WholeModel):
     def backward(self, batch: Batch, divisor: Tensor, *, loss: Loss | None = None) -> Tensor:
         if loss is not None:
             return WholeModel.backward(self, batch, divisor, loss=loss)
-        assert isinstance(batch, TokenBatch), "a rule holds that the loss is about what the model takes"
+        assert isinstance(batch, TokenBatch), (
+            "a rule holds that the loss is about what the model takes"
+        )
         parts = [batch, *(with_labels_of(batch, places) for places in range(1, self.depth + 1))]
         logits = self._all_logits(batch).chunk(len(parts))
         sums = [self.loss(logits_BTV, part) for logits_BTV, part in zip(logits, parts, strict=True)]
         for place, (loss_sum, part) in enumerate(zip(sums, parts, strict=True), start=1):
-            record(f"multi_token/loss_{place}", loss_sum.detach() / part.valid_count().clamp(min=1), "mean")
+            record(
+                f"multi_token/loss_{place}",
+                loss_sum.detach() / part.valid_count().clamp(min=1),
+                "mean",
+            )
         total = sums[0] + self.scale / self.depth * torch.stack(sums[1:]).sum()
         (total / divisor).backward()
         return total.detach()
@@ -41,5 +47,10 @@ class FurtherTokens(WholeModel):
     def _all_logits(self, batch: TokenBatch) -> Tensor:
         """Logits of the next token, and below them those of each further one, [(1 + K) B, T, V]."""
         with self.precision.autocast(self.device):
-            logits: Tensor = self.model(batch.tokens, batch.positions, **documents_of(batch), further_KBT=further_tokens(batch, self.depth))
+            logits: Tensor = self.model(
+                batch.tokens,
+                batch.positions,
+                **documents_of(batch),
+                further_KBT=further_tokens(batch, self.depth),
+            )
             return logits

@@ -30,7 +30,12 @@ class GarbageCollection:
         gc.collect(YOUNG)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._was_automatic:
             gc.enable()
 
@@ -39,7 +44,11 @@ class GarbageCollection:
         if self.reports_cycles:
             count = collect_tensor_cycles()
             if count:
-                log.warning("step %d: reference cycles held %d tensors, whose memory is free only now", step, count)
+                log.warning(
+                    "step %d: reference cycles held %d tensors, whose memory is free only now",
+                    step,
+                    count,
+                )
         elif step % self.every_steps == 0:
             gc.collect(YOUNG)
 

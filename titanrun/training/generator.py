@@ -63,7 +63,12 @@ def generate(
                         take(continuation, logits_BV[row], sampling, draws[row], end_ids, stops)
                 if step + 1 == max_new_tokens or all(continuation.finish for continuation in found):
                     break
-                logits_BV = read_next(model, cache, [continuation.tokens[-1] for continuation in found], lengths_B + step)
+                logits_BV = read_next(
+                    model,
+                    cache,
+                    [continuation.tokens[-1] for continuation in found],
+                    lengths_B + step,
+                )
     finally:
         model.train(was_training)
     for continuation in found:
@@ -100,5 +105,7 @@ def read_prompts(model: Any, prompts: Sequence[Sequence[int]], lengths_B: Tensor
 def read_next(model: Any, cache: KvCache, tokens: list[int], positions_B: Tensor) -> Tensor:
     """Logits [B, V] after one more token of each row. A row that has ended goes along, unread."""
     cache.first_B = positions_B
-    logits_B1V: Tensor = model(torch.tensor(tokens, device=positions_B.device).unsqueeze(1), positions_B.unsqueeze(1))
+    logits_B1V: Tensor = model(
+        torch.tensor(tokens, device=positions_B.device).unsqueeze(1), positions_B.unsqueeze(1)
+    )
     return logits_B1V[:, 0]

@@ -46,14 +46,22 @@ class PipelinePasses:
     def loss_sum(self, batch: Given, *, loss: Loss | None = None) -> Tensor:
         parts, measured = self._split(batch), loss or self.loss
         inputs = [inputs_of(part) for part in parts]
-        return self._total(self.pipeline.forward(inputs, lambda logits_MTV, number: measured(logits_MTV, parts[number])))
+        return self._total(
+            self.pipeline.forward(
+                inputs, lambda logits_MTV, number: measured(logits_MTV, parts[number])
+            )
+        )
 
     @torch.no_grad()
     def measure(self, batch: Given, measure: Measure) -> dict[str, Tensor]:
         parts = self._split(batch)
         inputs = [inputs_of(part) for part in parts]
-        found = self.pipeline.forward(inputs, lambda logits_MTV, number: measure(logits_MTV, parts[number]))
-        return self._from_last({name: torch.cat([part[name] for part in found]) for name in found[0]} if found else {})
+        found = self.pipeline.forward(
+            inputs, lambda logits_MTV, number: measure(logits_MTV, parts[number])
+        )
+        return self._from_last(
+            {name: torch.cat([part[name] for part in found]) for name in found[0]} if found else {}
+        )
 
     def _split(self, batch: Given) -> list[TokenBatch]:
         """Raises ValueError for given microbatches of several shapes."""
@@ -61,7 +69,9 @@ class PipelinePasses:
             return batch.split(self.pipeline.plan.rows)
         shapes = sorted({tuple(part.tokens.shape) for part in batch})
         if len(shapes) > 1:
-            raise ValueError(f"the microbatches of a pipeline have one shape, and these have {listing(map(str, shapes), last='and')}")
+            raise ValueError(
+                f"the microbatches of a pipeline have one shape, and these have {listing(map(str, shapes), last='and')}"
+            )
         return list(batch)
 
     def _total(self, sums: list[Tensor]) -> Tensor:
@@ -72,10 +82,16 @@ class PipelinePasses:
         pipeline = self.pipeline
         # a tensor that tensor-parallel ranks split describes itself whole
         box = [{name: (tensor.shape, tensor.dtype) for name, tensor in found.items()}]
-        dist.broadcast_object_list(box, group=pipeline.group, group_src=pipeline.last_rank, device=pipeline.device)
+        dist.broadcast_object_list(
+            box, group=pipeline.group, group_src=pipeline.last_rank, device=pipeline.device
+        )
         whole = {}
         for name, (shape, dtype) in box[0].items():
-            whole[name] = gathered(found[name]).contiguous() if found else torch.empty(shape, dtype=dtype, device=pipeline.device)
+            whole[name] = (
+                gathered(found[name]).contiguous()
+                if found
+                else torch.empty(shape, dtype=dtype, device=pipeline.device)
+            )
             dist.broadcast(whole[name], group=pipeline.group, group_src=pipeline.last_rank)
         return whole
 
@@ -84,5 +100,7 @@ def inputs_of(batch: TokenBatch) -> Inputs:
     """Tokens, and what every stage is told of them. A later stage cannot count positions: what it gets may be a part of each row."""
     positions = batch.positions
     if positions is None:
-        positions = torch.arange(batch.tokens.size(1), device=batch.tokens.device).expand_as(batch.tokens)
+        positions = torch.arange(batch.tokens.size(1), device=batch.tokens.device).expand_as(
+            batch.tokens
+        )
     return Inputs(batch.tokens, {"positions_BT": positions, **documents_of(batch)})

@@ -30,14 +30,18 @@ class Recovery:
         self.skips_in_a_row += 1
         self._skipped += 1
         if self.skips_in_a_row > self.config.max_skips:
-            raise error.because(f"the {self.config.max_skips} updates before were skipped (guard.max_skips)")
+            raise error.because(
+                f"the {self.config.max_skips} updates before were skipped (guard.max_skips)"
+            )
 
     def count_rollback(self, error: NonFinite) -> None:
         """The run goes back once more because of `error`. Raises it where that is once too often."""
         self.worst_step = max(self.worst_step, error.step)
         self.rollbacks += 1
         if self.rollbacks > self.config.max_rollbacks:
-            raise error.because(f"the run went back {self.config.max_rollbacks} times already (guard.max_rollbacks)")
+            raise error.because(
+                f"the run went back {self.config.max_rollbacks} times already (guard.max_rollbacks)"
+            )
 
     def take(self) -> dict[str, float]:
         """The updates left out since the last call as a metric; empty where none was."""

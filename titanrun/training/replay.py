@@ -91,7 +91,9 @@ class Replay:
         if found:
             hosts = self.ranks.together(socket.gethostname)
             odd = sorted({rank for ranks in found.values() for rank in ranks})
-            raise Corruption(step, f"copies of {shortened(sorted(found))} have other bits on {named(odd, hosts)}")
+            raise Corruption(
+                step, f"copies of {shortened(sorted(found))} have other bits on {named(odd, hosts)}"
+            )
 
     def _judge(self, step: int, doubts: list[Doubt]) -> None:
         """Raises Corruption for what says most about where it happened: tensors that changed by themselves, a rank's own loss, gradients,
@@ -102,13 +104,19 @@ class Replay:
         gradients = {rank: doubt.gradients for rank, doubt in enumerate(doubts) if doubt.gradients}
         if kept:
             raise Corruption(
-                step, f"{shortened(sorted({*chain(*kept.values())}))} changed on {named([*kept], hosts)} while nothing updated them"
+                step,
+                f"{shortened(sorted({*chain(*kept.values())}))} changed on {named([*kept], hosts)} while nothing updated them",
             )
         if loss:
-            raise Corruption(step, f"the same batch gave another loss the second time on {named(loss, hosts)}")
+            raise Corruption(
+                step, f"the same batch gave another loss the second time on {named(loss, hosts)}"
+            )
         if gradients:
             names = shortened(sorted({*chain(*gradients.values())}))
-            raise Corruption(step, f"the same batches gave other gradients ({names}) the second time on {named([*gradients], hosts)}")
+            raise Corruption(
+                step,
+                f"the same batches gave other gradients ({names}) the second time on {named([*gradients], hosts)}",
+            )
 
 
 def kept_tensors(engine: Engine) -> dict[str, Tensor]:
@@ -119,10 +127,16 @@ def kept_tensors(engine: Engine) -> dict[str, Tensor]:
 
 def gradients_of(engine: Engine) -> dict[str, Tensor]:
     """The gradients that this rank holds a part of."""
-    return {name: parameter.grad for name, parameter in engine.model.named_parameters() if parameter.grad is not None}
+    return {
+        name: parameter.grad
+        for name, parameter in engine.model.named_parameters()
+        if parameter.grad is not None
+    }
 
 
 def named(ranks: Sequence[int], hosts: Sequence[str]) -> str:
     """Ranks with their hosts: `rank 3 (gpu-17)`."""
     more = len(ranks) - RANKS_SHOWN
-    return ", ".join(f"rank {rank} ({hosts[rank]})" for rank in ranks[:RANKS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(f"rank {rank} ({hosts[rank]})" for rank in ranks[:RANKS_SHOWN]) + (
+        f" and {more} more" if more > 0 else ""
+    )

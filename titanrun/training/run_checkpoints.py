@@ -43,7 +43,9 @@ class DataPlace(Protocol):
 
     def state(self) -> dict[str, int | str]: ...
 
-    def load_state(self, state: Mapping[str, int | str], *, other_data_allowed: bool = False) -> None: ...
+    def load_state(
+        self, state: Mapping[str, int | str], *, other_data_allowed: bool = False
+    ) -> None: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,7 +87,9 @@ class RunCheckpoints:
         if step in self.store.steps() and self.store.manifest(step).holds == "model":
             # an earlier, shorter end of this run, before which it had to go back
             self.store.remove(step)
-        snapshot = self._snapshot(model_only=is_last and self.config.last_save_model_only, validation_loss=validation_loss)
+        snapshot = self._snapshot(
+            model_only=is_last and self.config.last_save_model_only, validation_loss=validation_loss
+        )
         self._refuse_spoiled(snapshot)
         self._saved = step
         if self.background is not None and not is_last:
@@ -147,7 +151,11 @@ class RunCheckpoints:
             self.state.load(checkpoint.load_state()["train"])
             # they may have been saved in the dtype of an export
             tolerance = self._tolerance(with_optimizer=False, cast=True)
-            checkpoint.load_tensors(self._wanted(checkpoint, with_optimizer=False), tolerance=tolerance, ranks=self.ranks)
+            checkpoint.load_tensors(
+                self._wanted(checkpoint, with_optimizer=False),
+                tolerance=tolerance,
+                ranks=self.ranks,
+            )
             self.engine.loaded()
         else:
             self.restore(checkpoint)
@@ -159,24 +167,34 @@ class RunCheckpoints:
     def restore(self, checkpoint: Checkpoint) -> None:
         """All of a run's state but what the recipe excludes; the random states last, since what comes before may draw."""
         saved = checkpoint.load_state()
-        excluded = () if saved.get("loading") == self._loading() else self.config.exclude_from_loading
+        excluded = (
+            () if saved.get("loading") == self._loading() else self.config.exclude_from_loading
+        )
         with_optimizer = "optimizer" not in excluded
         tensors = self._wanted(checkpoint, with_optimizer=with_optimizer)
-        checkpoint.load_tensors(tensors, tolerance=self._tolerance(with_optimizer=with_optimizer), ranks=self.ranks)
+        checkpoint.load_tensors(
+            tensors, tolerance=self._tolerance(with_optimizer=with_optimizer), ranks=self.ranks
+        )
         self.engine.loaded()
         if "train_state" not in excluded:
             self.state.load(saved["train"])
         if "lr_scheduler" not in excluded:
             self.engine.steps_done = saved["engine"]["steps_done"]
         if "dataloader" not in excluded:
-            self.rows.load_state(saved["data"], other_data_allowed=self._is_allowed("training.dataset"))
+            self.rows.load_state(
+                saved["data"], other_data_allowed=self._is_allowed("training.dataset")
+            )
         if self.progress is not None and "progress" in saved:
             self.progress.load_state(saved["progress"])
         before = checkpoint.manifest().layout["ranks"]
         if before == self.ranks.count:
             load_random_states(checkpoint.load_rng(self.ranks.rank), self.engine.device)
         else:
-            log.info("saved by %d ranks, now %d: random draws begin anew from debug.seed, the data's order stays", before, self.ranks.count)
+            log.info(
+                "saved by %d ranks, now %d: random draws begin anew from debug.seed, the data's order stays",
+                before,
+                self.ranks.count,
+            )
 
     def _wanted(self, checkpoint: Checkpoint, *, with_optimizer: bool) -> dict[str, Tensor]:
         """The tensors that a checkpoint fills: all, or those that are trained where it holds no others."""
@@ -192,11 +210,15 @@ class RunCheckpoints:
         names = sorted({name for names in found for name in names})
         if not names:
             return
-        quarantine = replace(self.store, folder=self.store.folder / QUARANTINE, retention=Retention())
+        quarantine = replace(
+            self.store, folder=self.store.folder / QUARANTINE, retention=Retention()
+        )
         if snapshot.step not in quarantine.named_steps():
             quarantine.save(snapshot)
         kept = f"the checkpoint is kept apart as {quarantine.checkpoint(snapshot.step).folder}"
-        raise NonFinite(step=snapshot.step, name=f"the state to save ({shortened(names)})", value="not finite").because(kept)
+        raise NonFinite(
+            step=snapshot.step, name=f"the state to save ({shortened(names)})", value="not finite"
+        ).because(kept)
 
     def _choice(self, steps: int) -> Choice | None:
         """Where to go on from. A run that has saved since it went on from load_step goes on from there, not from load_step again."""
@@ -215,16 +237,27 @@ class RunCheckpoints:
         return bool(self.store.checkpoint(step).load_state().get("loading") == self._loading())
 
     def _loading(self) -> dict[str, Any]:
-        return {"load_step": self.config.load_step, "excluded": sorted(self.config.exclude_from_loading)}
+        return {
+            "load_step": self.config.load_step,
+            "excluded": sorted(self.config.exclude_from_loading),
+        }
 
     def _set_aside(self, choice: Choice) -> None:
         for step in self.store.named_steps():
             if step in choice.damaged:
                 log.warning("it is kept as %s", self.store.set_aside(step, "damaged"))
-            elif step > self.state.step and (choice.step == self.config.load_step or choice.step > self.state.step):
+            elif step > self.state.step and (
+                choice.step == self.config.load_step or choice.step > self.state.step
+            ):
                 log.warning("step %d is kept as %s", step, self.store.set_aside(step, "superseded"))
 
-    def _snapshot(self, *, model_only: bool, validation_loss: float | None = None, dtype: str | None = "export") -> Snapshot:
+    def _snapshot(
+        self,
+        *,
+        model_only: bool,
+        validation_loss: float | None = None,
+        dtype: str | None = "export",
+    ) -> Snapshot:
         tensors = self.engine.tensors(with_optimizer=not model_only)
         if self.config.adapters_only and self.state.step != SEED_STEP:
             frozen = self.engine.frozen()
@@ -257,21 +290,34 @@ class RunCheckpoints:
     def _tolerance(self, *, with_optimizer: bool, cast: bool = False) -> Tolerance:
         prefix = None if with_optimizer else OPTIMIZER_PREFIX
         cast = cast or self.config.allow_cast
-        return Tolerance(extra=self.config.allow_extra, cast=cast, ignore_prefix=prefix, elsewhere=self.engine.names_elsewhere())
+        return Tolerance(
+            extra=self.config.allow_extra,
+            cast=cast,
+            ignore_prefix=prefix,
+            elsewhere=self.engine.names_elsewhere(),
+        )
 
     def _is_allowed(self, path: str) -> bool:
-        return any(f"{path}.".startswith(f"{allowed}.") or allowed.startswith(f"{path}.") for allowed in self.config.allow_change)
+        return any(
+            f"{path}.".startswith(f"{allowed}.") or allowed.startswith(f"{path}.")
+            for allowed in self.config.allow_change
+        )
 
 
 def cast(tensors: Mapping[str, Tensor], dtype_name: str) -> dict[str, Tensor]:
     """The tensors in another dtype; whole numbers stay."""
     dtype = dtype_named(dtype_name)
-    return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+    return {
+        name: tensor.to(dtype) if tensor.is_floating_point() else tensor
+        for name, tensor in tensors.items()
+    }
 
 
 def non_finite(tensors: Mapping[str, Tensor]) -> list[str]:
     """The tensors with a NaN or an infinity in what this rank holds of them."""
-    floating = {name: own_part(tensor) for name, tensor in tensors.items() if tensor.is_floating_point()}
+    floating = {
+        name: own_part(tensor) for name, tensor in tensors.items() if tensor.is_floating_point()
+    }
     return [name for name, part in floating.items() if not part.isfinite().all()]
 
 

@@ -63,7 +63,12 @@ class Samples:
         with self.file.open("a", encoding="utf-8") as lines:
             for prompt, continuation in zip(self.prompts, found, strict=True):
                 text = self.decode(continuation.tokens)
-                lines.write(json.dumps({"step": step, "prompt": prompt.text, "text": text}, ensure_ascii=False) + "\n")
+                lines.write(
+                    json.dumps(
+                        {"step": step, "prompt": prompt.text, "text": text}, ensure_ascii=False
+                    )
+                    + "\n"
+                )
                 log.info("sample after step %d: %s | %s", step, prompt.text, text.strip())
 
 

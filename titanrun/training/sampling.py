@@ -33,7 +33,9 @@ class Sampling:
         """The id of the token that is taken, by fp32 logits."""
         if self.temperature == 0:
             return int(logits_V.argmax())
-        kept_V = nucleus(likeliest(logits_V.float().cpu() / self.temperature, self.top_k), self.top_p)
+        kept_V = nucleus(
+            likeliest(logits_V.float().cpu() / self.temperature, self.top_k), self.top_p
+        )
         return int(torch.multinomial(kept_V.softmax(-1), 1, generator=generator))
 
 
@@ -50,4 +52,7 @@ def nucleus(logits_V: Tensor, share: float) -> Tensor:
         return logits_V
     sorted_V, order_V = logits_V.sort(descending=True)
     before_V = sorted_V.softmax(-1).cumsum(-1) - sorted_V.softmax(-1)
-    return logits_V.masked_fill(torch.zeros_like(before_V, dtype=torch.bool).scatter(0, order_V, before_V >= share), float("-inf"))
+    return logits_V.masked_fill(
+        torch.zeros_like(before_V, dtype=torch.bool).scatter(0, order_V, before_V >= share),
+        float("-inf"),
+    )

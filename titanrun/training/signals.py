@@ -27,7 +27,12 @@ class SignalRequests:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self._previous)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous.clear()

@@ -36,7 +36,14 @@ class StragglerWatch:
         device: where they compute.
     """
 
-    def __init__(self, ratio: float | None = None, *, ranks: Ranks = ALONE, stage: int = 0, device: torch.device = CPU) -> None:
+    def __init__(
+        self,
+        ratio: float | None = None,
+        *,
+        ranks: Ranks = ALONE,
+        stage: int = 0,
+        device: torch.device = CPU,
+    ) -> None:
         self.ratio = ratio if ranks.count > 1 else None
         self.ranks = ranks
         self.stage = stage
@@ -84,7 +91,11 @@ class StragglerWatch:
         return found
 
     def _compare(self, step: int, told: Sequence[tuple[int, float]]) -> None:
-        ratios = {rank: own / others_median(rank, told) for rank, (_, own) in enumerate(told) if others_median(rank, told) > 0}
+        ratios = {
+            rank: own / others_median(rank, told)
+            for rank, (_, own) in enumerate(told)
+            if others_median(rank, told) > 0
+        }
         slow = [rank for rank, ratio in ratios.items() if ratio > (self.ratio or 0)]
         lasting = [rank for rank in slow if rank in self._slow_before]
         self._slow_before = slow
@@ -106,5 +117,7 @@ class StragglerWatch:
 
 def others_median(rank: int, told: Sequence[tuple[int, float]]) -> float:
     """The median of the others that do the same work; 0 where there are none."""
-    others = [own for other, (stage, own) in enumerate(told) if other != rank and stage == told[rank][0]]
+    others = [
+        own for other, (stage, own) in enumerate(told) if other != rank and stage == told[rank][0]
+    ]
     return median(others) if others else 0.0

@@ -128,7 +128,9 @@ class Trainer:
         self.save_times.restart()
         self.signals.agree()
         with self.garbage:
-            while self.rows.has_next() and self.state.step < self.plan.until and not self.signals.stop:
+            while (
+                self.rows.has_next() and self.state.step < self.plan.until and not self.signals.stop
+            ):
                 self.stragglers.begin_step()
                 with self.throughput.loading():
                     rows = self.rows.next_rows()
@@ -143,7 +145,9 @@ class Trainer:
         if step == end:
             return Outcome("finished", end, f"finished: {counted(end, 'step')}")
         if not self.rows.has_next():
-            return Outcome("finished", step, f"finished: the data ran out after step {step} of {end}")
+            return Outcome(
+                "finished", step, f"finished: the data ran out after step {step} of {end}"
+            )
         return self._stop()
 
     def _train(self, rows: NDArray[Any]) -> bool:
@@ -231,16 +235,30 @@ class Trainer:
     def _log(self, validation: dict[str, float]) -> None:
         """Passes on the numbers of the current step, and what was recorded since the last time."""
         numbers = self.guard.read()
-        values = {"loss": numbers.loss, "grad_norm": numbers.grad_norm, "lr": self._lr, "tokens_seen": self.state.tokens_seen}
+        values = {
+            "loss": numbers.loss,
+            "grad_norm": numbers.grad_norm,
+            "lr": self._lr,
+            "tokens_seen": self.state.tokens_seen,
+        }
         values |= self.recovery.take() | self.guard.spikes.take() | self.stragglers.take()
-        self.metrics.log(self.state.step, values | self.throughput.flush() | self.recorder.flush(self.engine.loss_group) | validation)
+        self.metrics.log(
+            self.state.step,
+            values
+            | self.throughput.flush()
+            | self.recorder.flush(self.engine.loss_group)
+            | validation,
+        )
         self._logged_step = self.state.step
 
     def _validation(self) -> dict[str, float]:
         """The held-out losses; none where a signal broke it off."""
         assert self.validator is not None
         with self.throughput.pause(), self.engine.eval_mode():
-            return self.validator.measure(lambda batch: self.engine.eval_forward(self.prepare(batch)), stop=self._is_asked_to_stop)
+            return self.validator.measure(
+                lambda batch: self.engine.eval_forward(self.prepare(batch)),
+                stop=self._is_asked_to_stop,
+            )
 
     def _is_asked_to_stop(self) -> bool:
         self.watchdog.beat()
@@ -266,7 +284,12 @@ class Trainer:
         by = f"by {self.signals.stop_signal}" if self.signals.stop else "as planned"
         stopped = f"stopped {by} after step {step} of {self.plan.steps}"
         if self.has_trained and self.checkpoints is None and self.signals.stop:
-            return Outcome("failed", step, f"{stopped}, nothing saved: this run writes no checkpoints", self.signals.exit_code)
+            return Outcome(
+                "failed",
+                step,
+                f"{stopped}, nothing saved: this run writes no checkpoints",
+                self.signals.exit_code,
+            )
         if self.has_trained:
             self.guard.read()
             self._save()

@@ -35,7 +35,10 @@ class Watchdog:
     """
 
     def __init__(
-        self, config: GuardConfig, on_hang: Callable[[Hang], None] = lambda hang: None, clock: Callable[[], float] = time.monotonic
+        self,
+        config: GuardConfig,
+        on_hang: Callable[[Hang], None] = lambda hang: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits: dict[Phase, int | None] = {
             "build": config.build_timeout_seconds,
@@ -57,7 +60,12 @@ class Watchdog:
             self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:

@@ -43,8 +43,17 @@ def as_rank(work: Callable[[bool], None]) -> int:
 def told(error: BaseException, place: Place) -> int:
     """Writes down for the launcher why this process failed. Returns the exit code."""
     failure = failure_of(error)
-    text = "".join(traceback.format_exception(error)) + failure.text if failure.is_internal else failure.text
+    text = (
+        "".join(traceback.format_exception(error)) + failure.text
+        if failure.is_internal
+        else failure.text
+    )
     assert place.failure_file is not None
-    record = {"time": time.time(), "is_of_another": failure.is_of_another, "text": text, "exit_code": failure.exit_code}
+    record = {
+        "time": time.time(),
+        "is_of_another": failure.is_of_another,
+        "text": text,
+        "exit_code": failure.exit_code,
+    }
     write_json(place.failure_file, record)
     return failure.exit_code

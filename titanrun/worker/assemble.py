@@ -33,10 +33,26 @@ from titanrun.training.signals import SignalRequests
 from titanrun.training.state import TrainState
 from titanrun.training.trainer import Plan, Trainer
 from titanrun.worker.build_checkpoints import begin, build_checkpoints, writes
-from titanrun.worker.build_data import Share, build_batches, build_loader, build_marking, build_tokenizer, build_validator, pinning
+from titanrun.worker.build_data import (
+    Share,
+    build_batches,
+    build_loader,
+    build_marking,
+    build_tokenizer,
+    build_validator,
+    pinning,
+)
 from titanrun.worker.build_guard import build_watchdog, guards
 from titanrun.worker.build_metrics import build_metric_log, build_throughput
-from titanrun.worker.build_model import build_engine, build_model, lay_out, lives_on_host, materialise, refuse_attention, refuse_unclaimed
+from titanrun.worker.build_model import (
+    build_engine,
+    build_model,
+    lay_out,
+    lives_on_host,
+    materialise,
+    refuse_attention,
+    refuse_unclaimed,
+)
 from titanrun.worker.build_profiling import profiled
 from titanrun.worker.build_reference import build_reference
 from titanrun.worker.build_samples import build_pictures, build_samples
@@ -51,7 +67,11 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def assembled(
-    recipe: Recipe, job: Job, *, signals: SignalRequests, on_step: Callable[[int], None] = lambda step: None
+    recipe: Recipe,
+    job: Job,
+    *,
+    signals: SignalRequests,
+    on_step: Callable[[int], None] = lambda step: None,
 ) -> Iterator[Trainer]:
     """The trainer of a run, where its latest checkpoint left it or with its first weights.
 
@@ -62,9 +82,18 @@ def assembled(
         on_step: called with the number of each step done.
     """
     device = find_device(recipe.device, local_rank=job.place.local_rank)
-    with build_watchdog(recipe, job) as watchdog, heard_by(watchdog.beat), company(recipe, job, device) as meshes:
+    with (
+        build_watchdog(recipe, job) as watchdog,
+        heard_by(watchdog.beat),
+        company(recipe, job, device) as meshes,
+    ):
         settle_chance(recipe)
-        data = build_data(recipe, job, device, Share() if meshes is None else Share(meshes.batch_rank, meshes.degrees.batch))
+        data = build_data(
+            recipe,
+            job,
+            device,
+            Share() if meshes is None else Share(meshes.batch_rank, meshes.degrees.batch),
+        )
         recipe = with_length(recipe, rows=data.rows.row_count)
         build = partial(build_whole_engine, recipe, device, meshes, data.marking)
         engine, state = build(), TrainState()
@@ -98,19 +127,31 @@ def assembled(
                 watchdog=watchdog,
                 **guards(recipe, job, data.rows, engine),
                 on_first_step=partial(shorten_patience, recipe, meshes),
-                on_step_end=with_samples(recipe, job, engine, after_step, tokenizer=data.tokenizer, batches=data.batches),
+                on_step_end=with_samples(
+                    recipe, job, engine, after_step, tokenizer=data.tokenizer, batches=data.batches
+                ),
             )
 
 
 def with_samples(
-    recipe: Recipe, job: Job, engine: Engine, after_step: Callable[[int], None], *, tokenizer: Tokenizer | None, batches: Any = None
+    recipe: Recipe,
+    job: Job,
+    engine: Engine,
+    after_step: Callable[[int], None],
+    *,
+    tokenizer: Tokenizer | None,
+    batches: Any = None,
 ) -> Callable[[int], None]:
     """What follows a step, with the texts or pictures that the recipe asks for before it. Pictures take the encoders of `batches`."""
     samples: Samples | PictureSamples | None
     if recipe.model.takes == "images":
-        samples = build_pictures(recipe, engine, batches, job.resolved.parent, is_first=job.place.is_first)
+        samples = build_pictures(
+            recipe, engine, batches, job.resolved.parent, is_first=job.place.is_first
+        )
     else:
-        samples = build_samples(recipe, engine, tokenizer, job.resolved.parent, is_first=job.place.is_first)
+        samples = build_samples(
+            recipe, engine, tokenizer, job.resolved.parent, is_first=job.place.is_first
+        )
     if samples is None:
         return after_step
 
@@ -128,7 +169,9 @@ def settle_chance(recipe: Recipe) -> None:
         use_deterministic_kernels(warn_only=recipe.debug.deterministic_warn_only)
 
 
-def build_whole_engine(recipe: Recipe, device: torch.device, meshes: Meshes | None, marking: Marking) -> Engine:
+def build_whole_engine(
+    recipe: Recipe, device: torch.device, meshes: Meshes | None, marking: Marking
+) -> Engine:
     """The model, laid out and with its first weights, and what trains it."""
     precision = precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
     refuse_missing_kernels(recipe, device)
@@ -179,13 +222,17 @@ def build_data(recipe: Recipe, job: Job, device: torch.device, share: Share) -> 
         validator = build_validator(recipe, tokenizer, job.resolved.parent, share, held_out)
         marking = build_marking(recipe, tokenizer)
     sign_of_life()
-    return Data(rows, pinning(batches, recipe.training.dataloader, device), validator, marking, tokenizer)
+    return Data(
+        rows, pinning(batches, recipe.training.dataloader, device), validator, marking, tokenizer
+    )
 
 
 def build_save_times(recipe: Recipe) -> SaveTimes:
     """When the run is saved before its end."""
     config = recipe.checkpoint
-    return SaveTimes(config.interval, after_first=config.enable_first_step_checkpoint, agreed=first_decides)
+    return SaveTimes(
+        config.interval, after_first=config.enable_first_step_checkpoint, agreed=first_decides
+    )
 
 
 def build_plan(recipe: Recipe, *, stop_after: int | None) -> Plan:
@@ -208,11 +255,17 @@ def shorten_patience(recipe: Recipe, meshes: Meshes | None) -> None:
         set_timeout(recipe.comm.train_timeout_seconds)
 
 
-def announce(recipe: Recipe, job: Job, device: torch.device, meshes: Meshes | None, *, rows: int) -> None:
+def announce(
+    recipe: Recipe, job: Job, device: torch.device, meshes: Meshes | None, *, rows: int
+) -> None:
     """The first rank says what is about to train, and writes down what only this machine could decide."""
     if job.place.is_first:
         introduce(recipe, job, device, rows=rows)
-        record_decisions(job.resolved.parent, decisions(device, meshes) | {"steps": steps_of(recipe)}, machine(device))
+        record_decisions(
+            job.resolved.parent,
+            decisions(device, meshes) | {"steps": steps_of(recipe)},
+            machine(device),
+        )
 
 
 def introduce(recipe: Recipe, job: Job, device: torch.device, *, rows: int) -> None:
@@ -224,7 +277,10 @@ def introduce(recipe: Recipe, job: Job, device: torch.device, *, rows: int) -> N
         log.info("%s", job.text.rstrip())
     if precision.compute == torch.bfloat16 and emulates_bfloat16(device):
         field = compute_field(precision)
-        log.warning("this CPU has no bf16 arithmetic and emulates it, many times slower: set %s: float32", field)
+        log.warning(
+            "this CPU has no bf16 arithmetic and emulates it, many times slower: set %s: float32",
+            field,
+        )
     log.info(
         "%s: %s parameters in %s on %s; %s",
         f"{recipe.model.name} {recipe.model.flavor or ''}".rstrip(),
@@ -237,4 +293,6 @@ def introduce(recipe: Recipe, job: Job, device: torch.device, *, rows: int) -> N
 
 def compute_field(precision: Precision) -> str:
     """The field that decides what matrix products run in: weights that are not stored in fp32 compute in their own dtype."""
-    return "training.mixed_precision_param" if precision.storage == torch.float32 else "training.dtype"
+    return (
+        "training.mixed_precision_param" if precision.storage == torch.float32 else "training.dtype"
+    )

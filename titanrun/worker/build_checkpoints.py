@@ -24,7 +24,13 @@ from titanrun.worker.weights import load_initial_weights, named_checkpoint
 
 
 def build_checkpoints(
-    recipe: Recipe, job: Job, *, engine: Engine, rows: DataPlace, state: TrainState, progress: Saved | None = None
+    recipe: Recipe,
+    job: Job,
+    *,
+    engine: Engine,
+    rows: DataPlace,
+    state: TrainState,
+    progress: Saved | None = None,
 ) -> RunCheckpoints:
     """What saves and resumes the run. Close it at the end."""
     config = recipe.checkpoint
@@ -56,7 +62,9 @@ def from_its_beginning(text: str) -> str:
     return signed({**data, "checkpoint": {**data["checkpoint"], "load_step": None}})
 
 
-def build_background(config: CheckpointConfig, store: CheckpointStore, place: Place) -> BackgroundSaves:
+def build_background(
+    config: CheckpointConfig, store: CheckpointStore, place: Place
+) -> BackgroundSaves:
     """A thread, or a process of its own, that writes."""
     if config.async_mode == "async":
         return BackgroundSaves(store.save, Stage())
@@ -78,10 +86,22 @@ def begin(recipe: Recipe, checkpoints: RunCheckpoints) -> None:
     config = recipe.checkpoint
     if config.adapters_only:
         # what checkpoints leave out
-        load_initial_weights(config, model_config=recipe.model, engine=checkpoints.engine, ranks=checkpoints.ranks, seed=recipe.debug.seed)
+        load_initial_weights(
+            config,
+            model_config=recipe.model,
+            engine=checkpoints.engine,
+            ranks=checkpoints.ranks,
+            seed=recipe.debug.seed,
+        )
     if config.enable and checkpoints.resume(steps=steps_of(recipe)):
         return
     if config.initial_load_path is not None and not config.initial_load_model_only:
         checkpoints.restore(named_checkpoint(config, checkpoints.ranks))
     elif not config.adapters_only:
-        load_initial_weights(config, model_config=recipe.model, engine=checkpoints.engine, ranks=checkpoints.ranks, seed=recipe.debug.seed)
+        load_initial_weights(
+            config,
+            model_config=recipe.model,
+            engine=checkpoints.engine,
+            ranks=checkpoints.ranks,
+            seed=recipe.debug.seed,
+        )

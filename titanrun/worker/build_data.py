@@ -36,8 +36,12 @@ def build_tokenizer(recipe: Recipe) -> Tokenizer | None:
         tokenizer: Tokenizer = config.builder()(config)
         known = decided(recipe.model.vocab_size)
         if tokenizer.vocab_size > known:
-            message = f"the tokenizer has {tokenizer.vocab_size} entries, the model's vocabulary {known}"
-            raise fail("conflict", message, help=f"set model.vocab_size to {tokenizer.vocab_size} or more")
+            message = (
+                f"the tokenizer has {tokenizer.vocab_size} entries, the model's vocabulary {known}"
+            )
+            raise fail(
+                "conflict", message, help=f"set model.vocab_size to {tokenizer.vocab_size} or more"
+            )
     return tokenizer
 
 
@@ -56,10 +60,19 @@ class Share:
     count: int = 1
 
 
-def build_loader(recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path, share: Share) -> RowLoader:
+def build_loader(
+    recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path, share: Share
+) -> RowLoader:
     """Training rows, dealt to global batches and this rank."""
     training, path = recipe.training, ("training", "dataset")
-    rows = build_rows(training.dataset, path, recipe, tokenizer=tokenizer, seq_len=training.seq_len, run_dir=run_dir)
+    rows = build_rows(
+        training.dataset,
+        path,
+        recipe,
+        tokenizer=tokenizer,
+        seq_len=training.seq_len,
+        run_dir=run_dir,
+    )
     assert training.global_batch_size != "auto"
     with placed(path):
         return RowLoader(
@@ -90,37 +103,75 @@ def pinning(batches: BatchMaker, config: DataLoaderConfig, device: torch.device)
     if not config.pin_memory or not isinstance(batches, TokenBatches):
         return batches
     if not is_accelerator(device):
-        log.warning("dataloader.pin_memory has no effect: the run is on the CPU, and batches are where they are needed")
+        log.warning(
+            "dataloader.pin_memory has no effect: the run is on the CPU, and batches are where they are needed"
+        )
         return batches
     return replace(batches, pins=True)
 
 
-def build_validator(recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path, share: Share, batches: BatchMaker) -> Validators | None:
+def build_validator(
+    recipe: Recipe, tokenizer: Tokenizer | None, run_dir: Path, share: Share, batches: BatchMaker
+) -> Validators | None:
     """What measures the loss on held-out rows, if the recipe wants that."""
     config = recipe.validation
     if not config.enable:
         return None
     assert config.dataset is not None and config.dataset != "auto" and config.seq_len != "auto"
-    sets: list[tuple[str, DataPath, DatasetConfig]] = [("validation/loss", ("validation", "dataset"), config.dataset)]
+    sets: list[tuple[str, DataPath, DatasetConfig]] = [
+        ("validation/loss", ("validation", "dataset"), config.dataset)
+    ]
     for number, held_out in enumerate(config.further):
-        sets.append((f"validation/{held_out.id}/loss", ("validation", "further", number, "dataset"), held_out.dataset))
+        sets.append(
+            (
+                f"validation/{held_out.id}/loss",
+                ("validation", "further", number, "dataset"),
+                held_out.dataset,
+            )
+        )
     found = {}
     for metric, path, dataset in sets:
-        rows = build_rows(dataset, path, recipe, tokenizer=tokenizer, seq_len=config.seq_len, run_dir=run_dir)
+        rows = build_rows(
+            dataset, path, recipe, tokenizer=tokenizer, seq_len=config.seq_len, run_dir=run_dir
+        )
         if len(rows) == 0:
-            raise fail("data", "the held-out data has no rows", path=path, help="use more data or a smaller validation.seq_len")
-        found[metric] = Validator(config, rows=rows, batches=batches, dp_rank=share.index, dp_size=share.count, place=path)
+            raise fail(
+                "data",
+                "the held-out data has no rows",
+                path=path,
+                help="use more data or a smaller validation.seq_len",
+            )
+        found[metric] = Validator(
+            config, rows=rows, batches=batches, dp_rank=share.index, dp_size=share.count, place=path
+        )
     return Validators(found)
 
 
-def build_rows(config: DatasetConfig, path: DataPath, recipe: Recipe, *, tokenizer: Tokenizer | None, seq_len: int, run_dir: Path) -> Rows:
+def build_rows(
+    config: DatasetConfig,
+    path: DataPath,
+    recipe: Recipe,
+    *,
+    tokenizer: Tokenizer | None,
+    seq_len: int,
+    run_dir: Path,
+) -> Rows:
     """The rows of one dataset. Raises ProblemsFound where they hold ids that the model has no embedding for."""
     with placed(path):
-        rows: Rows = config.builder()(config, tokenizer=tokenizer, row_length=seq_len + 1, cache_folder=cache_folder(recipe, run_dir))
+        rows: Rows = config.builder()(
+            config,
+            tokenizer=tokenizer,
+            row_length=seq_len + 1,
+            cache_folder=cache_folder(recipe, run_dir),
+        )
         known = decided(recipe.model.vocab_size)
         if known is not None and rows.max_token_id >= known:
             message = f"the data holds token id {rows.max_token_id}, the model's vocabulary has {known} entries"
-            raise fail("data", message, help=f"set model.vocab_size to {rows.max_token_id + 1} or more, or tokenise again")
+            raise fail(
+                "data",
+                message,
+                help=f"set model.vocab_size to {rows.max_token_id + 1} or more, or tokenise again",
+            )
     return rows
 
 

@@ -63,7 +63,9 @@ def build_watchdog(recipe: Recipe, job: Job) -> Watchdog:
 def build_straggler_watch(recipe: Recipe, engine: Engine) -> StragglerWatch:
     """What measures this rank's own work."""
     stage = 0 if engine.meshes is None else engine.meshes.stage
-    watch = StragglerWatch(recipe.guard.straggler_ratio, ranks=current_ranks(), stage=stage, device=engine.device)
+    watch = StragglerWatch(
+        recipe.guard.straggler_ratio, ranks=current_ranks(), stage=stage, device=engine.device
+    )
     watch.attach(engine.model, engine.optimizer)
     return watch
 
@@ -76,7 +78,10 @@ def build_evidence_writer(recipe: Recipe, job: Job, rows: RowLoader) -> Callable
 def write_evidence(job: Job, rows: RowLoader, policy: str, evidence: Evidence) -> None:
     """Writes logs/non-finite-step-N-rank-R.json. Training does not depend on it."""
     numbers, dealt = evidence.numbers, rows.last_numbers()
-    gradients = {name: norm if math.isfinite(norm) else str(norm) for name, norm in evidence.gradient_norms.items()}
+    gradients = {
+        name: norm if math.isfinite(norm) else str(norm)
+        for name, norm in evidence.gradient_norms.items()
+    }
     content = {
         "step": numbers.step,
         "rank": job.place.rank,
@@ -89,14 +94,21 @@ def write_evidence(job: Job, rows: RowLoader, policy: str, evidence: Evidence) -
         "bad_gradients": [name for name, norm in gradients.items() if isinstance(norm, str)],
         "gradient_norms": gradients,
     }
-    path = job.resolved.parent / "logs" / f"non-finite-step-{numbers.step}-rank-{job.place.rank}.json"
+    path = (
+        job.resolved.parent / "logs" / f"non-finite-step-{numbers.step}-rank-{job.place.rank}.json"
+    )
     try:
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         log.warning("cannot write %s: %s", path, error.strerror)
         return
-    log.warning("%s is not finite at step %d: what is known about it is in %s", numbers.bad, numbers.step, path)
+    log.warning(
+        "%s is not finite at step %d: what is known about it is in %s",
+        numbers.bad,
+        numbers.step,
+        path,
+    )
 
 
 def end_hung_rank(job: Job, hang: Hang) -> NoReturn:
@@ -115,7 +127,10 @@ def end_hung_rank(job: Job, hang: Hang) -> NoReturn:
         told += f", its last collectives in {collectives}"
     logging.getLogger(FAILURES).error("%s", told)
     if place.failure_file is not None:
-        write_json(place.failure_file, {"time": time.time(), "is_of_another": False, "text": told, "exit_code": EXIT_HANG})
+        write_json(
+            place.failure_file,
+            {"time": time.time(), "is_of_another": False, "text": told, "exit_code": EXIT_HANG},
+        )
     status = read_json(run_dir / STATUS)
     if place.is_first and status:
         write_json(run_dir / STATUS, {**status, "state": "failed", "exit_code": EXIT_HANG})

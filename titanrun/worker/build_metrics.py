@@ -44,10 +44,22 @@ def build_metric_log(recipe: Recipe, job: Job, *, first_step: int) -> MetricLog:
         run_dir.mkdir(parents=True, exist_ok=True)
     told = tracked_run(job.text) if recipe.metrics.trackers else None
     for config in recipe.metrics.trackers:
-        trackers[label(config.name, trackers)] = BackgroundTracker(config.builder()(config, run_dir=run_dir, tracked=told))
+        trackers[label(config.name, trackers)] = BackgroundTracker(
+            config.builder()(config, run_dir=run_dir, tracked=told)
+        )
     colors = not recipe.metrics.disable_color_printing
     shows = rank == 0 and not job.place.is_quiet
-    console = ConsoleLog(steps_of(recipe), sys.stderr, first_step=first_step, colors=colors, as_json=job.place.logs_json) if shows else None
+    console = (
+        ConsoleLog(
+            steps_of(recipe),
+            sys.stderr,
+            first_step=first_step,
+            colors=colors,
+            as_json=job.place.logs_json,
+        )
+        if shows
+        else None
+    )
     return MetricLog(MetricsFile(run_dir / METRICS_FILE), console, trackers)
 
 
@@ -65,11 +77,20 @@ def tracked_run(text: str) -> TrackedRun:
 
 def label(name: str, taken: Collection[str]) -> str:
     """What messages call a tracker: its name, numbered where it is not the first of that name."""
-    return next(text for text in chain([name], (f"{name} {number}" for number in count(2))) if text not in taken)
+    return next(
+        text
+        for text in chain([name], (f"{name} {number}" for number in count(2)))
+        if text not in taken
+    )
 
 
 def build_throughput(recipe: Recipe, device: torch.device, meshes: Meshes | None) -> Throughput:
     """Tokens and FLOP per second of this model on this device."""
     ranks_per_row = 1 if meshes is None else meshes.degrees.ranks // meshes.degrees.batch
     flops = flops_per_token(recipe.model, recipe.training.seq_len)
-    return Throughput(flops_per_token=flops, peak_flops=peak_flops(device_name(device)), device=device, ranks_per_row=ranks_per_row)
+    return Throughput(
+        flops_per_token=flops,
+        peak_flops=peak_flops(device_name(device)),
+        device=device,
+        ranks_per_row=ranks_per_row,
+    )

@@ -61,7 +61,9 @@ def refuse_unclaimed(recipe: Recipe, model: nn.Module) -> None:
 
 def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """The parameters that are not frozen, by name."""
-    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    return [
+        (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,9 @@ class Layout:
     rows: RowSharing | None = None
 
 
-def lay_out(recipe: Recipe, model: nn.Module, *, meshes: Meshes | None, precision: Precision) -> Layout:
+def lay_out(
+    recipe: Recipe, model: nn.Module, *, meshes: Meshes | None, precision: Precision
+) -> Layout:
     """Lays the meta model out over the ranks.
 
     The order matters: a pipeline rank lets go of what others hold; activation checkpointing wraps what is split over ranks, and data
@@ -99,7 +103,10 @@ def lay_out(recipe: Recipe, model: nn.Module, *, meshes: Meshes | None, precisio
         apart=frozenset(parameter for _, _, parameter in packed_parameters(model)),
     )
     parts = [model] if stages is None else stages.values()
-    are_shared = [fsdp.share_over_ranks(part, data_parallel, meshes, experts=experts_of(part)) for part in parts]
+    are_shared = [
+        fsdp.share_over_ranks(part, data_parallel, meshes, experts=experts_of(part))
+        for part in parts
+    ]
     if is_tied and stages is not None:
         tie_as_laid_out(model, stages)
     return Layout(precision.without_autocast if all(are_shared) else precision, stages, rows)
@@ -110,14 +117,18 @@ def lives_on_host(recipe: Recipe, meshes: Meshes | None) -> bool:
     return recipe.training.enable_cpu_offload and meshes is not None and meshes.degrees.loss > 1
 
 
-def cut_into_stages(recipe: Recipe, model: nn.Module, meshes: Meshes | None) -> dict[int, nn.Module] | None:
+def cut_into_stages(
+    recipe: Recipe, model: nn.Module, meshes: Meshes | None
+) -> dict[int, nn.Module] | None:
     """Leaves the model with the layers of this rank's pipeline stages, and gives these; None without a pipeline."""
     group = None if meshes is None else meshes.group("pp")
     if group is None:
         return None
     plan = plan_pipeline(recipe.parallelism, recipe.model.module_names())
     refuse_frozen_stages(model, plan)
-    stages: dict[int, nn.Module] = import_module("titanrun.distributed.pipeline").cut(model, plan, rank=group.rank(), ranks=group.size())
+    stages: dict[int, nn.Module] = import_module("titanrun.distributed.pipeline").cut(
+        model, plan, rank=group.rank(), ranks=group.size()
+    )
     return stages
 
 
@@ -126,16 +137,24 @@ def refuse_frozen_stages(model: nn.Module, plan: PipelinePlan) -> None:
     for number, names in enumerate(plan.stages):
         prefixes = tuple(f"{name}." for name in names)
         # a matrix that embedding and head share is listed under both
-        if not any(held.requires_grad for name, held in model.named_parameters(remove_duplicate=False) if name.startswith(prefixes)):
+        if not any(
+            held.requires_grad
+            for name, held in model.named_parameters(remove_duplicate=False)
+            if name.startswith(prefixes)
+        ):
             message = f"everything in pipeline stage {number} ({', '.join(names)}) is frozen, and each stage must train something"
             help = "let target_modules name modules of every stage, or use fewer stages"
-            raise fail("conflict", message, path=("parallelism", "pipeline_parallel_degree"), help=help)
+            raise fail(
+                "conflict", message, path=("parallelism", "pipeline_parallel_degree"), help=help
+            )
 
 
 def split_over_expert_ranks(model: nn.Module, meshes: Meshes | None) -> None:
     """Gives each rank some of the experts of every layer."""
     if meshes is not None and meshes.degrees.expert > 1:
-        import_module("titanrun.distributed.expert_parallel").spread_experts(moe_layers(model), meshes)
+        import_module("titanrun.distributed.expert_parallel").spread_experts(
+            moe_layers(model), meshes
+        )
 
 
 def experts_of(model: nn.Module) -> list[nn.Module]:
@@ -143,7 +162,9 @@ def experts_of(model: nn.Module) -> list[nn.Module]:
     return [layer.experts for layer in moe_layers(model)]
 
 
-def split_over_tensor_ranks(recipe: Recipe, model: nn.Module, meshes: Meshes | None, *, matrices_only: bool = False) -> None:
+def split_over_tensor_ranks(
+    recipe: Recipe, model: nn.Module, meshes: Meshes | None, *, matrices_only: bool = False
+) -> None:
     """Splits the matrices of the model as its family plans. With `matrices_only` what lies between them, and the logits, stay whole on each
     rank: rows may have any length then."""
     if meshes is None or meshes.degrees.tensor == 1:
@@ -159,14 +180,21 @@ def split_over_tensor_ranks(recipe: Recipe, model: nn.Module, meshes: Meshes | N
     tensor_parallel.split_matrices(model, plan, how, meshes)
 
 
-def share_over_context_ranks(recipe: Recipe, model: nn.Module, meshes: Meshes | None) -> RowSharing | None:
+def share_over_context_ranks(
+    recipe: Recipe, model: nn.Module, meshes: Meshes | None
+) -> RowSharing | None:
     """Lets attention see the rows that several ranks share, and gives how they do; None where each rank has whole rows."""
     group = None if meshes is None else meshes.group("cp")
     if group is None:
         return None
     rows = RowSharing(group, pieces_per_rank(recipe.parallelism))
     share_rows = import_module("titanrun.distributed.context_parallel").share_rows
-    share_rows(model, rows, recipe.parallelism.context_parallel_rotate_method, attention=(*BACKENDS.values(), EverythingSeen))
+    share_rows(
+        model,
+        rows,
+        recipe.parallelism.context_parallel_rotate_method,
+        attention=(*BACKENDS.values(), EverythingSeen),
+    )
     return rows
 
 
@@ -206,7 +234,9 @@ def longest_row(recipe: Recipe) -> int:
     return max(recipe.training.seq_len, recipe.validation.seq_len)
 
 
-def materialise(model: nn.Module, *, device: torch.device, seed: int, offload: bool = False) -> None:
+def materialise(
+    model: nn.Module, *, device: torch.device, seed: int, offload: bool = False
+) -> None:
     """Allocates the model and draws its weights, from a generator of their own: the same ones in every run and every layout.
 
     Args:
@@ -232,12 +262,20 @@ def refuse_attention(recipe: Recipe, device: torch.device, precision: Precision)
 
 
 def build_engine(
-    recipe: Recipe, model: nn.Module, layout: Layout, *, device: torch.device, meshes: Meshes | None, marking: Marking
+    recipe: Recipe,
+    model: nn.Module,
+    layout: Layout,
+    *,
+    device: torch.device,
+    meshes: Meshes | None,
+    marking: Marking,
 ) -> Engine:
     """Optimizer, schedule and loss around the model."""
     optimizer = recipe.optimizer.builder()(recipe.optimizer, parameters=trained(model))
     if recipe.model.routed_experts():
-        ExpertBalance(moe_layers(model), **over_ranks(meshes), moves=lora_of(recipe) is None).watch(optimizer, record)
+        ExpertBalance(moe_layers(model), **over_ranks(meshes), moves=lora_of(recipe) is None).watch(
+            optimizer, record
+        )
     schedule = recipe.lr_scheduler.builder()(recipe.lr_scheduler)
     loss = build_loss(recipe)
     tied = tied_ends(recipe, model, layout, meshes)
@@ -260,16 +298,33 @@ def build_engine(
 
 
 def build_passes(
-    recipe: Recipe, model: nn.Module, layout: Layout, loss: Loss, *, device: torch.device, meshes: Meshes | None
+    recipe: Recipe,
+    model: nn.Module,
+    layout: Layout,
+    loss: Loss,
+    *,
+    device: torch.device,
+    meshes: Meshes | None,
 ) -> Passes | None:
     """How batches go through the model, where it is not simply called for its logits."""
     if layout.stages is not None:
         return pipeline_passes(recipe, layout, loss, device=device, meshes=meshes)
     if recipe.loss.further_scale is not None:
-        return FurtherTokens(model, loss, layout.precision, device, recipe.model.further_tokens(), recipe.loss.further_scale)
+        return FurtherTokens(
+            model,
+            loss,
+            layout.precision,
+            device,
+            recipe.model.further_tokens(),
+            recipe.loss.further_scale,
+        )
     if recipe.loss.pieces is None:
         return None
-    head = ChunkedHead(model.get_submodule("output"), recipe.loss.pieces, whole_vocabulary=not splits_vocabulary(recipe))
+    head = ChunkedHead(
+        model.get_submodule("output"),
+        recipe.loss.pieces,
+        whole_vocabulary=not splits_vocabulary(recipe),
+    )
     return ChunkedModel(model, loss, layout.precision, device, head)
 
 
@@ -285,7 +340,9 @@ def splits_vocabulary(recipe: Recipe) -> bool:
     return recipe.loss.takes_split_logits and not recipe.parallelism.disable_loss_parallel
 
 
-def tied_ends(recipe: Recipe, model: nn.Module, layout: Layout, meshes: Meshes | None) -> TiedEnds | None:
+def tied_ends(
+    recipe: Recipe, model: nn.Module, layout: Layout, meshes: Meshes | None
+) -> TiedEnds | None:
     """This rank's copy of a matrix that the embedding and the output head of a pipeline share; None where it is alone with it.
 
     Called when weights are allocated and before anybody asks for them.
@@ -298,7 +355,13 @@ def tied_ends(recipe: Recipe, model: nn.Module, layout: Layout, meshes: Meshes |
     first, last = holders[0], holders[-1]
     if first != last:
         copy = model.output.weight
-        return TiedEnds(copy, group, last if group.rank() == first else first, meshes.device, counts=group.rank() == first)
+        return TiedEnds(
+            copy,
+            group,
+            last if group.rank() == first else first,
+            meshes.device,
+            counts=group.rank() == first,
+        )
     if meshes.degrees.fsdp > 1:
         import_module("titanrun.distributed.fsdp").share_padded(model.tok_embeddings, model.output)
     return None
@@ -314,7 +377,9 @@ def over_ranks(meshes: Meshes | None) -> dict[str, Callable[[Tensor], Tensor]]:
     }
 
 
-def pipeline_passes(recipe: Recipe, layout: Layout, loss: Loss, *, device: torch.device, meshes: Meshes | None) -> Passes:
+def pipeline_passes(
+    recipe: Recipe, layout: Layout, loss: Loss, *, device: torch.device, meshes: Meshes | None
+) -> Passes:
     """How batches go through the stages of all pipeline ranks."""
     assert meshes is not None and layout.stages is not None
     pipeline = import_module("titanrun.distributed.pipeline").Pipeline(
@@ -325,7 +390,9 @@ def pipeline_passes(recipe: Recipe, layout: Layout, loss: Loss, *, device: torch
         autocast=lambda: layout.precision.autocast(device),
         overlap=overlap_of(layout.stages) if overlaps_passes(recipe.parallelism) else None,
     )
-    passes: Passes = import_module("titanrun.training.pipeline_passes").PipelinePasses(pipeline, loss)
+    passes: Passes = import_module("titanrun.training.pipeline_passes").PipelinePasses(
+        pipeline, loss
+    )
     return passes
 
 

@@ -20,7 +20,9 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def profiled(recipe: Recipe, job: Job, device: torch.device, *, first_step: int) -> Iterator[Callable[[int], None]]:
+def profiled(
+    recipe: Recipe, job: Job, device: torch.device, *, first_step: int
+) -> Iterator[Callable[[int], None]]:
     """Within the block the run is recorded. Gives what to call after each step and all that was due after it."""
     config, run_dir, rank = recipe.profiling, job.resolved.parent, job.place.rank
     recorders: list[Traces | MemorySnapshots] = []
@@ -28,13 +30,27 @@ def profiled(recipe: Recipe, job: Job, device: torch.device, *, first_step: int)
         if config.enable_profiling:
             set_default("KINETO_LOG_LEVEL", SILENT)
             folder = run_dir / config.save_traces_folder
-            traces = Traces(config, folder, rank=rank, device=device, first_step=first_step, last_step=steps_of(recipe))
+            traces = Traces(
+                config,
+                folder,
+                rank=rank,
+                device=device,
+                first_step=first_step,
+                last_step=steps_of(recipe),
+            )
             recorders.append(stack.enter_context(traces))
         if config.enable_memory_snapshot and has_history(device):
             folder = run_dir / config.save_memory_snapshot_folder
-            recorders.append(stack.enter_context(MemorySnapshots(config, folder, rank=rank, device=device, first_step=first_step)))
+            recorders.append(
+                stack.enter_context(
+                    MemorySnapshots(config, folder, rank=rank, device=device, first_step=first_step)
+                )
+            )
         elif config.enable_memory_snapshot:
-            log.warning("profiling.enable_memory_snapshot has no effect: the allocator of %s keeps no history", device)
+            log.warning(
+                "profiling.enable_memory_snapshot has no effect: the allocator of %s keeps no history",
+                device,
+            )
 
         def after_step(step: int) -> None:
             for recorder in recorders:

@@ -37,13 +37,20 @@ class Reference:
 
     def __call__(self, batch: TokenBatch) -> TokenBatch:
         """The batch of pairs with the log-probability of each label by the reference. Every rank must call it as often as the others."""
-        with without_adapters(self.engine.model) if self.is_adapted else nullcontext(), torch.no_grad():
+        with (
+            without_adapters(self.engine.model) if self.is_adapted else nullcontext(),
+            torch.no_grad(),
+        ):
             logprobs_BT = self.engine.forward(batch)["logprobs"]
         extra = {**batch.extra, REFERENCE: logprobs_BT.to(batch.tokens.device)}
-        return PairBatch(batch.tokens, batch.labels, batch.positions, batch.loss_mask, extra, batch.documents)
+        return PairBatch(
+            batch.tokens, batch.labels, batch.positions, batch.loss_mask, extra, batch.documents
+        )
 
 
-def build_reference(recipe: Recipe, engine: Engine, ranks: Ranks, build: Callable[[], Engine]) -> Prepare:
+def build_reference(
+    recipe: Recipe, engine: Engine, ranks: Ranks, build: Callable[[], Engine]
+) -> Prepare:
     """What puts into each batch what the loss needs of the reference; leaves it alone where it needs nothing.
 
     Args:
@@ -57,7 +64,13 @@ def build_reference(recipe: Recipe, engine: Engine, ranks: Ranks, build: Callabl
     if lora_of(recipe) is not None:
         return Reference(engine, is_adapted=True)
     frozen = build()
-    load_initial_weights(recipe.checkpoint, model_config=recipe.model, engine=frozen, ranks=ranks, seed=recipe.debug.seed)
+    load_initial_weights(
+        recipe.checkpoint,
+        model_config=recipe.model,
+        engine=frozen,
+        ranks=ranks,
+        seed=recipe.debug.seed,
+    )
     frozen.model.requires_grad_(False)
     return Reference(frozen, is_adapted=False)
 
@@ -70,7 +83,9 @@ def unchanged(batch: TokenBatch) -> TokenBatch:
 @contextmanager
 def without_adapters(model: nn.Module) -> Iterator[None]:
     """The model as it is without its adapters within the block."""
-    adapters = [module for module in model.modules() if isinstance(module, Adapter | ExpertAdapters)]
+    adapters = [
+        module for module in model.modules() if isinstance(module, Adapter | ExpertAdapters)
+    ]
     scales = [adapter.scale for adapter in adapters]
     for adapter in adapters:
         adapter.scale = 0.0

@@ -21,7 +21,9 @@ SAMPLES_FILE, SAMPLES_FOLDER = "samples.jsonl", "samples"
 PLACE = ("metrics", "samples")
 
 
-def build_samples(recipe: Recipe, engine: Engine, tokenizer: Tokenizer | None, run_dir: Path, *, is_first: bool) -> Samples | None:
+def build_samples(
+    recipe: Recipe, engine: Engine, tokenizer: Tokenizer | None, run_dir: Path, *, is_first: bool
+) -> Samples | None:
     """The texts of the recipe. Raises a problem where a prompt has no tokens, or leaves no room for what follows it."""
     config = recipe.metrics.samples
     if not config.prompts:
@@ -33,14 +35,23 @@ def build_samples(recipe: Recipe, engine: Engine, tokenizer: Tokenizer | None, r
         room = longest_row(recipe) - len(ids)
         if not ids or room < config.max_new_tokens:
             message = f"the prompt has {len(ids)} tokens, and rows of {longest_row(recipe)} have no room for {config.max_new_tokens} more"
-            raise fail("data", message, path=(*PLACE, "prompts", number), help="set max_new_tokens lower, or seq_len higher")
+            raise fail(
+                "data",
+                message,
+                path=(*PLACE, "prompts", number),
+                help="set max_new_tokens lower, or seq_len higher",
+            )
         prompts.append(Prompt(text, ids))
     ends = frozenset() if tokenizer.eos_id is None else frozenset({tokenizer.eos_id})
     file = run_dir / SAMPLES_FILE if is_first else None
-    return Samples(engine, prompts, config.freq, config.max_new_tokens, ends, tokenizer.decode, file)
+    return Samples(
+        engine, prompts, config.freq, config.max_new_tokens, ends, tokenizer.decode, file
+    )
 
 
-def build_pictures(recipe: Recipe, engine: Engine, batches: Any, run_dir: Path, *, is_first: bool) -> PictureSamples | None:
+def build_pictures(
+    recipe: Recipe, engine: Engine, batches: Any, run_dir: Path, *, is_first: bool
+) -> PictureSamples | None:
     """The pictures of the recipe, drawn with the encoders of `batches`, which makes the run's. Raises a problem without the package that
     writes PNG files."""
     samples = recipe.metrics.samples
@@ -48,7 +59,9 @@ def build_pictures(recipe: Recipe, engine: Engine, batches: Any, run_dir: Path, 
         return None
     sampling = family_module(type(recipe.model), "sampling")
     said = samples.pictures
-    how = sampling.PictureSampling(steps=said.steps, size=size_of(recipe, None), seed=said.seed, guidance=said.guidance)
+    how = sampling.PictureSampling(
+        steps=said.steps, size=size_of(recipe, None), seed=said.seed, guidance=said.guidance
+    )
     draw = partial(
         sampling.drawn_pictures,
         config=recipe.model,
@@ -59,7 +72,9 @@ def build_pictures(recipe: Recipe, engine: Engine, batches: Any, run_dir: Path, 
         dtype=torch.float32,
     )
     folder = run_dir / SAMPLES_FOLDER if is_first else None
-    return PictureSamples(engine, samples.prompts, samples.freq, draw, partial(write_picture, pillow()), folder)
+    return PictureSamples(
+        engine, samples.prompts, samples.freq, draw, partial(write_picture, pillow()), folder
+    )
 
 
 def in_words(recipe: Recipe, text: str) -> str:
@@ -67,4 +82,6 @@ def in_words(recipe: Recipe, text: str) -> str:
     if not recipe.metrics.samples.chat:
         return text
     assert isinstance(recipe.tokenizer, TokenizerConfig)
-    return rendered(recipe.tokenizer.folder, [{"role": "user", "content": text}], with_reply_opened=True)
+    return rendered(
+        recipe.tokenizer.folder, [{"role": "user", "content": text}], with_reply_opened=True
+    )

@@ -12,7 +12,13 @@ from torch import Tensor, nn
 
 from titanrun.components.checkpoints.adapters import is_adapter, merged, split_adapters
 from titanrun.components.checkpoints.addresses import Place, place
-from titanrun.components.checkpoints.checkpoint import RESOLVED_FILE, Checkpoint, Snapshot, Tolerance, tensor_files
+from titanrun.components.checkpoints.checkpoint import (
+    RESOLVED_FILE,
+    Checkpoint,
+    Snapshot,
+    Tolerance,
+    tensor_files,
+)
 from titanrun.components.checkpoints.digested_file import DigestedFile
 from titanrun.components.checkpoints.huggingface import write_folder, write_weights
 from titanrun.components.checkpoints.layout import Layout, differences, layouts
@@ -37,7 +43,14 @@ from titanrun.worker import of_torchtitan
 from titanrun.worker.failures import failure_of
 from titanrun.worker.peft import family_of, read_adapters, write_adapters
 from titanrun.worker.quantize import Quantization, flattened, quantization_for
-from titanrun.worker.weights import find_checkpoint, huggingface_files, huggingface_folder, read_plain, recipe_of, stem_of
+from titanrun.worker.weights import (
+    find_checkpoint,
+    huggingface_files,
+    huggingface_folder,
+    read_plain,
+    recipe_of,
+    stem_of,
+)
 
 EXIT_DIFFERS = 1
 Job = Mapping[str, Any]
@@ -68,9 +81,16 @@ def export(job: Job) -> int:
     is_adapter_alone = job["format"] == "hf" and any(map(is_adapter, weights))
     if job["dtype"] is not None:
         dtype = dtype_named(job["dtype"])
-        weights = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in weights.items()}
+        weights = {
+            name: tensor.to(dtype) if tensor.is_floating_point() else tensor
+            for name, tensor in weights.items()
+        }
     scheme = job.get("quantize")
-    how = None if scheme is None else quantization_for(recipe, bare_model(recipe), scheme, job.get("group_size"), weights)
+    how = (
+        None
+        if scheme is None
+        else quantization_for(recipe, bare_model(recipe), scheme, job.get("group_size"), weights)
+    )
     resolved = {RESOLVED_FILE: checkpoint.load_resolved().encode()}
     if is_adapter_alone:
         export_adapters(out, weights, recipe)
@@ -87,18 +107,31 @@ def export(job: Job) -> int:
     return 0
 
 
-def export_huggingface(out: Path, weights: dict[str, Tensor], recipe: Recipe, *, shard_bytes: int, how: Quantization | None = None) -> None:
+def export_huggingface(
+    out: Path,
+    weights: dict[str, Tensor],
+    recipe: Recipe,
+    *,
+    shard_bytes: int,
+    how: Quantization | None = None,
+) -> None:
     """A folder that transformers opens."""
     if problems := foreign_parts(recipe):
         raise ProblemsFound(problems)
     family = family_module(type(recipe.model), "huggingface")
     dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in weights.values()}
-    config = family.huggingface_config(recipe.model, dtypes.pop() if len(dtypes) == 1 else "float32")
+    config = family.huggingface_config(
+        recipe.model, dtypes.pop() if len(dtypes) == 1 else "float32"
+    )
     theirs: Mapping[str, Tensor] = family.to_huggingface(recipe.model, weights)
     metadata: Mapping[str, str] = {}
     if how is not None:
         names = family_of(recipe.model)
-        theirs, metadata = flattened(how.of(theirs, {f"{name}.weight": f"{names.theirs(name)}.weight" for name in how.modules}))
+        theirs, metadata = flattened(
+            how.of(
+                theirs, {f"{name}.weight": f"{names.theirs(name)}.weight" for name in how.modules}
+            )
+        )
         config = {**config, "quantization_config": how.for_transformers()}
     assert recipe.tokenizer != "auto"
     try:
@@ -106,14 +139,27 @@ def export_huggingface(out: Path, weights: dict[str, Tensor], recipe: Recipe, *,
     except ProblemsFound as error:
         sys.stderr.write(f"without the tokenizer: {error}\n")
         files, texts = [], {}
-    write_folder(out, theirs, config, files, texts, stem=stem_of(family), shard_bytes=shard_bytes, metadata=metadata)
+    write_folder(
+        out,
+        theirs,
+        config,
+        files,
+        texts,
+        stem=stem_of(family),
+        shard_bytes=shard_bytes,
+        metadata=metadata,
+    )
 
 
-def merged_weights(weights: dict[str, Tensor], recipe: Recipe, checkpoint: Checkpoint) -> dict[str, Tensor]:
+def merged_weights(
+    weights: dict[str, Tensor], recipe: Recipe, checkpoint: Checkpoint
+) -> dict[str, Tensor]:
     """The weights with the adapters in them. Those that the checkpoint leaves out are read from where its run took them."""
     lora = lora_of(recipe)
     if lora is None or not any(map(is_adapter, weights)):
-        raise fail("usage", f"{checkpoint.folder} has no adapters to merge", help="leave --merge out")
+        raise fail(
+            "usage", f"{checkpoint.folder} has no adapters to merge", help="leave --merge out"
+        )
     base, adapters = split_adapters(weights)
     if not base:
         base = base_weights(recipe)
@@ -122,10 +168,15 @@ def merged_weights(weights: dict[str, Tensor], recipe: Recipe, checkpoint: Check
     return merged({**base, **adapters}, scale=lora.scale)
 
 
-def as_trained_beside(base: dict[str, Tensor], recipe: Recipe, config: QloraConfig) -> dict[str, Tensor]:
+def as_trained_beside(
+    base: dict[str, Tensor], recipe: Recipe, config: QloraConfig
+) -> dict[str, Tensor]:
     """The frozen weights with the numbers that the adapters were trained beside."""
     packed = {f"{name}.weight" for name in packable(config, bare_model(recipe))}
-    return {name: rounded(tensor, config.base, config.block_size) if name in packed else tensor for name, tensor in base.items()}
+    return {
+        name: rounded(tensor, config.base, config.block_size) if name in packed else tensor
+        for name, tensor in base.items()
+    }
 
 
 def bare_model(recipe: Recipe) -> nn.Module:
@@ -143,7 +194,11 @@ def base_weights(recipe: Recipe) -> dict[str, Tensor]:
         return {name: tensor.to(dtype) for name, tensor in weights.items()}
     if section.initial_load_path is None:
         message = "the frozen weights are not in the checkpoint: its run drew them from debug.seed"
-        raise fail("checkpoint", message, help="train with checkpoint.adapters_only: false, or export the adapters without --merge")
+        raise fail(
+            "checkpoint",
+            message,
+            help="train with checkpoint.adapters_only: false, or export the adapters without --merge",
+        )
     checkpoint = find_checkpoint(place(section.initial_load_path), section.folder)
     base, _ = split_adapters(good_weights(checkpoint))
     if not base:
@@ -180,11 +235,27 @@ def take_in(job: Job) -> int:
         file = Path(name) / RESOLVED_FILE
         file.write_text(resolved, encoding="utf-8")
         recipe = read_resolved(file)
-    read = {"hf": from_huggingface, "torchtitan": from_torchtitan, "titanrun": from_titanrun, "peft": from_peft}[job["from"]]
+    read = {
+        "hf": from_huggingface,
+        "torchtitan": from_torchtitan,
+        "titanrun": from_titanrun,
+        "peft": from_peft,
+    }[job["from"]]
     weights = read(source, recipe)
-    state = {"train": {"step": 0, "tokens_seen": 0}, "imported": {"from": job["from"], "source": absolute(source)}}
+    state = {
+        "train": {"step": 0, "tokens_seen": 0},
+        "imported": {"from": job["from"], "source": absolute(source)},
+    }
     tensors = {MODEL_PREFIX + key: tensor for key, tensor in weights.items()}
-    snapshot = Snapshot(step=0, tensors=tensors, state=state, rng={}, resolved=resolved, holds="model", layout={"ranks": 1})
+    snapshot = Snapshot(
+        step=0,
+        tensors=tensors,
+        state=state,
+        rng={},
+        resolved=resolved,
+        holds="model",
+        layout={"ranks": 1},
+    )
     store = CheckpointStore(folder=place(job["out"]))
     store.save(snapshot)
     print(store.checkpoint(0).folder)
@@ -194,7 +265,9 @@ def take_in(job: Job) -> int:
 def from_huggingface(source: Place, recipe: Recipe) -> dict[str, Tensor]:
     """The weights of a Hugging Face folder; quantised ones are expanded."""
     weights = read_plain(source, is_quantized=quantization_of(source) is not None)
-    own: dict[str, Tensor] = family_module(type(recipe.model), "huggingface").from_huggingface(recipe.model, weights)
+    own: dict[str, Tensor] = family_module(type(recipe.model), "huggingface").from_huggingface(
+        recipe.model, weights
+    )
     return {name: tensor.contiguous() for name, tensor in own.items()}
 
 
@@ -216,7 +289,9 @@ def from_peft(source: Place, recipe: Recipe) -> dict[str, Tensor]:
     lora = lora_of(recipe)
     if lora is None:
         help = "add `- name: lora` with the rank, alpha and target_modules of the adapter"
-        raise fail("usage", "the recipe has no adapters to take these", path=("converters",), help=help)
+        raise fail(
+            "usage", "the recipe has no adapters to take these", path=("converters",), help=help
+        )
     model = bare_model(recipe)
     taken = lora.builder()(lora, model=model, shards=1).taken
     return base_weights(recipe) | read_adapters(source, lora, recipe.model, taken)
@@ -227,21 +302,34 @@ def expected_shapes(recipe: Recipe) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in bare_model(recipe).state_dict().items()}
 
 
-def read_named(source: Place, saved: Mapping[str, Layout], expected: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+def read_named(
+    source: Place, saved: Mapping[str, Layout], expected: Mapping[str, tuple[int, ...]]
+) -> dict[str, Tensor]:
     """Those tensors of a folder that are expected."""
     found = {name: saved[name] for name in expected if name in saved}
     refuse_others(source, found, expected)
-    weights = {name: torch.empty(layout.shape, dtype=layout.dtype) for name, layout in found.items()}
+    weights = {
+        name: torch.empty(layout.shape, dtype=layout.dtype) for name, layout in found.items()
+    }
     tensor_files().read_tensors(source, weights)
     return weights
 
 
-def refuse_others(source: Place, found: Mapping[str, Layout], expected: Mapping[str, tuple[int, ...]]) -> None:
+def refuse_others(
+    source: Place, found: Mapping[str, Layout], expected: Mapping[str, tuple[int, ...]]
+) -> None:
     """Raises a problem where names or shapes are not those of the model; any dtype will do."""
-    wanted = {name: Layout(shape, found[name].dtype if name in found else torch.float32) for name, shape in expected.items()}
+    wanted = {
+        name: Layout(shape, found[name].dtype if name in found else torch.float32)
+        for name, shape in expected.items()
+    }
     texts = differences(found, wanted)
     if texts:
-        raise fail("checkpoint", f"{source} does not fit the recipe's model: {'; '.join(texts)}", help="use the recipe of that model")
+        raise fail(
+            "checkpoint",
+            f"{source} does not fit the recipe's model: {'; '.join(texts)}",
+            help="use the recipe of that model",
+        )
 
 
 def good_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
@@ -249,13 +337,20 @@ def good_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
     reasons = damage(checkpoint.folder, checkpoint.manifest(), "always")
     if reasons:
         raise fail("checkpoint", f"{checkpoint.folder} cannot be used: {'; '.join(reasons)}")
-    return {name.removeprefix(MODEL_PREFIX): tensor for name, tensor in tensors_of(checkpoint, MODEL_PREFIX).items()}
+    return {
+        name.removeprefix(MODEL_PREFIX): tensor
+        for name, tensor in tensors_of(checkpoint, MODEL_PREFIX).items()
+    }
 
 
 def tensors_of(checkpoint: Checkpoint, prefix: str = "") -> dict[str, Tensor]:
     """The tensors of a checkpoint whose name begins so."""
-    saved = {name: layout for name, layout in checkpoint.layouts().items() if name.startswith(prefix)}
-    tensors = {name: torch.empty(layout.shape, dtype=layout.dtype) for name, layout in saved.items()}
+    saved = {
+        name: layout for name, layout in checkpoint.layouts().items() if name.startswith(prefix)
+    }
+    tensors = {
+        name: torch.empty(layout.shape, dtype=layout.dtype) for name, layout in saved.items()
+    }
     checkpoint.load_tensors(tensors, tolerance=Tolerance(extra=True))
     return tensors
 
@@ -266,7 +361,12 @@ def diff(job: Job) -> int:
     found = 0
     for name, tensor in left.items():
         other = right.get(name)
-        if other is None or other.shape != tensor.shape or other.dtype != tensor.dtype or same_bits(tensor, other):
+        if (
+            other is None
+            or other.shape != tensor.shape
+            or other.dtype != tensor.dtype
+            or same_bits(tensor, other)
+        ):
             continue
         found += 1
         print(f"~ {name}  {apart(tensor, other)}")

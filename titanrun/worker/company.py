@@ -43,19 +43,38 @@ def degrees_for(recipe: Recipe, ranks: int) -> Degrees:
     degrees = degrees_of(recipe.parallelism, ranks)
     if degrees is None or degrees.ranks != ranks:
         message = f"{ranks} {'process was' if ranks == 1 else 'processes were'} started, which the degrees of parallelism do not fill"
-        raise fail("conflict", message, path=("parallelism",), help=f"see titanrun validate --world-size {ranks}")
+        raise fail(
+            "conflict",
+            message,
+            path=("parallelism",),
+            help=f"see titanrun validate --world-size {ranks}",
+        )
     if degrees.expert > 1 and degrees.efsdp is None:
         message = f"{degrees.expert_ranks} expert ranks do not fit the {ranks} processes that were started"
-        raise fail("conflict", message, path=("parallelism", "expert_parallel_degree"), help=f"see titanrun validate --world-size {ranks}")
+        raise fail(
+            "conflict",
+            message,
+            path=("parallelism", "expert_parallel_degree"),
+            help=f"see titanrun validate --world-size {ranks}",
+        )
     readers = recipe.training.local_batch_size * degrees.batch
     if int(recipe.training.global_batch_size) % readers:
         message = f"a global batch of {recipe.training.global_batch_size} rows cannot be split over {degrees.batch} data-parallel ranks"
-        raise fail("conflict", message, path=("training", "global_batch_size"), help=f"see titanrun validate --world-size {ranks}")
+        raise fail(
+            "conflict",
+            message,
+            path=("training", "global_batch_size"),
+            help=f"see titanrun validate --world-size {ranks}",
+        )
     return degrees
 
 
 def decisions(device: torch.device, meshes: Meshes | None) -> dict[str, object]:
     """What only the machine could decide."""
     degrees = Degrees() if meshes is None else meshes.degrees
-    found: dict[str, object] = {"device": str(device), "device_name": device_name(device), "ranks": degrees.ranks}
+    found: dict[str, object] = {
+        "device": str(device),
+        "device_name": device_name(device),
+        "ranks": degrees.ranks,
+    }
     return found | {"data_parallel_shard_degree": degrees.shard}

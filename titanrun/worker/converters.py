@@ -51,12 +51,21 @@ def unmatched(recipe: Recipe, model: nn.Module) -> Iterator[Problem]:
             for position, pattern in enumerate(patterns):
                 if not any(converter.fits(pattern, name) for name in names):
                     path = ("converters", index, field, position)
-                    yield Problem("unknown-name", f"no module of the model has '{pattern}' in its name", path, help=meant(pattern, names))
+                    yield Problem(
+                        "unknown-name",
+                        f"no module of the model has '{pattern}' in its name",
+                        path,
+                        help=meant(pattern, names),
+                    )
 
 
 def matrices_of_stacks(model: nn.Module) -> Iterator[str]:
     """The matrices of stacked experts, by name."""
-    return (f"{name}.{matrix}" for name, module in model.named_modules() for matrix in getattr(module, "matrices", ()))
+    return (
+        f"{name}.{matrix}"
+        for name, module in model.named_modules()
+        for matrix in getattr(module, "matrices", ())
+    )
 
 
 def meant(pattern: str, names: Sequence[str]) -> str:
@@ -68,12 +77,17 @@ def meant(pattern: str, names: Sequence[str]) -> str:
 
 def idle(recipe: Recipe, conversions: Sequence[Conversion]) -> Iterator[Problem]:
     """The converters that rewrote nothing, with the reasons."""
-    for index, (converter, conversion) in enumerate(zip(recipe.converters, conversions, strict=True)):
+    for index, (converter, conversion) in enumerate(
+        zip(recipe.converters, conversions, strict=True)
+    ):
         # what is no number format may have done something else than to take modules
         if not conversion.taken and (conversion.left or converter.format is not None):
             message = f"{converter.name} converts none of the model's modules"
             yield Problem(
-                "conflict", message, ("converters", index), help=conversion.summary.partition("; ")[2] or "the model has none of its kind"
+                "conflict",
+                message,
+                ("converters", index),
+                help=conversion.summary.partition("; ")[2] or "the model has none of its kind",
             )
 
 

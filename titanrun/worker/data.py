@@ -26,7 +26,11 @@ Request = dict[str, Any]
 def main() -> int:
     """Reads {"action": ..., "resolved": text, ...} from stdin, writes {"answer": ..., "problems": [...]}; progress goes to stderr."""
     request = json.loads(sys.stdin.read())
-    logging.basicConfig(level=logging.ERROR if request["quiet"] else logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.basicConfig(
+        level=logging.ERROR if request["quiet"] else logging.INFO,
+        format="%(message)s",
+        stream=sys.stderr,
+    )
     answer: Request = {"answer": None, "problems": []}
     try:
         answer["answer"] = ACTIONS[request["action"]](request)
@@ -41,14 +45,20 @@ def build(request: Request) -> list[Request]:
     recipe = read_resolved_text(request["resolved"])
     _, opened = open_all(recipe)
     folder = str(cache_folder(recipe, Path()))
-    return [{"section": section, "rows": len(rows), "folder": folder} for section, rows in opened.items()]
+    return [
+        {"section": section, "rows": len(rows), "folder": folder}
+        for section, rows in opened.items()
+    ]
 
 
 def show(request: Request) -> list[Request]:
     """The rows that a run begins with, or the ones asked for, and what all of them hold."""
     recipe = read_resolved_text(request["resolved"])
     tokenizer, opened = open_all(recipe)
-    looks = {section: look(rows, eos_id=None if tokenizer is None else tokenizer.eos_id) for section, rows in opened.items()}
+    looks = {
+        section: look(rows, eos_id=None if tokenizer is None else tokenizer.eos_id)
+        for section, rows in opened.items()
+    }
     return [
         {
             "section": section,
@@ -65,7 +75,10 @@ def stats(request: Request) -> list[Request]:
     """What all rows hold, with lengths of documents and labels of rows one by one."""
     recipe = read_resolved_text(request["resolved"])
     tokenizer, opened = open_all(recipe)
-    looks = {section: look(rows, eos_id=None if tokenizer is None else tokenizer.eos_id) for section, rows in opened.items()}
+    looks = {
+        section: look(rows, eos_id=None if tokenizer is None else tokenizer.eos_id)
+        for section, rows in opened.items()
+    }
     return [
         {
             "section": section,
@@ -81,11 +94,20 @@ def open_all(recipe: Recipe) -> tuple[Tokenizer | None, dict[str, Rows]]:
     """The tokenizer, and the rows of each section that reads data."""
     if recipe.model.takes != "tokens":
         help = "look at the files themselves: their names and captions are all that a run reads"
-        raise fail("usage", f"{recipe.model.name} trains on {recipe.model.takes}, and only text is tokenised and shown", help=help)
+        raise fail(
+            "usage",
+            f"{recipe.model.name} trains on {recipe.model.takes}, and only text is tokenised and shown",
+            help=help,
+        )
     tokenizer = build_tokenizer(recipe)
-    lengths: dict[Any, Any] = {"training": recipe.training.seq_len, "validation": recipe.validation.seq_len}
+    lengths: dict[Any, Any] = {
+        "training": recipe.training.seq_len,
+        "validation": recipe.validation.seq_len,
+    }
     return tokenizer, {
-        name_of(place): build_rows(config, place, recipe, tokenizer=tokenizer, seq_len=lengths[place[0]], run_dir=Path())
+        name_of(place): build_rows(
+            config, place, recipe, tokenizer=tokenizer, seq_len=lengths[place[0]], run_dir=Path()
+        )
         for place, config in placed_datasets(recipe)
     }
 
@@ -100,7 +122,9 @@ def top(section: str) -> str:
     return section.partition(".")[0]
 
 
-def samples(recipe: Recipe, section: str, rows: Rows, tokenizer: Tokenizer | None, request: Request) -> list[Request]:
+def samples(
+    recipe: Recipe, section: str, rows: Rows, tokenizer: Tokenizer | None, request: Request
+) -> list[Request]:
     """Rows as text."""
     if request["row"] is not None:
         numbers = [request["row"]] if request["row"] < len(rows) else []
@@ -113,7 +137,11 @@ def samples(recipe: Recipe, section: str, rows: Rows, tokenizer: Tokenizer | Non
 
 def summary(rows: Rows, seen: Look, trained: Look | None) -> Request:
     """Numbers about rows, and how many documents are in training as well."""
-    shared = len(set(seen.digests) & set(trained.digests)) if trained is not None and trained is not seen else None
+    shared = (
+        len(set(seen.digests) & set(trained.digests))
+        if trained is not None and trained is not seen
+        else None
+    )
     return {
         "rows": len(rows),
         "looked_at": seen.rows,
@@ -135,7 +163,12 @@ ACTIONS: dict[str, Callable[[Request], Any]] = {
     "show": show,
     "stats": stats,
     "verify": lambda request: verify(Path(request["folder"])),
-    "prune": lambda request: prune(Path(request["folder"]), everything=request["all"], days=request["days"], really=request["yes"]),
+    "prune": lambda request: prune(
+        Path(request["folder"]),
+        everything=request["all"],
+        days=request["days"],
+        really=request["yes"],
+    ),
 }
 
 

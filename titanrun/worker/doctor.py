@@ -17,10 +17,21 @@ def accelerators() -> list[dict[str, object]]:
     module = torch.get_device_module(kind)
     found = []
     for index in range(torch.accelerator.device_count()):
-        properties = module.get_device_properties(index) if hasattr(module, "get_device_properties") else None
+        properties = (
+            module.get_device_properties(index)
+            if hasattr(module, "get_device_properties")
+            else None
+        )
         bf16 = module.is_bf16_supported(including_emulation=False) if kind.type == "cuda" else None
         total = getattr(properties, "total_memory", None)
-        found.append({"kind": kind.type, "name": device_name(torch.device(kind.type, index)), "memory_bytes": total, "bf16": bf16})
+        found.append(
+            {
+                "kind": kind.type,
+                "name": device_name(torch.device(kind.type, index)),
+                "memory_bytes": total,
+                "bf16": bf16,
+            }
+        )
     return found
 
 

@@ -34,9 +34,15 @@ class EngineCheckpoints:
         """The folder of the checkpoint. Raises a problem where the step has one, or a number is not finite."""
         engine, ranks = self.engine, self.store.ranks
         tensors = engine.tensors(with_optimizer=not model_only)
-        names = sorted({name for found in ranks.together(lambda: non_finite(tensors)) for name in found})
+        names = sorted(
+            {name for found in ranks.together(lambda: non_finite(tensors)) for name in found}
+        )
         if names:
-            raise fail("checkpoint", f"the state to save is not finite: {shortened(names)}", help="go back to an earlier checkpoint")
+            raise fail(
+                "checkpoint",
+                f"the state to save is not finite: {shortened(names)}",
+                help="go back to an earlier checkpoint",
+            )
         counts = {"steps_done": engine.steps_done, "policy_version": engine.policy_version}
         snapshot = Snapshot(
             step=step,
@@ -56,20 +62,31 @@ class EngineCheckpoints:
         chosen = self.store.latest() if step is None else step
         if chosen is None or chosen not in self.store.steps():
             wanted = "no checkpoint" if step is None else f"no checkpoint of step {step}"
-            raise fail("checkpoint", f"{self.store.folder} holds {wanted}", help="name the folder that `save` was given")
+            raise fail(
+                "checkpoint",
+                f"{self.store.folder} holds {wanted}",
+                help="name the folder that `save` was given",
+            )
         reasons = self.store.damage(chosen, "always")
         checkpoint = self.store.checkpoint(chosen)
         if reasons:
             raise fail("checkpoint", f"{checkpoint.folder} cannot be used: {'; '.join(reasons)}")
         weights_only = model_only or self.store.manifest(chosen).holds == "model"
         prefix = OPTIMIZER_PREFIX if weights_only else None
-        tolerance = Tolerance(cast=weights_only, ignore_prefix=prefix, elsewhere=engine.names_elsewhere())
-        checkpoint.load_tensors(engine.tensors(with_optimizer=not weights_only), tolerance=tolerance, ranks=ranks)
+        tolerance = Tolerance(
+            cast=weights_only, ignore_prefix=prefix, elsewhere=engine.names_elsewhere()
+        )
+        checkpoint.load_tensors(
+            engine.tensors(with_optimizer=not weights_only), tolerance=tolerance, ranks=ranks
+        )
         engine.zero_grad()
         engine.loaded()
         if not weights_only:
             saved = checkpoint.load_state()["engine"]
-            engine.steps_done, engine.policy_version = saved["steps_done"], saved.get("policy_version", 0)
+            engine.steps_done, engine.policy_version = (
+                saved["steps_done"],
+                saved.get("policy_version", 0),
+            )
             if checkpoint.manifest().layout["ranks"] == ranks.count:
                 load_random_states(checkpoint.load_rng(ranks.rank), engine.device)
         return chosen

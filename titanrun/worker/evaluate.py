@@ -64,7 +64,9 @@ class LoadedSubject:
     def loss_sum(self, batch: TokenBatch) -> Tensor:
         """The cross entropy of the labels that count, summed up in fp32."""
         whole = self.marking(batch).to(self._device)
-        return CrossEntropy(CrossEntropyConfig())(self.model(whole.tokens, whole.positions, **documents_of(whole)), whole)
+        return CrossEntropy(CrossEntropyConfig())(
+            self.model(whole.tokens, whole.positions, **documents_of(whole)), whole
+        )
 
     @torch.no_grad()
     def scored(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[Scored]:
@@ -72,9 +74,15 @@ class LoadedSubject:
         rows = [[*context, *rest] for context, rest in pairs]
         width = max(map(len, rows))
         # filled up behind their end, where no token of theirs looks
-        tokens_BT = torch.tensor([row + [0] * (width - len(row)) for row in rows], device=self._device)
-        batch = self.marking(TokenBatch(tokens_BT, tokens_BT, None, torch.ones_like(tokens_BT, dtype=torch.bool)))
-        logprobs_BTV = self.model(batch.tokens, batch.positions, **documents_of(batch)).float().log_softmax(-1)
+        tokens_BT = torch.tensor(
+            [row + [0] * (width - len(row)) for row in rows], device=self._device
+        )
+        batch = self.marking(
+            TokenBatch(tokens_BT, tokens_BT, None, torch.ones_like(tokens_BT, dtype=torch.bool))
+        )
+        logprobs_BTV = (
+            self.model(batch.tokens, batch.positions, **documents_of(batch)).float().log_softmax(-1)
+        )
         found = []
         for number, (context, rest) in enumerate(pairs):
             said_TV = logprobs_BTV[number, len(context) - 1 : len(context) + len(rest) - 1]
@@ -83,7 +91,9 @@ class LoadedSubject:
             found.append(Scored(likely, bool((said_TV.argmax(-1) == ids_T).all())))
         return found
 
-    def continued(self, prompts: Sequence[list[int]], *, max_new_tokens: int, end_ids: frozenset[int]) -> list[list[int]]:
+    def continued(
+        self, prompts: Sequence[list[int]], *, max_new_tokens: int, end_ids: frozenset[int]
+    ) -> list[list[int]]:
         """The likeliest tokens after each prompt, up to an end token, which is left out."""
         if "text generation" in self.recipe.model.lacks:
             message = f"titanrun does not generate with a {self.recipe.model.name} model, so it gives no replies"
@@ -91,13 +101,30 @@ class LoadedSubject:
         longest = max(map(len, prompts)) + max_new_tokens
         if longest > self.longest:
             message = f"a prompt and its answer may have {longest} tokens, and the model's rows have {self.longest} at most"
-            raise fail("data", message, path=("max_new_tokens",), help="ask for fewer, or leave long prompts out")
-        found = generate(self.model, prompts, max_new_tokens=max_new_tokens, sampling=GREEDY, end_ids=end_ids)
-        return [continuation.tokens[:-1] if continuation.tokens[-1] in end_ids else continuation.tokens for continuation in found]
+            raise fail(
+                "data",
+                message,
+                path=("max_new_tokens",),
+                help="ask for fewer, or leave long prompts out",
+            )
+        found = generate(
+            self.model, prompts, max_new_tokens=max_new_tokens, sampling=GREEDY, end_ids=end_ids
+        )
+        return [
+            continuation.tokens[:-1] if continuation.tokens[-1] in end_ids else continuation.tokens
+            for continuation in found
+        ]
 
     def rows(self, dataset: DatasetConfig, *, seq_len: int) -> Rows:
         """The rows of a dataset."""
-        return build_rows(dataset, ("dataset",), self.recipe, tokenizer=self.tokenizer, seq_len=seq_len, run_dir=self.cache_folder)
+        return build_rows(
+            dataset,
+            ("dataset",),
+            self.recipe,
+            tokenizer=self.tokenizer,
+            seq_len=seq_len,
+            run_dir=self.cache_folder,
+        )
 
     @property
     def _device(self) -> torch.device:
@@ -130,7 +157,9 @@ def measured(recipe: Recipe, job: Job, *, cache_folder: Path) -> Iterator[dict[s
         refuse_too_much(recipe, task, number, row_length)
     tokenizer = build_tokenizer(recipe)
     model = model_with_weights(recipe, job, row_length=row_length)
-    subject = LoadedSubject(model, recipe, tokenizer, build_marking(recipe, tokenizer), row_length, cache_folder)
+    subject = LoadedSubject(
+        model, recipe, tokenizer, build_marking(recipe, tokenizer), row_length, cache_folder
+    )
     for number, task in enumerate(tasks):
         with placed((*TASKS, number)):
             numbers: Numbers = task.builder()(task, subject=subject)
@@ -144,39 +173,66 @@ def tasks_of(recipe: Recipe) -> tuple[TaskConfig, ...]:
     dataset = recipe.validation.dataset
     if dataset is None:
         help = "set validation.dataset, or 'evaluation.tasks=[{name: loss, dataset: {...}}]'"
-        raise fail("usage", "the recipe has no held-out data to measure the model on", path=TASKS, help=help)
+        raise fail(
+            "usage",
+            "the recipe has no held-out data to measure the model on",
+            path=TASKS,
+            help=help,
+        )
     data = {"dataset": dataset}
     loss = LossTaskConfig.model_validate({**data, "seq_len": recipe.validation.seq_len})
-    return (loss, ExactMatchTaskConfig.model_validate(data)) if isinstance(dataset, ConversationsConfig) else (loss,)
+    return (
+        (loss, ExactMatchTaskConfig.model_validate(data))
+        if isinstance(dataset, ConversationsConfig)
+        else (loss,)
+    )
 
 
 def refuse_too_much(recipe: Recipe, task: TaskConfig, number: int, row_length: int) -> None:
     """Raises a problem for a task that the model cannot do, before anything is loaded."""
     if "text generation" in recipe.model.lacks and isinstance(task, ExactMatchTaskConfig):
-        message = f"titanrun does not generate with a {recipe.model.name} model, so it gives no replies"
-        raise fail("usage", message, path=(*TASKS, number), help="take the task loss or multiple_choice")
+        message = (
+            f"titanrun does not generate with a {recipe.model.name} model, so it gives no replies"
+        )
+        raise fail(
+            "usage", message, path=(*TASKS, number), help="take the task loss or multiple_choice"
+        )
     seq_len = getattr(task, "seq_len", None)
     if isinstance(seq_len, int) and seq_len > row_length:
-        message = f"rows of {seq_len} tokens are longer than the model's, which have {row_length} at most"
+        message = (
+            f"rows of {seq_len} tokens are longer than the model's, which have {row_length} at most"
+        )
         raise fail("usage", message, path=(*TASKS, number, "seq_len"), help="take shorter ones")
 
 
 def data_name(task: TaskConfig) -> str:
     """What a task is measured on, in a word or a path."""
     source = getattr(task, "dataset", task)
-    named = getattr(source, "path", None) or getattr(source, "split", None) or getattr(source, "task", None)
+    named = (
+        getattr(source, "path", None)
+        or getattr(source, "split", None)
+        or getattr(source, "task", None)
+    )
     return ", ".join(filter(None, [source.name if source is not task else None, named]))
 
 
 def line_of(found: dict[str, Any]) -> str:
     """What a task found, for a person."""
     numbers = {name: value for name, value in found.items() if name not in ("task", "data")}
-    return f"{found['task']} on {found['data']}: " + ", ".join(f"{name} {number_text(value)}" for name, value in numbers.items())
+    return f"{found['task']} on {found['data']}: " + ", ".join(
+        f"{name} {number_text(value)}" for name, value in numbers.items()
+    )
 
 
 def number_text(value: float) -> str:
     """A number as short as it can be said."""
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}" if math.isfinite(value) and value < 1e6 else f"{value:.3e}"
+    return (
+        f"{value:,}"
+        if isinstance(value, int)
+        else f"{value:.4f}"
+        if math.isfinite(value) and value < 1e6
+        else f"{value:.3e}"
+    )
 
 
 if __name__ == "__main__":

@@ -34,6 +34,15 @@ def weights_of(recipe: Recipe) -> Job:
     if section.initial_load_in_hf:
         return {"huggingface": str(huggingface_folder(section, recipe.model))}
     if section.initial_load_path is None:
-        message = "a run of kind eval measures the weights that it starts from, and the recipe names none"
-        raise fail("checkpoint", message, path=INITIAL_LOAD_PATH, help="set checkpoint.initial_load_path, or make it a stage")
-    return {"checkpoint": str(find_checkpoint(place(section.initial_load_path), section.folder).folder)}
+        message = (
+            "a run of kind eval measures the weights that it starts from, and the recipe names none"
+        )
+        raise fail(
+            "checkpoint",
+            message,
+            path=INITIAL_LOAD_PATH,
+            help="set checkpoint.initial_load_path, or make it a stage",
+        )
+    return {
+        "checkpoint": str(find_checkpoint(place(section.initial_load_path), section.folder).folder)
+    }

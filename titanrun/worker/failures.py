@@ -56,16 +56,24 @@ def failure_of(error: BaseException) -> Failure:
         return Failure(error.exit_code, f"error[corruption]: {error}\n  = help: {HELP_CORRUPTION}")
     if isinstance(error, RuntimeError) and ANOMALY in str(error):
         return Failure(
-            EXIT_NON_FINITE, f"error[non-finite]: {error}\n  = help: the warning above says where it was called in the forward pass"
+            EXIT_NON_FINITE,
+            f"error[non-finite]: {error}\n  = help: the warning above says where it was called in the forward pass",
         )
     if isinstance(error, KeyboardInterrupt):
-        return Failure(EXIT_INTERRUPTED, "stopped at once; steps since the last checkpoint are lost")
+        return Failure(
+            EXIT_INTERRUPTED, "stopped at once; steps since the last checkpoint are lost"
+        )
     if is_out_of_memory(error):
         first_line = str(error).splitlines()[0] if str(error) else "an allocation failed"
         help = "lower training.local_batch_size or training.seq_len, or set activation_checkpoint: full"
-        return Failure(EXIT_OUT_OF_SPACE, f"error[memory]: out of memory: {first_line}\n  = help: {help}")
+        return Failure(
+            EXIT_OUT_OF_SPACE, f"error[memory]: out of memory: {first_line}\n  = help: {help}"
+        )
     if isinstance(error, OSError) and error.errno in DISK_FULL:
-        return Failure(EXIT_OUT_OF_SPACE, f"error[disk]: {error}\n  = help: free space, then start the same command again")
+        return Failure(
+            EXIT_OUT_OF_SPACE,
+            f"error[disk]: {error}\n  = help: free space, then start the same command again",
+        )
     if isinstance(error, OSError) and error.errno in DISK_BROKEN:
         help = "see what is wrong with the disk (mount, dmesg, permissions), then start the same command again"
         return Failure(EXIT_OUT_OF_SPACE, f"error[disk]: {error}\n  = help: {help}")
@@ -73,8 +81,12 @@ def failure_of(error: BaseException) -> Failure:
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
         silent = any(word in str(error).lower() for word in TIMED_OUT)
         code, kind = (EXIT_HANG, "hang") if silent else (EXIT_INTERNAL, "internal")
-        return Failure(code, f"error[{kind}]: another rank is gone or silent: {first_line}", is_of_another=True)
-    return Failure(EXIT_INTERNAL, f"error[internal]: {type(error).__name__}: {error}", is_internal=True)
+        return Failure(
+            code, f"error[{kind}]: another rank is gone or silent: {first_line}", is_of_another=True
+        )
+    return Failure(
+        EXIT_INTERNAL, f"error[internal]: {type(error).__name__}: {error}", is_internal=True
+    )
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -28,7 +28,17 @@ from titanrun.worker.loaded_model import model_with_weights as loaded
 Job = Mapping[str, Any]
 
 # options by who reads them
-TEXT_ONLY = ("max_new_tokens", "temperature", "top_k", "top_p", "stop", "ignore_eos", "add_bos", "chat", "json")
+TEXT_ONLY = (
+    "max_new_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "stop",
+    "ignore_eos",
+    "add_bos",
+    "chat",
+    "json",
+)
 PICTURES_ONLY = ("output", "steps", "guidance", "size")
 
 
@@ -36,7 +46,9 @@ def main() -> int:
     """Does the job. Returns the exit code."""
     job = json.load(sys.stdin)
     if job["nproc"] > 1:
-        code: int = import_module("titanrun.worker.among_ranks").as_rank(lambda is_first: answer(job, prints=is_first))
+        code: int = import_module("titanrun.worker.among_ranks").as_rank(
+            lambda is_first: answer(job, prints=is_first)
+        )
         return code
     try:
         answer(job)
@@ -61,7 +73,11 @@ def answer(job: Job, *, prints: bool = True) -> None:
         return
     assert recipe.tokenizer != "auto"
     if recipe.tokenizer is None:
-        raise fail("data", "the run has no tokenizer: it was trained on token ids", help="name a Hugging Face export that has one")
+        raise fail(
+            "data",
+            "the run has no tokenizer: it was trained on token ids",
+            help="name a Hugging Face export that has one",
+        )
     tokenizer: Tokenizer = recipe.tokenizer.builder()(recipe.tokenizer)
     prompts = [encoded(text, tokenizer, recipe, job) for text in job["prompt"]]
     row_length = max(map(len, prompts)) + job["max_new_tokens"]
@@ -94,12 +110,24 @@ def ranks_of(recipe: Recipe, job: Job) -> Iterator[Meshes | None]:
 def refuse_other_kind(recipe: Recipe, job: Job) -> None:
     """Raises a usage problem for options that a model of this kind does not read, and for pictures without a place."""
     of_pictures = recipe.model.takes == "images"
-    unread = [f"--{word.replace('_', '-')}" for word in (TEXT_ONLY if of_pictures else PICTURES_ONLY) if word in job["written"]]
+    unread = [
+        f"--{word.replace('_', '-')}"
+        for word in (TEXT_ONLY if of_pictures else PICTURES_ONLY)
+        if word in job["written"]
+    ]
     if unread:
         what = "draws pictures" if of_pictures else "writes text"
-        raise fail("usage", f"{recipe.model.name} {what}, and does not read {listing(unread, last='and')}", help="leave it out")
+        raise fail(
+            "usage",
+            f"{recipe.model.name} {what}, and does not read {listing(unread, last='and')}",
+            help="leave it out",
+        )
     if of_pictures and job["output"] is None:
-        raise fail("usage", f"{recipe.model.name} draws pictures, and --output does not say where", help="add -o picture.png")
+        raise fail(
+            "usage",
+            f"{recipe.model.name} draws pictures, and --output does not say where",
+            help="add -o picture.png",
+        )
 
 
 def recipe_in(text: str) -> Recipe:
@@ -113,10 +141,16 @@ def recipe_in(text: str) -> Recipe:
 def encoded(text: str, tokenizer: Tokenizer, recipe: Recipe, job: Job) -> list[int]:
     """The ids of a prompt. Raises a problem where there are none."""
     if job["chat"]:
-        text = rendered(recipe.tokenizer.folder, [{"role": "user", "content": text}], with_reply_opened=True)  # type: ignore[union-attr]
+        text = rendered(
+            recipe.tokenizer.folder, [{"role": "user", "content": text}], with_reply_opened=True
+        )  # type: ignore[union-attr]
     ids = tokenizer.encode(text, bos=job["add_bos"], eos=False)
     if not ids:
-        raise fail("usage", f"the prompt '{text}' has no tokens to continue", help="write a longer one, or use --add-bos")
+        raise fail(
+            "usage",
+            f"the prompt '{text}' has no tokens to continue",
+            help="write a longer one, or use --add-bos",
+        )
     return ids
 
 
@@ -132,7 +166,9 @@ def refuse_silent(recipe: Recipe) -> None:
     """Raises a usage problem for a model that says nothing here."""
     if "text generation" in recipe.model.lacks:
         help = "export the checkpoint, and let transformers generate: titanrun checkpoint export"
-        raise fail("usage", f"titanrun does not generate with a {recipe.model.name} model", help=help)
+        raise fail(
+            "usage", f"titanrun does not generate with a {recipe.model.name} model", help=help
+        )
 
 
 def show(prompt: str, continuation: Continuation, tokenizer: Tokenizer, job: Job) -> None:

@@ -25,7 +25,11 @@ def size_of(recipe: Recipe, asked: int | None) -> int:
     size = asked or (dataset.image_size if isinstance(dataset, ImagesConfig) else DEFAULT_SIZE)
     pixels, longest = recipe.model.pixels_of_token(), decided(recipe.model.max_seq_len)
     if size % pixels:
-        raise fail("usage", f"a picture of {size} pixels cannot be made of tokens of {pixels}", help=f"use a multiple of {pixels}")
+        raise fail(
+            "usage",
+            f"a picture of {size} pixels cannot be made of tokens of {pixels}",
+            help=f"use a multiple of {pixels}",
+        )
     if recipe.model.row_length(size) > longest:
         message = f"a picture of {size} pixels and its text are {recipe.model.row_length(size)} tokens, and the model takes {longest}"
         raise fail("usage", message, help="ask for a smaller --size")
@@ -36,8 +40,12 @@ def draw(recipe: Recipe, model: nn.Module, job: Mapping[str, Any], *, size: int)
     """Draws a picture for each prompt, writes them, and prints the names of the files."""
     image = pillow()
     sampling = family_module(type(recipe.model), "sampling")
-    how = sampling.PictureSampling(steps=job["steps"] or STEPS, size=size, seed=job["seed"], guidance=job["guidance"])
-    drawn: Tensor = sampling.pictures(model, recipe.model, job["prompt"], how, device=find_device(recipe.device))
+    how = sampling.PictureSampling(
+        steps=job["steps"] or STEPS, size=size, seed=job["seed"], guidance=job["guidance"]
+    )
+    drawn: Tensor = sampling.pictures(
+        model, recipe.model, job["prompt"], how, device=find_device(recipe.device)
+    )
     for picture, path in zip(drawn, paths(job["output"], len(job["prompt"])), strict=True):
         write_picture(image, picture, path)
         print(path)
@@ -52,7 +60,11 @@ def write_picture(image: Any, picture: Tensor, path: Path) -> None:
 def paths(output: str, count: int) -> list[Path]:
     """A file for each picture: the one named, or, where they are several, that name with a number."""
     named = Path(output)
-    return [named] if count == 1 else [named.with_stem(f"{named.stem}-{number}") for number in range(1, count + 1)]
+    return (
+        [named]
+        if count == 1
+        else [named.with_stem(f"{named.stem}-{number}") for number in range(1, count + 1)]
+    )
 
 
 def pillow() -> Any:
@@ -60,4 +72,8 @@ def pillow() -> Any:
     try:
         return import_module("PIL.Image")
     except ImportError:
-        raise fail("usage", "PNG files need the package 'pillow', which is not installed", help='pip install "titanrun[flux]"') from None
+        raise fail(
+            "usage",
+            "PNG files need the package 'pillow', which is not installed",
+            help='pip install "titanrun[flux]"',
+        ) from None

@@ -38,8 +38,20 @@ def meet_others(resolved: Path | None, place: Place, signals: SignalRequests | N
         return Job(resolved, resolved.read_text(encoding="utf-8"), place)
     store = meet(place, timeout_seconds=MEETING_SECONDS)
     requests = signals or SignalRequests()
-    path = from_first(store, place, "resolved", lambda: str(Path(resolved or "").absolute()), until=lambda: requests.stop)
-    text = path and from_first(store, place, "text", lambda: Path(path).read_text(encoding="utf-8"), until=lambda: requests.stop)
+    path = from_first(
+        store,
+        place,
+        "resolved",
+        lambda: str(Path(resolved or "").absolute()),
+        until=lambda: requests.stop,
+    )
+    text = path and from_first(
+        store,
+        place,
+        "text",
+        lambda: Path(path).read_text(encoding="utf-8"),
+        until=lambda: requests.stop,
+    )
     if path is None or text is None:
         raise SystemExit(requests.exit_code)
     return Job(Path(path), text, place, store)

@@ -22,11 +22,26 @@ def with_length(recipe: Recipe, *, rows: int) -> Recipe:
     if total < size:
         epochs = f"{counted(training.epochs, 'epoch')} of {counted(rows, 'row')} {'is' if training.epochs == 1 else 'are'}"
         message = f"{epochs} {counted(total, 'row')}, and one global batch takes {size}"
-        raise fail("data", message, path=("training", "epochs"), help="use more epochs, more data, or a smaller global batch")
+        raise fail(
+            "data",
+            message,
+            path=("training", "epochs"),
+            help="use more epochs, more data, or a smaller global batch",
+        )
     run = with_steps(recipe, total // size)
-    found = [finding for check in (warmup_within_run, schedule_covers_run) for finding in check(run) if finding.severity == "error"]
+    found = [
+        finding
+        for check in (warmup_within_run, schedule_covers_run)
+        for finding in check(run)
+        if finding.severity == "error"
+    ]
     if found:
-        raise ProblemsFound([Problem(finding.code, finding.message, finding.paths[0], help=finding.help) for finding in found])
+        raise ProblemsFound(
+            [
+                Problem(finding.code, finding.message, finding.paths[0], help=finding.help)
+                for finding in found
+            ]
+        )
     return run
 
 
@@ -37,7 +52,17 @@ def refuse_fewer_epochs(recipe: Recipe, *, done: int) -> None:
         are = "is" if epochs == 1 else "are"
         message = f"the run has trained {counted(done, 'step')} already, and {counted(epochs, 'epoch')} {are} {steps}"
         help = "ask for more epochs, or name another folder"
-        raise ProblemsFound([Problem("conflict", message, ("training", "epochs"), rule="steps-already-done", help=help)])
+        raise ProblemsFound(
+            [
+                Problem(
+                    "conflict",
+                    message,
+                    ("training", "epochs"),
+                    rule="steps-already-done",
+                    help=help,
+                )
+            ]
+        )
 
 
 def global_batch(recipe: Recipe) -> int:

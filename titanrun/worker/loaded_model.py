@@ -28,7 +28,9 @@ Job = Mapping[str, Any]
 """`checkpoint` or `huggingface`: where the weights are."""
 
 
-def model_with_weights(recipe: Recipe, job: Job, *, row_length: int, meshes: Meshes | None = None) -> torch.nn.Module:
+def model_with_weights(
+    recipe: Recipe, job: Job, *, row_length: int, meshes: Meshes | None = None
+) -> torch.nn.Module:
     """The model, for rows of so many tokens, in fp32 on a CPU and in bf16 on an accelerator. The tensor-parallel ranks of `meshes` each
     have a part of every matrix, and the whole of the stream and of the logits: prompts have any lengths."""
     device = find_device(recipe.device) if meshes is None else meshes.device
@@ -58,10 +60,16 @@ def weights(recipe: Recipe, job: Job) -> dict[str, Tensor]:
     if "checkpoint" in job:
         checkpoint = Checkpoint(place(job["checkpoint"]))
         found = good_weights(checkpoint)
-        return merged_weights(found, recipe_of(checkpoint), checkpoint) if any(map(is_adapter, found)) else found
+        return (
+            merged_weights(found, recipe_of(checkpoint), checkpoint)
+            if any(map(is_adapter, found))
+            else found
+        )
     folder = place(job["huggingface"])
     plain = read_plain(folder, is_quantized=quantization_of(folder) is not None)
-    own: dict[str, Tensor] = family_module(type(recipe.model), "huggingface").from_huggingface(recipe.model, plain)
+    own: dict[str, Tensor] = family_module(type(recipe.model), "huggingface").from_huggingface(
+        recipe.model, plain
+    )
     return own
 
 

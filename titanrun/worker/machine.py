@@ -20,7 +20,11 @@ DRIVERS = (Path("/sys/module/nvidia/version"), Path("/sys/module/amdgpu/version"
 
 def machine(device: torch.device) -> dict[str, object]:
     """Device, driver and libraries by name; None for what this machine does not have or say."""
-    cudnn = torch.backends.cudnn.version() if is_accelerator(device) and torch.backends.cudnn.is_available() else None
+    cudnn = (
+        torch.backends.cudnn.version()
+        if is_accelerator(device) and torch.backends.cudnn.is_available()
+        else None
+    )
     return {
         "device": device.type,
         "device_name": device_name(device),
@@ -45,7 +49,9 @@ def processor() -> str:
 
 def driver() -> str | None:
     """The version of the accelerator's driver."""
-    return next((path.read_text(encoding="utf-8").strip() for path in DRIVERS if path.is_file()), None)
+    return next(
+        (path.read_text(encoding="utf-8").strip() for path in DRIVERS if path.is_file()), None
+    )
 
 
 if __name__ == "__main__":

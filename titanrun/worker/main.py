@@ -62,7 +62,9 @@ def main(arguments: Sequence[str] | None = None, *, signals: SignalRequests | No
     resolved = None if joins else Path(given[0])
     try:
         # the first rank holds the run directory for all
-        lock = run_lock(resolved.parent) if place.is_first and resolved is not None else nullcontext()
+        lock = (
+            run_lock(resolved.parent) if place.is_first and resolved is not None else nullcontext()
+        )
         with lock, nullcontext(signals) if signals is not None else SignalRequests() as listening:
             return run(meet_others(resolved, place, listening), listening)
     except ProblemsFound as error:
@@ -98,7 +100,14 @@ def run(job: Job, signals: SignalRequests) -> int:
 def tell(job: Job, status: StatusFile, exit_code: int, message: str) -> None:
     """Tells whoever wants to know that the run has ended; the first rank does so for all."""
     if job.place.is_first:
-        untold = notify(variables(), job.resolved.parent, state=status.state, step=status.step, exit_code=exit_code, message=message)
+        untold = notify(
+            variables(),
+            job.resolved.parent,
+            state=status.state,
+            step=status.step,
+            exit_code=exit_code,
+            message=message,
+        )
         if untold is not None:
             log.warning("%s", untold)
 
@@ -107,7 +116,10 @@ def with_memory_table(failure: Failure, error: BaseException, job: Job) -> Failu
     """What ran out of memory, with what the run needs by arithmetic."""
     if not is_out_of_memory(error):
         return failure
-    return replace(failure, text=f"{failure.text}\n{memory_table(read_resolved_text(job.text), ranks=job.place.world_size)}")
+    return replace(
+        failure,
+        text=f"{failure.text}\n{memory_table(read_resolved_text(job.text), ranks=job.place.world_size)}",
+    )
 
 
 def train(job: Job, signals: SignalRequests, status: StatusFile, hidden: Hidden) -> Outcome:
@@ -115,7 +127,9 @@ def train(job: Job, signals: SignalRequests, status: StatusFile, hidden: Hidden)
     recipe = with_secrets(read_resolved_text(job.text), hidden)
     # of several ranks none may leave alone: they agree before the first step
     if signals.stop and job.store is None:
-        return Outcome("preempted", status.step, f"stopped by {signals.stop_signal} before the first step")
+        return Outcome(
+            "preempted", status.step, f"stopped by {signals.stop_signal} before the first step"
+        )
     if recipe.kind == "eval":
         return evaluate(recipe, job.resolved.parent)
     with assembler(recipe.kind)(recipe, job, signals=signals, on_step=status.beat) as trainer:
@@ -134,7 +148,9 @@ def seed(trainer: Trainer) -> Outcome:
     """Saves the first weights, and that is all."""
     assert trainer.checkpoints is not None, "a rule asks for checkpoint.enable"
     trainer.checkpoints.save_seed()
-    return Outcome("finished", trainer.state.step, "finished: the seed checkpoint holds the first weights")
+    return Outcome(
+        "finished", trainer.state.step, "finished: the seed checkpoint holds the first weights"
+    )
 
 
 def with_secrets(recipe: Recipe, hidden: Hidden) -> Recipe:
@@ -182,7 +198,14 @@ def report(failure: Failure, error: BaseException, job: Job, hidden: Hidden) -> 
     if failure.is_of_another and (collectives := write_collectives(job.place)) is not None:
         text = f"{text} (last collectives: {collectives})"
     if job.place.failure_file is not None:
-        told = {"time": time.time(), "is_of_another": failure.is_of_another, "text": hidden.masked(text), "exit_code": failure.exit_code}
+        told = {
+            "time": time.time(),
+            "is_of_another": failure.is_of_another,
+            "text": hidden.masked(text),
+            "exit_code": failure.exit_code,
+        }
         write_json(job.place.failure_file, told)
     # nobody wants to read of every rank that it lost the one that failed
-    logging.getLogger(FAILURES).log(logging.INFO if failure.is_of_another else logging.ERROR, "%s", text)
+    logging.getLogger(FAILURES).log(
+        logging.INFO if failure.is_of_another else logging.ERROR, "%s", text
+    )

@@ -30,7 +30,9 @@ def main() -> int:
     {"problems": [...]} of a model that cannot be built."""
     request = json.loads(sys.stdin.read())
     try:
-        answer: dict[str, Any] = parts_of_a_rank(read_resolved_text(request["resolved"]), request["world_size"])
+        answer: dict[str, Any] = parts_of_a_rank(
+            read_resolved_text(request["resolved"]), request["world_size"]
+        )
     except ProblemsFound as found:
         answer = {"problems": [as_data(problem) for problem in found.problems]}
     sys.stdout.write(json.dumps(answer) + "\n")
@@ -56,7 +58,11 @@ def of_one_stage(recipe: Recipe) -> Recipe:
     how many there are, and thousands of ranks take long to lay out."""
     data = dump(recipe)
     ranks = recipe.parallelism.pipeline_parallel_degree
-    data["parallelism"] |= {"pipeline_parallel_degree": 1, "module_fqns_per_model_part": None, "pipeline_parallel_layers_per_stage": None}
+    data["parallelism"] |= {
+        "pipeline_parallel_degree": 1,
+        "module_fqns_per_model_part": None,
+        "pipeline_parallel_layers_per_stage": None,
+    }
     data["training"]["global_batch_size"] = recipe.training.global_batch_size
     if "n_layers" in data["model"] and (are_alike(recipe) or ranks > 1):
         data["model"]["n_layers"] = 1 if are_alike(recipe) else recipe.model.layer_count()
@@ -67,7 +73,12 @@ def are_alike(recipe: Recipe) -> bool:
     """Whether all layers have the same weights in the same shapes, and nobody means one of them by its number."""
     if any(step.isdigit() for entry in recipe.replace or () for step in entry.match.split(".")):
         return False
-    if any("layers." in pattern for converter in recipe.converters for found in converter.patterns.values() for pattern in found):
+    if any(
+        "layers." in pattern
+        for converter in recipe.converters
+        for found in converter.patterns.values()
+        for pattern in found
+    ):
         return False
     layers: dict[str, dict[str, Any]] = {}
     for name, shape in recipe.model.parameter_shapes().items():
@@ -82,7 +93,9 @@ def measured(model: nn.Module) -> dict[str, Any]:
     """The sizes of the embedding, of each layer, and of all the rest together: norm, head, and what else a model has. A matrix that two
     share counts once, in the embedding."""
     seen: set[int] = set()
-    embedding = sizes([] if model.tok_embeddings is None else model.tok_embeddings.parameters(), seen)
+    embedding = sizes(
+        [] if model.tok_embeddings is None else model.tok_embeddings.parameters(), seen
+    )
     layers = [sizes(layer.parameters(), seen) for layer in model.layers.children()]
     return {"embedding": embedding, "layers": layers, "head": sizes(model.parameters(), seen)}
 
@@ -93,8 +106,14 @@ def sizes(parameters: Iterable[nn.Parameter], seen: set[int]) -> Sizes:
     for parameter in parameters:
         if id(parameter) not in seen:
             seen.add(id(parameter))
-            whole, kept, is_trained = parameter.numel(), kept_of(parameter), int(parameter.requires_grad)
-            for position, count in enumerate((whole, kept, gathered(parameter), whole * is_trained, kept * is_trained)):
+            whole, kept, is_trained = (
+                parameter.numel(),
+                kept_of(parameter),
+                int(parameter.requires_grad),
+            )
+            for position, count in enumerate(
+                (whole, kept, gathered(parameter), whole * is_trained, kept * is_trained)
+            ):
                 total[position] += count
     return total
 

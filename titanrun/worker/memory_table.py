@@ -17,7 +17,11 @@ GIB = 2**30
 def memory_table(recipe: Recipe, *, ranks: int) -> str:
     """Bytes of each part on one rank, and what there is, one line each."""
     parts = sizes(recipe, degrees_of(recipe.parallelism, ranks) or Degrees())
-    rows = {**parts, "together, activations come on top": sum(parts.values()), "there is": available(recipe)}
+    rows = {
+        **parts,
+        "together, activations come on top": sum(parts.values()),
+        "there is": available(recipe),
+    }
     width = max(map(len, rows))
     return "\n".join(f"  = {name:<{width}}  {size / GIB:9.3f} GiB" for name, size in rows.items())
 
@@ -25,13 +29,23 @@ def memory_table(recipe: Recipe, *, ranks: int) -> str:
 def sizes(recipe: Recipe, degrees: Degrees) -> dict[str, int]:
     """What is there whatever the batch is, and the logits of one forward pass."""
     each = SIZES[recipe.training.dtype]
-    weights = parameter_count(recipe.model) * each // (degrees.fsdp * degrees.tensor * degrees.pipeline)
+    weights = (
+        parameter_count(recipe.model) * each // (degrees.fsdp * degrees.tensor * degrees.pipeline)
+    )
     training = recipe.training
-    logits = LOGITS * SIZES["float32"] * training.local_batch_size * training.seq_len * recipe.model.output_width()
+    logits = (
+        LOGITS
+        * SIZES["float32"]
+        * training.local_batch_size
+        * training.seq_len
+        * recipe.model.output_width()
+    )
     return {
         "weights": weights,
         "gradients": weights,
-        "optimizer state": round(recipe.optimizer.state_bytes(each, in_layer=True) / each * weights),
+        "optimizer state": round(
+            recipe.optimizer.state_bytes(each, in_layer=True) / each * weights
+        ),
         "logits of one pass, and their gradient": logits // (degrees.tensor * degrees.context),
     }
 

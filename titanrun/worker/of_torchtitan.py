@@ -30,11 +30,18 @@ WITHOUT_WEIGHTS = ("attention",)
 def recipe_of(source: Place) -> Resolved:
     """The recipe of the flavor whose parameters are those of the checkpoint. Raises a problem where none has them, or several do."""
     open_menu()
-    saved = {name: tuple(layout.shape) for name, layout in tensor_files().read_layouts(source, others_allowed=True).items()}
+    saved = {
+        name: tuple(layout.shape)
+        for name, layout in tensor_files().read_layouts(source, others_allowed=True).items()
+    }
     found = [(family, flavor) for family, flavor in alike(saved) if fits(saved, family, flavor)]
     help = "name the recipe of its model, before the folder to write"
     if not found:
-        raise fail("checkpoint", f"the parameters in {source} are those of no flavor that titanrun knows", help=help)
+        raise fail(
+            "checkpoint",
+            f"the parameters in {source} are those of no flavor that titanrun knows",
+            help=help,
+        )
     if len(found) > 1:
         names = listing([f"{family} {flavor}" for family, flavor in found], last="and")
         raise fail("checkpoint", f"the parameters in {source} are those of {names}", help=help)
@@ -64,14 +71,20 @@ def fits(saved: Shapes, family: str, flavor: str) -> bool:
     return not extra and all(saved.get(name) == shape for name, shape in wanted.items())
 
 
-def of_flavor(family: str, flavor: str, *, vocab_size: int, source: Place | None = None) -> Resolved:
+def of_flavor(
+    family: str, flavor: str, *, vocab_size: int, source: Place | None = None
+) -> Resolved:
     """The recipe of a flavor with the vocabulary of a checkpoint."""
     data: dict[str, Any] = {
         "version": 1,
         "model": {"name": family, "flavor": flavor, "vocab_size": vocab_size},
         # documents are told apart by its end-of-text tokens in some flavors; it is named and not read
         "tokenizer": {"name": "huggingface", "path": "tokenizer"},
-        "training": {"dataset": {"name": "tokens", "path": "tokens.npy"}, "seq_len": 1, "mixed_precision_param": "float32"},
+        "training": {
+            "dataset": {"name": "tokens", "path": "tokens.npy"},
+            "seq_len": 1,
+            "mixed_precision_param": "float32",
+        },
     }
     with tempfile.TemporaryDirectory() as name:
         file = Path(name) / f"{'model' if source is None else source.name}.yaml"

@@ -85,9 +85,13 @@ class OpenEngine:
         passes: Any = self.engine.passes
         last = self.meshes.group("pp")
         is_last = last is None or last.rank() == passes.pipeline.last_rank
-        return is_last and all(group is None or group.rank() == 0 for group in map(self.meshes.group, ("tp", "cp")))
+        return is_last and all(
+            group is None or group.rank() == 0 for group in map(self.meshes.group, ("tp", "cp"))
+        )
 
-    def state_dict_stream(self, *, names: Names = "native", dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+    def state_dict_stream(
+        self, *, names: Names = "native", dtype: torch.dtype | None = None
+    ) -> Iterator[tuple[str, Tensor]]:
         """The whole weights by name, cast to `dtype`, in the same order on every rank; all ranks must read to the end.
 
         Args:
@@ -96,9 +100,15 @@ class OpenEngine:
         """
         if names == "native":
             return self.engine.state_dict_stream(dtype=dtype)
-        return iter(huggingface_state(self.engine, self.recipe.model, dtype=dtype, lora=lora_of(self.recipe)).items())
+        return iter(
+            huggingface_state(
+                self.engine, self.recipe.model, dtype=dtype, lora=lora_of(self.recipe)
+            ).items()
+        )
 
-    def load_stream(self, weights: Iterable[tuple[str, Tensor]], *, names: Names = "native", strict: bool = True) -> None:
+    def load_stream(
+        self, weights: Iterable[tuple[str, Tensor]], *, names: Names = "native", strict: bool = True
+    ) -> None:
         """Takes up whole weights by name, as `state_dict_stream` gives them; dtypes stay the model's. Every rank must give the same.
 
         Waiting gradients are dropped; optimizer state and policy version stay. Raises a problem for another shape too.
@@ -113,7 +123,9 @@ class OpenEngine:
         take_stream(weights, self.engine, strict=strict, keeps_adapters=names == "hf")
         self.engine.zero_grad()
 
-    def save(self, folder: Path | str, *, step: int, keep: int = 0, model_only: bool = False) -> Place:
+    def save(
+        self, folder: Path | str, *, step: int, keep: int = 0, model_only: bool = False
+    ) -> Place:
         """Saves weights, optimizer, schedule, policy version and random states as `step-N` in `folder`; given back is where.
 
         Args:
@@ -124,13 +136,20 @@ class OpenEngine:
         """
         return self._checkpoints(folder, keep).save(step, model_only=model_only)
 
-    def load(self, folder: Path | str, *, step: int | None = None, what: Literal["all", "model"] = "all") -> int:
+    def load(
+        self, folder: Path | str, *, step: int | None = None, what: Literal["all", "model"] = "all"
+    ) -> int:
         """Takes up what `save` saved; the latest without `step`. Gives the step. A folder without, or a damaged one, is a problem."""
         return self._checkpoints(folder).load(step, model_only=what == "model")
 
     def publish(self, bus: WeightBus) -> int:
         """Puts the weights on a bus under the policy's version, which is given back, in the dtype that a generator of it computes in."""
-        return publish(self.engine, bus, dtype=dtype_of(self.recipe, rl_of(self.recipe)), parameters=parameter_names(self.recipe))
+        return publish(
+            self.engine,
+            bus,
+            dtype=dtype_of(self.recipe, rl_of(self.recipe)),
+            parameters=parameter_names(self.recipe),
+        )
 
     def generator(self, *, folder: Path = Path()) -> Generator:
         """What `rl.generator` names, with the weights of now; `load` gives it those of a bus. Every rank has its own.
@@ -140,16 +159,25 @@ class OpenEngine:
         config, tokenizer = rl_of(self.recipe), build_tokenizer(self.recipe)
         assert tokenizer is not None, "a rule asks for one"
         job = Job(folder / "resolved.yaml", self.text, read_place())
-        supplies = build_supplies(self.recipe, config, job, self.engine.device, self.meshes, tokenizer)
+        supplies = build_supplies(
+            self.recipe, config, job, self.engine.device, self.meshes, tokenizer
+        )
         generator: Generator = config.generator.builder()(config.generator, supplies=supplies)
-        Delivery(InProcessBus(keep=1), generator, dtype_of(self.recipe, config), parameter_names(self.recipe)).deliver(self.engine)
+        Delivery(
+            InProcessBus(keep=1),
+            generator,
+            dtype_of(self.recipe, config),
+            parameter_names(self.recipe),
+        ).deliver(self.engine)
         return generator
 
     def _checkpoints(self, folder: Path | str, keep: int = 0) -> EngineCheckpoints:
         if self._ranks is None:
             self._ranks = ranks_beside()
         return EngineCheckpoints(
-            CheckpointStore(folder=place(str(folder)), retention=Retention(keep), ranks=self._ranks),
+            CheckpointStore(
+                folder=place(str(folder)), retention=Retention(keep), ranks=self._ranks
+            ),
             self.engine,
             resolved=self.text,
             parallelism=dump(self.recipe.parallelism),
@@ -175,7 +203,13 @@ def open_engine(recipe: str, overrides: Sequence[str] = ()) -> OpenEngine:
     meshes = meshes_for(run, device, opened)
     settle_chance(run)
     engine = build_whole_engine(run, device, meshes, marking_of(run))
-    load_initial_weights(run.checkpoint, model_config=run.model, engine=engine, ranks=current_ranks(), seed=run.debug.seed)
+    load_initial_weights(
+        run.checkpoint,
+        model_config=run.model,
+        engine=engine,
+        ranks=current_ranks(),
+        seed=run.debug.seed,
+    )
     return OpenEngine(engine, run, meshes, text, opened)
 
 
@@ -183,9 +217,14 @@ def meshes_for(run: Recipe, device: torch.device, opened: ExitStack) -> Meshes |
     """The meshes of the ranks that are there; None for one alone."""
     place = read_place()
     if is_open():
-        unread = ", ".join(name for name, value in dump(run.comm).items() if value != getattr(CommConfig(), name))
+        unread = ", ".join(
+            name for name, value in dump(run.comm).items() if value != getattr(CommConfig(), name)
+        )
         written = f" ({unread})" if unread else ""
-        log.warning("a process group is there already: it is used as it is, and the section comm is not read%s", written)
+        log.warning(
+            "a process group is there already: it is used as it is, and the section comm is not read%s",
+            written,
+        )
         ranks = current_ranks().count
         return Meshes(degrees_for(run, ranks), device) if ranks > 1 else None
     degrees = degrees_for(run, place.world_size)
@@ -207,12 +246,21 @@ def marking_of(run: Recipe) -> Marking:
 def rl_of(recipe: Recipe) -> RlConfig:
     """The section rl. Raises a problem where there is none."""
     if recipe.rl is None:
-        raise fail("usage", "this needs the section rl: how answers are drawn", path=("rl",), help="use a recipe of kind rl")
+        raise fail(
+            "usage",
+            "this needs the section rl: how answers are drawn",
+            path=("rl",),
+            help="use a recipe of kind rl",
+        )
     return recipe.rl
 
 
 def open_policy_trainer(
-    recipe: str, overrides: Sequence[str] = (), *, folder: Path | None = None, checkpoints: Path | None = None
+    recipe: str,
+    overrides: Sequence[str] = (),
+    *,
+    folder: Path | None = None,
+    checkpoints: Path | None = None,
 ) -> PolicyTrainer:
     """A policy trainer of a recipe of kind rl on this rank.
 
@@ -230,7 +278,9 @@ def open_policy_trainer(
         dtype=dtype_of(opened.recipe, config),
         parameters=parameter_names(opened.recipe),
         rank=opened.dp_rank,
-        save=None if checkpoints is None else lambda step: opened.save(checkpoints, step=step, keep=keep),
+        save=None
+        if checkpoints is None
+        else lambda step: opened.save(checkpoints, step=step, keep=keep),
         load=None if checkpoints is None else lambda step: opened.load(checkpoints, step=step),
         on_close=opened.close,
     )

@@ -70,7 +70,9 @@ def build_verl_engine(
     engine, optimizer = reader(engine_config), reader(optimizer_config)
     path = reader(model_config)("path", None)
     if path is None:
-        raise fail("usage", "the model's config names no path", help="set path to a Hugging Face folder")
+        raise fail(
+            "usage", "the model's config names no path", help="set path to a Hugging Face folder"
+        )
     data = recipe_of(Path(path), engine, optimizer)
 
     def opened() -> OpenEngine:
@@ -107,7 +109,11 @@ def recipe_of(folder: Path, engine: Reader, optimizer: Reader) -> dict[str, Any]
             "name": family_of(folder),
             "flavor": "auto",
             "hf_assets_path": assets,
-            "attention": {"mask": "block_causal", "documents": "positions", "backend": engine("attn_type", "flex")},
+            "attention": {
+                "mask": "block_causal",
+                "documents": "positions",
+                "backend": engine("attn_type", "flex"),
+            },
         },
         "tokenizer": {"name": "huggingface", "path": assets},
         "training": {
@@ -141,7 +147,11 @@ def optimizer_of(optimizer: Reader) -> dict[str, Any]:
     """The optimizer section. Raises a problem for another optimizer than AdamW, as verl's torchtitan engine has by default."""
     name = optimizer("name", "AdamW")
     if name.lower() != "adamw":
-        raise fail("usage", f"the optimizer '{name}' is not taken here", help="override the section optimizer of the recipe")
+        raise fail(
+            "usage",
+            f"the optimizer '{name}' is not taken here",
+            help="override the section optimizer of the recipe",
+        )
     beta1, beta2 = optimizer("betas", (0.9, 0.999))
     return {
         "name": "adamw",

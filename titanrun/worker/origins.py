@@ -31,7 +31,10 @@ def entry_at(path: DataPath, values: dict[str, Any]) -> dict[str, Any] | None:
     if not path:
         return None
     around = [path_text(path[:length]) for length in range(len(path), 0, -1)]
-    below, beside = ([key for key in values if key.startswith((f"{section}.", f"{section}["))] for section in (*around, "")[:2])
+    below, beside = (
+        [key for key in values if key.startswith((f"{section}.", f"{section}["))]
+        for section in (*around, "")[:2]
+    )
     found = (values[key] for key in (around[0], *below, *around[1:], *beside) if key in values)
     return next((entry for entry in found if "file" in entry), None)
 

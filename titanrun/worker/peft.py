@@ -60,18 +60,28 @@ class Family:
     def rows(self, name: str, matrix: Tensor, *, back: bool) -> Tensor:
         """The rows of a matrix that makes what the module gives in transformers' order, or `back` in titanrun's."""
         turn = getattr(self.module, "halves_to_pairs" if back else "pairs_to_halves", None)
-        return matrix if turn is None else turn(matrix, self.module.heads_of(self.model, name + WEIGHT))
+        return (
+            matrix
+            if turn is None
+            else turn(matrix, self.module.heads_of(self.model, name + WEIGHT))
+        )
 
 
 def family_of(model: ModelConfig) -> Family:
     """The names of a model's family. Raises a problem where it has none."""
     module = family_module(type(model), "huggingface")
     if not hasattr(module, "LAYER_NAMES"):
-        raise fail("not-built", f"model family {model.name} does not say what transformers calls its modules", path=("model", "name"))
+        raise fail(
+            "not-built",
+            f"model family {model.name} does not say what transformers calls its modules",
+            path=("model", "name"),
+        )
     return Family(model, module)
 
 
-def write_adapters(folder: Path, adapters: Mapping[str, Tensor], config: AdapterConfig, model: ModelConfig) -> None:
+def write_adapters(
+    folder: Path, adapters: Mapping[str, Tensor], config: AdapterConfig, model: ModelConfig
+) -> None:
     """Write a folder that PeftModel.from_pretrained opens; it is there whole or not at all.
 
     Args:
@@ -91,7 +101,9 @@ def write_adapters(folder: Path, adapters: Mapping[str, Tensor], config: Adapter
     places = keys(parameter.name for parameter in parameters)
     for parameter in parameters:
         theirs = BEFORE + places[parameter.name]
-        tensors[theirs + PARTS[A]], tensors[theirs + PARTS[B]] = joined(parameter, adapters, model.parameter_shapes())
+        tensors[theirs + PARTS[A]], tensors[theirs + PARTS[B]] = joined(
+            parameter, adapters, model.parameter_shapes()
+        )
     about = peft_config(config, [family.theirs(name) for name in modules], parameters, model)
     with written_whole(folder) as temporary:
         (temporary / CONFIG_FILE).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
@@ -102,17 +114,34 @@ def refuse_experts(stacks: Sequence[str], family: Family) -> None:
     """Raises a problem where transformers has no such experts, or peft no adapters for them."""
     if stacks and family.model.export_problems():
         raise ProblemsFound(family.model.export_problems())
-    shapes, least = family.model.parameter_shapes(), getattr(family.module, "PEFT_EXPERTS_AT_LEAST", 1)
+    shapes, least = (
+        family.model.parameter_shapes(),
+        getattr(family.module, "PEFT_EXPERTS_AT_LEAST", 1),
+    )
     if any(shapes[name][0] < least for name in stacks):
         message = f"peft adds the adapter of a single expert of {family.model.name} turned, as that of {stacks[0]}"
-        raise fail("usage", message, help="give --merge, or keep titanrun's own checkpoint: initial_load_path takes it")
+        raise fail(
+            "usage",
+            message,
+            help="give --merge, or keep titanrun's own checkpoint: initial_load_path takes it",
+        )
 
 
-def peft_config(config: AdapterConfig, modules: list[str], parameters: list[Parameter], model: ModelConfig) -> dict[str, Any]:
+def peft_config(
+    config: AdapterConfig, modules: list[str], parameters: list[Parameter], model: ModelConfig
+) -> dict[str, Any]:
     """The content of adapter_config.json."""
-    mistaken = [name for name in modules if getattr(model, "moe", None) is not None and name.endswith(TAKEN_FOR_EXPERTS)]
+    mistaken = [
+        name
+        for name in modules
+        if getattr(model, "moe", None) is not None and name.endswith(TAKEN_FOR_EXPERTS)
+    ]
     targeted = [parameter.name for parameter in parameters] + [name + WEIGHT for name in mistaken]
-    joint = {parameter.name: len(parameter.adapted) for parameter in parameters if len(parameter.adapted) > 1}
+    joint = {
+        parameter.name: len(parameter.adapted)
+        for parameter in parameters
+        if len(parameter.adapted) > 1
+    }
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -131,14 +160,23 @@ def peft_config(config: AdapterConfig, modules: list[str], parameters: list[Para
     }
 
 
-def read_adapters(folder: Place, config: AdapterConfig, model: ModelConfig, taken: Iterable[str]) -> dict[str, Tensor]:
+def read_adapters(
+    folder: Place, config: AdapterConfig, model: ModelConfig, taken: Iterable[str]
+) -> dict[str, Tensor]:
     """The adapters of a folder that peft wrote, for exactly these modules and stacks of experts. Raises a problem for any others."""
     about = settings_of(folder, config)
     try:
-        with local_copy(folder / WEIGHTS_FILE) as copy, safetensors.safe_open(copy, framework="pt", device="cpu") as file:
+        with (
+            local_copy(folder / WEIGHTS_FILE) as copy,
+            safetensors.safe_open(copy, framework="pt", device="cpu") as file,
+        ):
             given = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (OSError, SafetensorError) as error:
-        raise fail("checkpoint", f"cannot read {folder / WEIGHTS_FILE}: {error}", help="name a folder that peft saved") from error
+        raise fail(
+            "checkpoint",
+            f"cannot read {folder / WEIGHTS_FILE}: {error}",
+            help="name a folder that peft saved",
+        ) from error
     family, adapters, shapes = family_of(model), {}, model.parameter_shapes()
     taken = list(taken)
     for name in taken:
@@ -160,11 +198,18 @@ def read_adapters(folder: Place, config: AdapterConfig, model: ModelConfig, take
     return adapters
 
 
-def parts_of(folder: Place, given: dict[str, Tensor], place: str, *, said: str) -> tuple[Tensor, Tensor]:
+def parts_of(
+    folder: Place, given: dict[str, Tensor], place: str, *, said: str
+) -> tuple[Tensor, Tensor]:
     """Takes the two matrices of one adapter out of those given. Raises a problem, with what is `said` of it, where they are not there."""
     names = [BEFORE + place + ending for ending in PARTS.values()]
     if any(name not in given for name in names):
-        raise fail("checkpoint", f"{folder} has no adapter for {said}", path=("converters",), help=OTHER_MODULES)
+        raise fail(
+            "checkpoint",
+            f"{folder} has no adapter for {said}",
+            path=("converters",),
+            help=OTHER_MODULES,
+        )
     return given.pop(names[0]), given.pop(names[1])
 
 
@@ -173,7 +218,9 @@ def wrapped(about: Mapping[str, Any], family: Family, parameters: Sequence[Param
     targets, names = about.get("target_parameters") or [], []
     for holder in dict.fromkeys(parameter.holder for parameter in parameters):
         every = [f"{holder}.{name.rpartition('.')[2]}" for name in family.module.EXPERT_PARAMETERS]
-        names += [name for name in every if any(f".{name}".endswith(f".{target}") for target in targets)]
+        names += [
+            name for name in every if any(f".{name}".endswith(f".{target}") for target in targets)
+        ]
     return names
 
 
@@ -182,10 +229,20 @@ def settings_of(folder: Place, config: AdapterConfig) -> dict[str, Any]:
     try:
         about: dict[str, Any] = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise fail("checkpoint", f"cannot read {folder / CONFIG_FILE}: {error}", help="name a folder that peft saved") from error
+        raise fail(
+            "checkpoint",
+            f"cannot read {folder / CONFIG_FILE}: {error}",
+            help="name a folder that peft saved",
+        ) from error
     forms = {"rank_pattern": dict, "alpha_pattern": dict, "target_parameters": list}
-    if not isinstance(about, dict) or any(not isinstance(about.get(key) or form(), form) for key, form in forms.items()):
-        raise fail("checkpoint", f"{folder / CONFIG_FILE} has another form than peft gives it", help="name a folder that peft saved")
+    if not isinstance(about, dict) or any(
+        not isinstance(about.get(key) or form(), form) for key, form in forms.items()
+    ):
+        raise fail(
+            "checkpoint",
+            f"{folder / CONFIG_FILE} has another form than peft gives it",
+            help="name a folder that peft saved",
+        )
     wanted = {**ONLY, "r": (config.rank,), "lora_alpha": (config.alpha,)}
     for key, values in wanted.items():
         if about.get(key, values[0]) not in values:
@@ -194,7 +251,14 @@ def settings_of(folder: Place, config: AdapterConfig) -> dict[str, Any]:
     return about
 
 
-def check_scale(folder: Place, about: Mapping[str, Any], name: str, config: AdapterConfig, *, ranks: Sequence[int]) -> None:
+def check_scale(
+    folder: Place,
+    about: Mapping[str, Any],
+    name: str,
+    config: AdapterConfig,
+    *,
+    ranks: Sequence[int],
+) -> None:
     """Raises a problem where the patterns give a module another rank than one of so many times the run's, or another scale."""
     rank = said_of(about.get("rank_pattern") or {}, name, config.rank)
     alpha = said_of(about.get("alpha_pattern") or {}, name, config.alpha)
@@ -207,6 +271,12 @@ def check_scale(folder: Place, about: Mapping[str, Any], name: str, config: Adap
 def said_of(pattern: Mapping[str, Any], name: str, other: float) -> Any:
     """What peft takes from rank_pattern or alpha_pattern for a module: of the first key that is the end of its name, as an expression."""
     try:
-        return next((value for key, value in pattern.items() if re.match(rf"(.*\.)?({key})$", name)), other)
+        return next(
+            (value for key, value in pattern.items() if re.match(rf"(.*\.)?({key})$", name)), other
+        )
     except re.error as error:
-        raise fail("checkpoint", f"rank_pattern or alpha_pattern of the adapter: {error}", help="name a folder that peft saved") from error
+        raise fail(
+            "checkpoint",
+            f"rank_pattern or alpha_pattern of the adapter: {error}",
+            help="name a folder that peft saved",
+        ) from error

@@ -29,11 +29,16 @@ class Quantization:
     config: Any
     modules: tuple[str, ...]
 
-    def of(self, weights: Mapping[str, Tensor], theirs: Mapping[str, str] | None = None) -> dict[str, Tensor]:
+    def of(
+        self, weights: Mapping[str, Tensor], theirs: Mapping[str, str] | None = None
+    ) -> dict[str, Tensor]:
         """The weights with those matrices quantised; `theirs` says what a matrix is called where names are others."""
         names = {f"{name}.weight" for name in self.modules}
         chosen = names if theirs is None else {theirs[name] for name in names}
-        return {name: quantized(tensor, self.config) if name in chosen else tensor for name, tensor in weights.items()}
+        return {
+            name: quantized(tensor, self.config) if name in chosen else tensor
+            for name, tensor in weights.items()
+        }
 
     def for_transformers(self) -> dict[str, Any]:
         """What config.json says of it."""
@@ -49,17 +54,31 @@ class Quantization:
 
 def flattened(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Plain tensors for safetensors, codes and scales apart, and the metadata by which torchao and transformers put them together."""
-    parts, metadata = torchao_part("prototype.safetensors.safetensors_support").flatten_tensor_state_dict(dict(tensors))
+    parts, metadata = torchao_part(
+        "prototype.safetensors.safetensors_support"
+    ).flatten_tensor_state_dict(dict(tensors))
     return parts, metadata
 
 
-def quantization_for(recipe: Recipe, model: nn.Module, scheme: str, group_size: int | None, weights: Mapping[str, Tensor]) -> Quantization:
+def quantization_for(
+    recipe: Recipe,
+    model: nn.Module,
+    scheme: str,
+    group_size: int | None,
+    weights: Mapping[str, Tensor],
+) -> Quantization:
     """What `--quantize` asks for of the recipe's model. Raises a problem for what cannot be, or was not trained so."""
     if any(map(is_adapter, weights)):
-        raise fail("usage", "adapters are not quantised", help="give --merge too, or leave --quantize out")
+        raise fail(
+            "usage", "adapters are not quantised", help="give --merge too, or leave --quantize out"
+        )
     qat = qat_of(recipe)
     if qat is not None and qat.scheme != scheme:
-        raise fail("usage", f"the run was trained for {qat.scheme}, not for {scheme}", help=f"give --quantize {qat.scheme}")
+        raise fail(
+            "usage",
+            f"the run was trained for {qat.scheme}, not for {scheme}",
+            help=f"give --quantize {qat.scheme}",
+        )
     if qat is not None and group_size not in (None, qat.group_size):
         message = f"the run was trained for groups of {qat.group_size}, not of {group_size}"
         raise fail("usage", message, help="leave --group-size out")
@@ -68,7 +87,11 @@ def quantization_for(recipe: Recipe, model: nn.Module, scheme: str, group_size: 
     conversion = Conversion(taken=tuple(taken), left=left)
     if not taken:
         message = f"{scheme} fits none of the model's linear modules"
-        raise fail("usage", message, help=conversion.summary.partition("; ")[2] or "it has none but its head")
+        raise fail(
+            "usage",
+            message,
+            help=conversion.summary.partition("; ")[2] or "it has none but its head",
+        )
     kind = f"{scheme}, groups of {size}" if scheme in IN_GROUPS else scheme
     sys.stderr.write(f"{kind}: {conversion.summary}\n")
     return Quantization(torchao_config(scheme, size), tuple(taken))  # type: ignore[arg-type]

@@ -43,13 +43,18 @@ def fits(pattern: str, name: str) -> bool:
     return len(wanted) == len(steps) and all(map(fnmatchcase, steps, wanted))
 
 
-def unmatched(entries: Sequence[ReplaceConfig], claims: list[list[str]], names: list[str]) -> Iterator[Problem]:
+def unmatched(
+    entries: Sequence[ReplaceConfig], claims: list[list[str]], names: list[str]
+) -> Iterator[Problem]:
     """A problem for each pattern that matches nothing."""
     for index, (entry, claimed) in enumerate(zip(entries, claims, strict=True)):
         if not claimed:
             last = entry.match.rpartition(".")[2]
             yield Problem(
-                "unknown-name", f"no module of the model is called '{entry.match}'", (SECTION, index, "match"), help=meant(last, names)
+                "unknown-name",
+                f"no module of the model is called '{entry.match}'",
+                (SECTION, index, "match"),
+                help=meant(last, names),
             )
 
 
@@ -57,12 +62,17 @@ def claimed_twice(claims: list[list[str]]) -> Iterator[Problem]:
     """A problem for each entry that claims a module of an earlier one, one within it or one around it."""
     for index, claimed in enumerate(claims):
         for before, others in enumerate(claims[:index]):
-            shared = next(((mine, theirs) for mine in claimed for theirs in others if overlap(mine, theirs)), None)
+            shared = next(
+                ((mine, theirs) for mine in claimed for theirs in others if overlap(mine, theirs)),
+                None,
+            )
             if shared is not None:
                 mine, theirs = shared
                 what = mine if mine == theirs else f"{mine}, beside {theirs},"
                 message = f"{what} is replaced by entry {before + 1} of the list already"
-                yield Problem("conflict", message, (SECTION, index, "match"), help="let one entry have it")
+                yield Problem(
+                    "conflict", message, (SECTION, index, "match"), help="let one entry have it"
+                )
                 break
 
 
@@ -78,7 +88,9 @@ def replace_part(entry: ReplaceConfig, model: nn.Module, name: str) -> None:
     before = shapes(replaced)
     new = config.builder()(config, replaced=replaced)
     if shapes(new) != before:
-        differing = sorted(before.keys() ^ shapes(new).keys()) or [key for key in before if before[key] != shapes(new)[key]]
+        differing = sorted(before.keys() ^ shapes(new).keys()) or [
+            key for key in before if before[key] != shapes(new)[key]
+        ]
         message = f"{config.name} has other parameters than {name}, for which it is to stand: {', '.join(differing)}"
         raise fail("conflict", message, path=("with",), help="a replacement keeps names and shapes")
     if not hasattr(new, "init_weights") and hasattr(type(replaced), "init_weights"):

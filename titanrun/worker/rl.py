@@ -50,7 +50,14 @@ from titanrun.training.passes import Loss
 from titanrun.training.recovery import Recovery
 from titanrun.training.signals import SignalRequests
 from titanrun.training.state import TrainState
-from titanrun.worker.assemble import announce, build_save_times, build_whole_engine, settle_chance, shorten_patience, with_samples
+from titanrun.worker.assemble import (
+    announce,
+    build_save_times,
+    build_whole_engine,
+    settle_chance,
+    shorten_patience,
+    with_samples,
+)
 from titanrun.worker.build_checkpoints import begin, build_checkpoints, writes
 from titanrun.worker.build_data import build_marking, build_rows, build_tokenizer
 from titanrun.worker.build_guard import build_finite_guard, build_watchdog
@@ -77,20 +84,34 @@ class Closable(Protocol):
 
 @contextmanager
 def assembled_rl(
-    recipe: Recipe, job: Job, *, signals: SignalRequests, on_step: Callable[[int], None] = lambda step: None
+    recipe: Recipe,
+    job: Job,
+    *,
+    signals: SignalRequests,
+    on_step: Callable[[int], None] = lambda step: None,
 ) -> Iterator[RlTrainer]:
     """The RL trainer of a run, where its latest checkpoint left it or with its first weights. Arguments as of `assembled`."""
     assert recipe.rl is not None, "a rule asks for it"
     device = find_device(recipe.device, local_rank=job.place.local_rank)
-    with build_watchdog(recipe, job) as watchdog, heard_by(watchdog.beat), company(recipe, job, device) as meshes:
+    with (
+        build_watchdog(recipe, job) as watchdog,
+        heard_by(watchdog.beat),
+        company(recipe, job, device) as meshes,
+    ):
         settle_chance(recipe)
         prompts = build_prompts(recipe, recipe.rl, job)
-        engine = build_whole_engine(recipe, device, meshes, build_marking(recipe, prompts.tokenizer))
+        engine = build_whole_engine(
+            recipe, device, meshes, build_marking(recipe, prompts.tokenizer)
+        )
         state, progress = TrainState(), Progress(recipe.rl, engine)
-        checkpoints = build_checkpoints(recipe, job, engine=engine, rows=prompts.rows, state=state, progress=progress)
+        checkpoints = build_checkpoints(
+            recipe, job, engine=engine, rows=prompts.rows, state=state, progress=progress
+        )
         begin(recipe, checkpoints)
         announce(recipe, job, device, meshes, rows=len(prompts.questions))
-        rollouter, delivery = build_generation(recipe, recipe.rl, job, device, meshes, prompts.tokenizer)
+        rollouter, delivery = build_generation(
+            recipe, recipe.rl, job, device, meshes, prompts.tokenizer
+        )
         with (
             torch.autograd.set_detect_anomaly(recipe.debug.detect_anomaly),
             all_closed(checkpoints, rollouter, delivery.bus),
@@ -117,14 +138,18 @@ def assembled_rl(
                 guard=build_finite_guard(recipe, device),
                 recovery=Recovery(recipe.guard),
                 progress=progress,
-                rollout_log=RolloutRecorder(recipe.rl.recorder, job.resolved.parent if job.place.is_first else None),
+                rollout_log=RolloutRecorder(
+                    recipe.rl.recorder, job.resolved.parent if job.place.is_first else None
+                ),
                 reference=build_reference(recipe, engine, device, meshes, prompts.tokenizer),
                 examination=prompts.examination(recipe.rl, progress),
                 signals=signals if meshes is None else AgreedSignals(signals, device),
                 checkpoints=checkpoints if writes(recipe.checkpoint) else None,
                 on_step=on_step,
                 on_first_step=partial(shorten_patience, recipe, meshes),
-                on_step_end=with_samples(recipe, job, engine, after_step, tokenizer=prompts.tokenizer),
+                on_step_end=with_samples(
+                    recipe, job, engine, after_step, tokenizer=prompts.tokenizer
+                ),
             )
 
 
@@ -141,7 +166,9 @@ def build_policy_loss(config: RlConfig, meshes: Meshes | None) -> Loss:
     """What the algorithm minimises."""
     row_ranks = None if meshes is None else meshes.group("cp")
     temperature = config.sampling.temperature
-    loss: Loss = config.algorithm.builder()(config.algorithm, sampling_temperature=temperature, row_ranks=row_ranks)
+    loss: Loss = config.algorithm.builder()(
+        config.algorithm, sampling_temperature=temperature, row_ranks=row_ranks
+    )
     return loss
 
 
@@ -156,7 +183,11 @@ class Prompts:
 
     def examination(self, config: RlConfig, progress: Progress) -> Examination | None:
         """What asks the held-out ones."""
-        return None if self.held_out is None else Examination(config.validation, self.held_out, progress.examined)
+        return (
+            None
+            if self.held_out is None
+            else Examination(config.validation, self.held_out, progress.examined)
+        )
 
 
 def build_prompts(recipe: Recipe, config: RlConfig, job: Job) -> Prompts:
@@ -168,20 +199,44 @@ def build_prompts(recipe: Recipe, config: RlConfig, job: Job) -> Prompts:
         questions = open_questions(dataset, path, recipe, tokenizer, job)
         held_out = None
         if isinstance(config.validation.dataset, DatasetConfig):
-            held_out = open_questions(config.validation.dataset, ("rl", "validation", "dataset"), recipe, tokenizer, job)
+            held_out = open_questions(
+                config.validation.dataset, ("rl", "validation", "dataset"), recipe, tokenizer, job
+            )
     sign_of_life()
-    rows = RowLoader(questions, seed=recipe.debug.seed, shuffle=dataset.shuffle, repeat=dataset.repeat, global_batch_size=1, place=path)
+    rows = RowLoader(
+        questions,
+        seed=recipe.debug.seed,
+        shuffle=dataset.shuffle,
+        repeat=dataset.repeat,
+        global_batch_size=1,
+        place=path,
+    )
     return Prompts(tokenizer, questions, rows, held_out)
 
 
-def open_questions(dataset: DatasetConfig, path: tuple[str, ...], recipe: Recipe, tokenizer: Tokenizer, job: Job) -> TaskRows:
+def open_questions(
+    dataset: DatasetConfig, path: tuple[str, ...], recipe: Recipe, tokenizer: Tokenizer, job: Job
+) -> TaskRows:
     """The questions of one dataset."""
-    rows: Any = build_rows(dataset, path, recipe, tokenizer=tokenizer, seq_len=recipe.training.seq_len, run_dir=job.resolved.parent)
+    rows: Any = build_rows(
+        dataset,
+        path,
+        recipe,
+        tokenizer=tokenizer,
+        seq_len=recipe.training.seq_len,
+        run_dir=job.resolved.parent,
+    )
     assert isinstance(rows, TaskRows), "a rule asks for a task"
     return rows
 
 
-def build_reference(recipe: Recipe, engine: Engine, device: torch.device, meshes: Meshes | None, tokenizer: Tokenizer) -> Reference | None:
+def build_reference(
+    recipe: Recipe,
+    engine: Engine,
+    device: torch.device,
+    meshes: Meshes | None,
+    tokenizer: Tokenizer,
+) -> Reference | None:
     """What the policy is held against: itself without its adapters, or a second model with the weights that training begins with."""
     assert recipe.rl is not None
     if recipe.rl.reference is None:
@@ -189,7 +244,13 @@ def build_reference(recipe: Recipe, engine: Engine, device: torch.device, meshes
     if recipe.rl.reference == "adapter_off":
         return Reference(engine, around=partial(without_adapters, engine.model))
     frozen = build_whole_engine(recipe, device, meshes, build_marking(recipe, tokenizer))
-    load_initial_weights(recipe.checkpoint, model_config=recipe.model, engine=frozen, ranks=current_ranks(), seed=recipe.debug.seed)
+    load_initial_weights(
+        recipe.checkpoint,
+        model_config=recipe.model,
+        engine=frozen,
+        ranks=current_ranks(),
+        seed=recipe.debug.seed,
+    )
     return Reference(frozen)
 
 
@@ -201,7 +262,9 @@ def build_rl_plan(recipe: Recipe, meshes: Meshes | None, *, stop_after: int | No
         steps=steps_of(recipe),
         row_length=recipe.training.seq_len,
         rows_per_pass=recipe.training.local_batch_size,
-        share_rows=isinstance(attention, AttentionConfig) and attention.mask == "block_causal" and not recipe.rl.batch_invariant,
+        share_rows=isinstance(attention, AttentionConfig)
+        and attention.mask == "block_causal"
+        and not recipe.rl.batch_invariant,
         log_every=recipe.metrics.log_freq,
         rank=0 if meshes is None else meshes.batch_rank,
         ranks=1 if meshes is None else meshes.degrees.batch,
@@ -210,14 +273,27 @@ def build_rl_plan(recipe: Recipe, meshes: Meshes | None, *, stop_after: int | No
 
 
 def build_generation(
-    recipe: Recipe, config: RlConfig, job: Job, device: torch.device, meshes: Meshes | None, tokenizer: Tokenizer
+    recipe: Recipe,
+    config: RlConfig,
+    job: Job,
+    device: torch.device,
+    meshes: Meshes | None,
+    tokenizer: Tokenizer,
 ) -> tuple[Rollouter, Delivery]:
     """What holds the conversations, and what brings new weights to its generator."""
-    rollouter = build_rollouter(recipe, config, job, build_supplies(recipe, config, job, device, meshes, tokenizer), tokenizer)
+    rollouter = build_rollouter(
+        recipe,
+        config,
+        job,
+        build_supplies(recipe, config, job, device, meshes, tokenizer),
+        tokenizer,
+    )
     return rollouter, build_delivery(recipe, config, job, rollouter.generator)
 
 
-def build_rollouter(recipe: Recipe, config: RlConfig, job: Job, supplies: Supplies, tokenizer: Tokenizer) -> Rollouter:
+def build_rollouter(
+    recipe: Recipe, config: RlConfig, job: Job, supplies: Supplies, tokenizer: Tokenizer
+) -> Rollouter:
     """What holds the conversations: generator, environment, rewards, renderer."""
     logs = job.resolved.parent / "logs"
     environment: Environment = config.environment.builder()(config.environment, logs=logs)
@@ -233,12 +309,19 @@ def build_rollouter(recipe: Recipe, config: RlConfig, job: Job, supplies: Suppli
         seed=recipe.debug.seed,
         # whoever answers takes as long as it takes: ranks that wait for it must not give up as they would in training
         ranks=ranks_beside(),
-        ranks_per_copy=recipe.parallelism.tensor_parallel_degree if getattr(config.generator, "tensor_parallel", False) else 1,
+        ranks_per_copy=recipe.parallelism.tensor_parallel_degree
+        if getattr(config.generator, "tensor_parallel", False)
+        else 1,
     )
 
 
 def build_supplies(
-    recipe: Recipe, config: RlConfig, job: Job, device: torch.device, meshes: Meshes | None, tokenizer: Tokenizer
+    recipe: Recipe,
+    config: RlConfig,
+    job: Job,
+    device: torch.device,
+    meshes: Meshes | None,
+    tokenizer: Tokenizer,
 ) -> Supplies:
     """What a generator is built from."""
     training = recipe.training
@@ -248,7 +331,9 @@ def build_supplies(
         return precision.autocast(device) if config.batch_invariant else nullcontext()
 
     return Supplies(
-        model=lambda is_split: own_copy(recipe, device, dtype_of(recipe, config), meshes if is_split else None),
+        model=lambda is_split: own_copy(
+            recipe, device, dtype_of(recipe, config), meshes if is_split else None
+        ),
         sampling=config.sampling,
         end_ids=frozenset() if tokenizer.eos_id is None else frozenset({tokenizer.eos_id}),
         encode=partial(tokenizer.encode, bos=False, eos=True),
@@ -260,7 +345,11 @@ def build_supplies(
             log=job.resolved.parent / "logs" / f"generator-rank{job.place.rank}.log",
             device=job.place.local_rank,
         ),
-        reread=AsTrained(training.local_batch_size, training.seq_len, build_marking(recipe, tokenizer)) if config.batch_invariant else None,
+        reread=AsTrained(
+            training.local_batch_size, training.seq_len, build_marking(recipe, tokenizer)
+        )
+        if config.batch_invariant
+        else None,
     )
 
 
@@ -270,10 +359,14 @@ def dtype_of(recipe: Recipe, config: RlConfig) -> torch.dtype:
     return precision.storage if config.batch_invariant else precision.compute
 
 
-def own_copy(recipe: Recipe, device: torch.device, dtype: torch.dtype, meshes: Meshes | None = None) -> torch.nn.Module:
+def own_copy(
+    recipe: Recipe, device: torch.device, dtype: torch.dtype, meshes: Meshes | None = None
+) -> torch.nn.Module:
     """A model of the policy's kind, buffers in their own dtype: a whole one on this rank, or split over the tensor-parallel ranks of
     `meshes`, which then have the stream and the logits whole, since prompts have any lengths."""
-    model = build_model(recipe, precision_named(recipe.training.dtype, recipe.training.mixed_precision_param))
+    model = build_model(
+        recipe, precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
+    )
     convert(recipe, model, meshes=None)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
@@ -281,7 +374,11 @@ def own_copy(recipe: Recipe, device: torch.device, dtype: torch.dtype, meshes: M
     materialise(model, device=device, seed=recipe.debug.seed)
     if meshes is not None:
         held = sum(own_part(parameter).numel() for parameter in model.parameters())
-        log.info("the generator has %s of its %s parameters on each rank", f"{held:,}", f"{parameter_count(recipe.model):,}")
+        log.info(
+            "the generator has %s of its %s parameters on each rank",
+            f"{held:,}",
+            f"{parameter_count(recipe.model):,}",
+        )
     return model.eval().requires_grad_(False)
 
 
@@ -300,7 +397,10 @@ def build_rubric(config: RlConfig, logs: Path) -> Rubric:
     rewards: dict[str, tuple[Reward, float]] = {}
     for reward in config.rewards:
         name = label(str(reward.name), rewards)  # type: ignore[attr-defined]
-        rewards[name] = (reward.builder()(reward, log=logs / f"reward-{name.replace(' ', '-')}.log"), reward.weight)
+        rewards[name] = (
+            reward.builder()(reward, log=logs / f"reward-{name.replace(' ', '-')}.log"),
+            reward.weight,
+        )
     return Rubric(rewards, config.rollout.truncation_reward, config.rollout.error_reward)
 
 
@@ -312,7 +412,9 @@ def build_delivery(recipe: Recipe, config: RlConfig, job: Job, generator: Genera
 
 def parameter_names(recipe: Recipe) -> frozenset[str]:
     """The names of a whole model's parameters, as its converters leave them."""
-    with_shapes = build_model(recipe, precision_named(recipe.training.dtype, recipe.training.mixed_precision_param))
+    with_shapes = build_model(
+        recipe, precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
+    )
     convert(recipe, with_shapes, meshes=None)
     return frozenset(name for name, _ in with_shapes.named_parameters(remove_duplicate=False))
 

@@ -26,12 +26,25 @@ def run_lock(run_dir: Path) -> Iterator[None]:
         except BlockingIOError as error:
             raise ProblemsFound([run_in_use(run_dir)]) from error
         except OSError as error:
-            log.warning("%s cannot be locked (%s): nothing keeps a second process out of it", run_dir, error.strerror)
+            log.warning(
+                "%s cannot be locked (%s): nothing keeps a second process out of it",
+                run_dir,
+                error.strerror,
+            )
         yield
 
 
 def run_in_use(run_dir: Path) -> Problem:
     """The problem that names who writes into the run directory."""
     status = read_json(run_dir / STATUS)
-    holder = f"process {status['pid']} on {status['host']}" if {"pid", "host"} <= status.keys() else "another process"
-    return Problem("conflict", f"'{run_dir}' is in use by {holder}", rule="run-in-use", help="wait for it, or name another folder")
+    holder = (
+        f"process {status['pid']} on {status['host']}"
+        if {"pid", "host"} <= status.keys()
+        else "another process"
+    )
+    return Problem(
+        "conflict",
+        f"'{run_dir}' is in use by {holder}",
+        rule="run-in-use",
+        help="wait for it, or name another folder",
+    )

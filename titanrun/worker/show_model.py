@@ -33,20 +33,35 @@ def main() -> int:
 def modules(recipe: Recipe, *, world_size: int) -> list[dict[str, Any]]:
     """Every module that has weights of its own, or that a converter looked at: name, class, shapes, and what converters made of it."""
     with refusing_at(("model",)):
-        model = build_model(recipe, precision_named(recipe.training.dtype, recipe.training.mixed_precision_param))
+        model = build_model(
+            recipe, precision_named(recipe.training.dtype, recipe.training.mixed_precision_param)
+        )
     with refusing_at(("converters",)), as_rank(recipe, 0, world_size=world_size) as meshes:
         conversions = convert(recipe, model, meshes=meshes)
         refuse_idle(recipe, model, conversions)
     taken: dict[str, str] = {}
     left: dict[str, dict[str, str]] = {}
     for converter, conversion in zip(recipe.converters, conversions, strict=True):
-        taken |= {module_of(name, model): f"{converter.name}: {conversion.kind}" for name in conversion.taken}
+        taken |= {
+            module_of(name, model): f"{converter.name}: {conversion.kind}"
+            for name in conversion.taken
+        }
         for name, why in conversion.left.items():
             left.setdefault(name, {})[converter.name] = why
     # a replaced module may have no weights itself, and is listed all the same
-    taken |= {name: f"replaced: {type(module).__name__}" for name, module in model.named_modules() if is_replaced(recipe, name)}
+    taken |= {
+        name: f"replaced: {type(module).__name__}"
+        for name, module in model.named_modules()
+        if is_replaced(recipe, name)
+    }
     return [
-        {"name": name, "class": type(module).__name__, "shapes": shapes(module), "taken": taken.get(name), "left": left.get(name, {})}
+        {
+            "name": name,
+            "class": type(module).__name__,
+            "shapes": shapes(module),
+            "taken": taken.get(name),
+            "left": left.get(name, {}),
+        }
         for name, module in model.named_modules()
         if name in taken or name in left or shapes(module)
     ]

@@ -42,13 +42,21 @@ class StatusFile:
         if self.state != "running" or time.monotonic() - self._written >= HEARTBEAT_SECONDS:
             self.change("running")
 
-    def change(self, state: State, *, step: int | None = None, exit_code: int | None = None) -> None:
+    def change(
+        self, state: State, *, step: int | None = None, exit_code: int | None = None
+    ) -> None:
         """Writes the file with a new state, replacing the old one in one move."""
         self.state = state
         self.step = self.step if step is None else step
         if not self.is_first and state != "failed":
             return
-        content = {"state": state, "step": self.step, **self._process, "heartbeat": time.time(), "exit_code": exit_code}
+        content = {
+            "state": state,
+            "step": self.step,
+            **self._process,
+            "heartbeat": time.time(),
+            "exit_code": exit_code,
+        }
         try:
             self._replace(json.dumps(content) + "\n")
         except OSError as error:

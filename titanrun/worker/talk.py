@@ -76,7 +76,10 @@ class LogFile(logging.FileHandler):
         """Called instead of raising."""
         if not self._has_warned:
             with suppress(OSError):
-                print(f"warning: {self.baseFilename} takes no more lines, training goes on: {sys.exception()}", file=sys.stderr)
+                print(
+                    f"warning: {self.baseFilename} takes no more lines, training goes on: {sys.exception()}",
+                    file=sys.stderr,
+                )
         self._has_warned = True
 
     def close(self) -> None:
@@ -90,7 +93,9 @@ class StepLines:
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Writes the line of one step."""
-        logging.getLogger(STEPS).info("step %d  %s", step, "  ".join(reading.text for reading in readings(values)))
+        logging.getLogger(STEPS).info(
+            "step %d  %s", step, "  ".join(reading.text for reading in readings(values))
+        )
 
     def close(self) -> None:
         """Nothing is held open."""

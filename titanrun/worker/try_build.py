@@ -60,7 +60,10 @@ def build(recipe: Recipe, *, world_size: int) -> None:
 
 def stand_ins(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """The model's parameters in their shapes with one element of memory each: fused optimizers refuse the meta device."""
-    return [(name, nn.Parameter(torch.zeros(1, dtype=found.dtype).expand(found.shape))) for name, found in trained(model)]
+    return [
+        (name, nn.Parameter(torch.zeros(1, dtype=found.dtype).expand(found.shape)))
+        for name, found in trained(model)
+    ]
 
 
 @contextmanager
@@ -77,7 +80,14 @@ def refusing_at(path: DataPath) -> Iterator[None]:
 
 def moved(problem: Problem, path: DataPath) -> Problem:
     """The problem with a path."""
-    return Problem(problem.code, problem.message, problem.path or path, help=problem.help, severity=problem.severity, rule=problem.rule)
+    return Problem(
+        problem.code,
+        problem.message,
+        problem.path or path,
+        help=problem.help,
+        severity=problem.severity,
+        rule=problem.rule,
+    )
 
 
 def as_data(problem: Problem) -> dict[str, Any]:

@@ -32,7 +32,9 @@ class PagedAttention(nn.Module):
         cache: vLLM's settings of it.
     """
 
-    def __init__(self, inner: SdpaAttention, *, heads: int, kv_heads: int, width: int, name: str, cache: Any) -> None:
+    def __init__(
+        self, inner: SdpaAttention, *, heads: int, kv_heads: int, width: int, name: str, cache: Any
+    ) -> None:
         super().__init__()
         self.mask = inner.mask
         self.filling = -width % WIDTH_UNIT
@@ -47,9 +49,19 @@ class PagedAttention(nn.Module):
             prefix=name,
         )
 
-    def forward(self, q_1NSH: Tensor, k_1KTH: Tensor, v_1KTH: Tensor, seen: Any = None, sinks_N: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        q_1NSH: Tensor,
+        k_1KTH: Tensor,
+        v_1KTH: Tensor,
+        seen: Any = None,
+        sinks_N: Tensor | None = None,
+    ) -> Tensor:
         """Gives [1, N, S, H]; `seen` is vLLM's own business."""
-        flat = (F.pad(tensor[0].transpose(0, 1), (0, self.filling)).flatten(1) for tensor in (q_1NSH, k_1KTH, v_1KTH))
+        flat = (
+            F.pad(tensor[0].transpose(0, 1), (0, self.filling)).flatten(1)
+            for tensor in (q_1NSH, k_1KTH, v_1KTH)
+        )
         out_XNW: Tensor = self.paged(*flat).unflatten(-1, (q_1NSH.size(1), -1))
         return out_XNW[..., : self.width].transpose(0, 1).unsqueeze(0)
 
@@ -73,7 +85,12 @@ def policy_class(build: Callable[[], Decoder]) -> type[nn.Module]:
             return stream_XD
 
         def forward(
-            self, input_ids: Tensor, positions: Tensor, intermediate_tensors: Any = None, inputs_embeds: Tensor | None = None, **_: Any
+            self,
+            input_ids: Tensor,
+            positions: Tensor,
+            intermediate_tensors: Any = None,
+            inputs_embeds: Tensor | None = None,
+            **_: Any,
         ) -> Tensor:
             """The normalised stream [X, D] of tokens [X] at their positions [X]."""
             stream_XD = self.embed_input_ids(input_ids) if inputs_embeds is None else inputs_embeds
@@ -97,8 +114,18 @@ def give_paged_attention(model: Decoder, cache: Any) -> None:
     for name, layer in model.layers.items():
         attention: Any = layer.attention
         backend = attention.backend
-        if not hasattr(attention, "wk") or getattr(attention, "sinks", None) is not None or backend.soft_cap or backend.mask.block:
-            raise fail("usage", "vLLM has no attention like this model's", path=("rl", "generator", "model"), help="use huggingface")
+        if (
+            not hasattr(attention, "wk")
+            or getattr(attention, "sinks", None) is not None
+            or backend.soft_cap
+            or backend.mask.block
+        ):
+            raise fail(
+                "usage",
+                "vLLM has no attention like this model's",
+                path=("rl", "generator", "model"),
+                help="use huggingface",
+            )
         width = attention.head_dim
         attention.backend = PagedAttention(
             backend,

@@ -32,7 +32,11 @@ from titanrun.worker.rl import own_copy
 
 ARCHITECTURE = "TitanrunPolicy"
 # unless the user has said otherwise
-DEFAULTS = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1"}
+DEFAULTS = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+}
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 # what a config.json of any decoder holds, and vLLM plans its memory by
 SIZES = {
@@ -62,7 +66,11 @@ class Served:
             set_default(name, value)
         # by name: what it prints while it is imported is for the log
         self.vllm: Any = import_module("vllm")
-        config = native_config(self.recipe, told["longest"]) if self.is_native else exported_config(self.recipe, told["dtype"])
+        config = (
+            native_config(self.recipe, told["longest"])
+            if self.is_native
+            else exported_config(self.recipe, told["dtype"])
+        )
         (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
         if self.is_native:
             self.vllm.ModelRegistry.register_model(ARCHITECTURE, self._policy_class())
@@ -84,7 +92,9 @@ class Served:
         lora = lora_of(self.recipe)
         if lora is not None:
             weights = merged(weights, scale=lora.scale)
-        named = family_module(type(self.recipe.model), "huggingface").to_huggingface(self.recipe.model, weights)
+        named = family_module(type(self.recipe.model), "huggingface").to_huggingface(
+            self.recipe.model, weights
+        )
         if HEAD not in named:
             named[HEAD] = named[EMBEDDING]
         config = self.engine.llm_engine.model_config
@@ -93,7 +103,9 @@ class Served:
     def answer(self, prompts: list[dict[str, Any]], temperature: float) -> list[dict[str, Any]]:
         """What follows each prompt."""
         given = [{"prompt_token_ids": prompt["tokens"]} for prompt in prompts]
-        outputs = self.engine.generate(given, [self._sampling(prompt, temperature) for prompt in prompts], use_tqdm=False)
+        outputs = self.engine.generate(
+            given, [self._sampling(prompt, temperature) for prompt in prompts], use_tqdm=False
+        )
         return [completion(output.outputs[0]) for output in outputs]
 
     def _sampling(self, prompt: Mapping[str, Any], temperature: float) -> Any:
@@ -113,7 +125,9 @@ class Served:
 
     def _policy_class(self) -> Any:
         device, dtype = find_device(self.recipe.device), dtype_named(self.told["dtype"])
-        return import_module("titanrun.worker.vllm_model").policy_class(partial(own_copy, self.recipe, device, dtype))
+        return import_module("titanrun.worker.vllm_model").policy_class(
+            partial(own_copy, self.recipe, device, dtype)
+        )
 
 
 def options(told: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,12 +151,19 @@ def options(told: Mapping[str, Any]) -> dict[str, Any]:
 def native_config(recipe: Recipe, longest: int) -> dict[str, Any]:
     """The config.json of a model that is registered with vLLM: its sizes."""
     sizes = {name: getattr(recipe.model, own) for name, own in SIZES.items()}
-    return {"architectures": [ARCHITECTURE], "model_type": "llama", "max_position_embeddings": longest, **sizes}
+    return {
+        "architectures": [ARCHITECTURE],
+        "model_type": "llama",
+        "max_position_embeddings": longest,
+        **sizes,
+    }
 
 
 def exported_config(recipe: Recipe, dtype: str) -> dict[str, Any]:
     """The config.json that transformers has of the model."""
-    config: dict[str, Any] = family_module(type(recipe.model), "huggingface").huggingface_config(recipe.model, dtype)
+    config: dict[str, Any] = family_module(type(recipe.model), "huggingface").huggingface_config(
+        recipe.model, dtype
+    )
     # a tied head is given as any other: vLLM unties it when weights come anew
     return {**config, "tie_word_embeddings": False}
 
@@ -169,8 +190,14 @@ def take(own: dict[str, Tensor], weights: Mapping[str, Tensor]) -> None:
 def completion(output: Any) -> dict[str, Any]:
     """A completion, less its version."""
     tokens = list(output.token_ids)
-    logprobs = [float(found[token].logprob) for token, found in zip(tokens, output.logprobs, strict=True)]
-    return {"tokens": tokens, "logprobs": logprobs, "finish": "stop" if output.finish_reason == "stop" else "length"}
+    logprobs = [
+        float(found[token].logprob) for token, found in zip(tokens, output.logprobs, strict=True)
+    ]
+    return {
+        "tokens": tokens,
+        "logprobs": logprobs,
+        "finish": "stop" if output.finish_reason == "stop" else "length",
+    }
 
 
 def serve() -> None:

@@ -41,7 +41,9 @@ GENERATION_FILE = "generation_config.json"
 INITIAL_LOAD_PATH = ("checkpoint", "initial_load_path")
 
 
-def load_initial_weights(config: CheckpointConfig, *, model_config: ModelConfig, engine: Engine, ranks: Ranks, seed: int) -> None:
+def load_initial_weights(
+    config: CheckpointConfig, *, model_config: ModelConfig, engine: Engine, ranks: Ranks, seed: int
+) -> None:
     """Fills the model from `initial_load_path`, or from the model's Hugging Face folder; leaves it alone where neither is asked for.
 
     Args:
@@ -55,7 +57,11 @@ def load_initial_weights(config: CheckpointConfig, *, model_config: ModelConfig,
         folder = huggingface_folder(config, model_config)
         quantized = config.initial_load_in_hf_quantized
         # each rank reads for itself, and none goes on before the slowest: the waits of a step are too short for that
-        ranks.together(lambda: load_huggingface(folder, model_config=model_config, engine=engine, is_quantized=quantized))
+        ranks.together(
+            lambda: load_huggingface(
+                folder, model_config=model_config, engine=engine, is_quantized=quantized
+            )
+        )
     elif config.initial_load_path is not None:
         checkpoint = named_checkpoint(config, ranks)
         if all(is_adapter(name) for name in checkpoint.layouts() if name.startswith(MODEL_PREFIX)):
@@ -63,14 +69,23 @@ def load_initial_weights(config: CheckpointConfig, *, model_config: ModelConfig,
         load_checkpoint(checkpoint, engine, config, ranks)
 
 
-def load_what_adapters_stand_beside(checkpoint: Checkpoint, *, engine: Engine, ranks: Ranks, seed: int) -> None:
+def load_what_adapters_stand_beside(
+    checkpoint: Checkpoint, *, engine: Engine, ranks: Ranks, seed: int
+) -> None:
     """Fills the model with the frozen weights that a checkpoint of adapters leaves out, from where its run took them."""
     parent = recipe_of(checkpoint)
     drawn = not parent.checkpoint.initial_load_in_hf and parent.checkpoint.initial_load_path is None
     if drawn and parent.debug.seed != seed:
         message = f"{checkpoint.folder} holds adapters alone, beside weights that its run drew from debug.seed {parent.debug.seed}"
-        raise fail("checkpoint", message, path=INITIAL_LOAD_PATH, help=f"set debug.seed: {parent.debug.seed}")
-    load_initial_weights(parent.checkpoint, model_config=parent.model, engine=engine, ranks=ranks, seed=seed)
+        raise fail(
+            "checkpoint",
+            message,
+            path=INITIAL_LOAD_PATH,
+            help=f"set debug.seed: {parent.debug.seed}",
+        )
+    load_initial_weights(
+        parent.checkpoint, model_config=parent.model, engine=engine, ranks=ranks, seed=seed
+    )
 
 
 def recipe_of(checkpoint: Checkpoint) -> Recipe:
@@ -92,9 +107,13 @@ def huggingface_folder(config: CheckpointConfig, model_config: ModelConfig) -> P
     return place(named)
 
 
-def load_huggingface(folder: Place, *, model_config: ModelConfig, engine: Engine, is_quantized: bool = False) -> None:
+def load_huggingface(
+    folder: Place, *, model_config: ModelConfig, engine: Engine, is_quantized: bool = False
+) -> None:
     """Copies the weights of a Hugging Face folder into the model, in the model's dtype; quantised ones are expanded before."""
-    own = family_module(type(model_config), "huggingface").from_huggingface(model_config, read_plain(folder, is_quantized=is_quantized))
+    own = family_module(type(model_config), "huggingface").from_huggingface(
+        model_config, read_plain(folder, is_quantized=is_quantized)
+    )
     base, _ = split_adapters(engine.tensors(with_optimizer=False))
     copy_into(base, {MODEL_PREFIX + name: tensor for name, tensor in own.items()})
     log.info("took the initial weights from %s", folder)
@@ -113,10 +132,18 @@ def named_checkpoint(config: CheckpointConfig, ranks: Ranks) -> Checkpoint:
     named = place(config.initial_load_path)
     checkpoint = ranks.from_first(lambda: find_checkpoint(named, config.folder))
     manifest = ranks.from_first(checkpoint.manifest)
-    parts = ranks.together(lambda: damage(checkpoint.folder, manifest, config.verify, share=ranks.rank, shares=ranks.count))
+    parts = ranks.together(
+        lambda: damage(
+            checkpoint.folder, manifest, config.verify, share=ranks.rank, shares=ranks.count
+        )
+    )
     reasons = [reason for part in parts for reason in part]
     if reasons:
-        raise fail("checkpoint", f"{checkpoint.folder} cannot be used: {'; '.join(reasons)}", path=INITIAL_LOAD_PATH)
+        raise fail(
+            "checkpoint",
+            f"{checkpoint.folder} cannot be used: {'; '.join(reasons)}",
+            path=INITIAL_LOAD_PATH,
+        )
     return checkpoint
 
 
@@ -140,9 +167,16 @@ def find_checkpoint(path: Place, folder: str) -> Checkpoint:
     )
 
 
-def load_checkpoint(checkpoint: Checkpoint, engine: Engine, config: CheckpointConfig, ranks: Ranks) -> None:
+def load_checkpoint(
+    checkpoint: Checkpoint, engine: Engine, config: CheckpointConfig, ranks: Ranks
+) -> None:
     """Fills the model with the weights of a checkpoint, in the model's dtype; its optimizer state is left alone."""
-    tolerance = Tolerance(extra=config.allow_extra, cast=True, ignore_prefix=OPTIMIZER_PREFIX, elsewhere=engine.names_elsewhere())
+    tolerance = Tolerance(
+        extra=config.allow_extra,
+        cast=True,
+        ignore_prefix=OPTIMIZER_PREFIX,
+        elsewhere=engine.names_elsewhere(),
+    )
     wanted, saved = engine.tensors(with_optimizer=False), checkpoint.layouts()
     base, adapters = split_adapters(wanted)
     if not any(map(is_adapter, saved)):
@@ -152,10 +186,15 @@ def load_checkpoint(checkpoint: Checkpoint, engine: Engine, config: CheckpointCo
         wanted = adapters
     # what is read goes into plain memory, and from there into codes
     plain = {
-        name: torch.empty(tensor.shape, dtype=tensor.dtype) if isinstance(tensor, Packed) else tensor for name, tensor in wanted.items()
+        name: torch.empty(tensor.shape, dtype=tensor.dtype)
+        if isinstance(tensor, Packed)
+        else tensor
+        for name, tensor in wanted.items()
     }
     checkpoint.load_tensors(plain, tolerance=tolerance, ranks=ranks)
-    copy_into({name: tensor for name, tensor in wanted.items() if isinstance(tensor, Packed)}, plain)
+    copy_into(
+        {name: tensor for name, tensor in wanted.items() if isinstance(tensor, Packed)}, plain
+    )
     log.info("took the initial weights from %s", checkpoint.folder)
 
 
@@ -168,13 +207,22 @@ def copy_into(own: dict[str, Tensor], given: dict[str, Tensor]) -> None:
 
 
 @torch.no_grad()
-def take_stream(weights: Iterable[tuple[str, Tensor]], engine: Engine, *, strict: bool, keeps_adapters: bool = False) -> None:
+def take_stream(
+    weights: Iterable[tuple[str, Tensor]],
+    engine: Engine,
+    *,
+    strict: bool,
+    keeps_adapters: bool = False,
+) -> None:
     """Copies whole weights, under the model's own names, into the model as they come: each rank its part, in the model's dtypes.
 
     Raises a problem `checkpoint` for another shape, and where it is strict for a name that is unknown or missing; what came before it is
     in the model by then. Every rank must call it. `keeps_adapters`: those are not among the names.
     """
-    own = {name.removeprefix(MODEL_PREFIX): tensor for name, tensor in engine.tensors(with_optimizer=False).items()}
+    own = {
+        name.removeprefix(MODEL_PREFIX): tensor
+        for name, tensor in engine.tensors(with_optimizer=False).items()
+    }
     elsewhere = {name.removeprefix(MODEL_PREFIX) for name in engine.names_elsewhere()}
     missing, unknown = {name for name in own if not (keeps_adapters and is_adapter(name))}, []
     for name, tensor in weights:
@@ -187,10 +235,15 @@ def take_stream(weights: Iterable[tuple[str, Tensor]], engine: Engine, *, strict
         fill(own[name], tensor)
         missing.discard(name)
     engine.loaded()
-    for names, what in ((unknown, "the model knows none called"), (sorted(missing), "there is none called")):
+    for names, what in (
+        (unknown, "the model knows none called"),
+        (sorted(missing), "there is none called"),
+    ):
         if names and strict:
             raise fail(
-                "checkpoint", f"of the weights that were given {what}: {shortened(names)}", help="give all of its weights, or strict=False"
+                "checkpoint",
+                f"of the weights that were given {what}: {shortened(names)}",
+                help="give all of its weights, or strict=False",
             )
 
 
@@ -210,18 +263,27 @@ def export_huggingface(
     Every rank must call it, since each may hold a part of the weights; one of them is the writer.
     """
     family = family_module(type(model_config), "huggingface")
-    state = huggingface_state(engine, model_config, dtype=dtype_named(dtype_name), lora=lora, is_kept=is_writer)
+    state = huggingface_state(
+        engine, model_config, dtype=dtype_named(dtype_name), lora=lora, is_kept=is_writer
+    )
     if not is_writer:
         return
     files, texts = huggingface_files(tokenizer, model_config)
     config = family.huggingface_config(model_config, dtype_name)
     stem = stem_of(family)
     write_folder(folder, state, config, files, texts, stem=stem)
-    log.info("wrote %s, which %s opens", folder, "transformers" if stem == STEMS[0] else "diffusers")
+    log.info(
+        "wrote %s, which %s opens", folder, "transformers" if stem == STEMS[0] else "diffusers"
+    )
 
 
 def huggingface_state(
-    engine: Engine, model_config: ModelConfig, *, dtype: torch.dtype | None, lora: AdapterConfig | None = None, is_kept: bool = True
+    engine: Engine,
+    model_config: ModelConfig,
+    *,
+    dtype: torch.dtype | None,
+    lora: AdapterConfig | None = None,
+    is_kept: bool = True,
 ) -> dict[str, Tensor]:
     """The whole weights under Hugging Face's names, in host memory, adapters merged; a tied head has no name.
 
@@ -237,8 +299,13 @@ def huggingface_state(
     if not is_kept:
         return {}
     if lora is not None:
-        state = {name: tensor if dtype is None else tensor.to(dtype) for name, tensor in merged(state, scale=lora.scale).items()}
-    found: dict[str, Tensor] = family_module(type(model_config), "huggingface").to_huggingface(model_config, state)
+        state = {
+            name: tensor if dtype is None else tensor.to(dtype)
+            for name, tensor in merged(state, scale=lora.scale).items()
+        }
+    found: dict[str, Tensor] = family_module(type(model_config), "huggingface").to_huggingface(
+        model_config, state
+    )
     return found
 
 
@@ -247,7 +314,9 @@ def stem_of(family: ModuleType) -> str:
     return str(getattr(family, "WEIGHTS_NAME", STEMS[0]))
 
 
-def huggingface_files(tokenizer: TokenizerConfig | None, model_config: ModelConfig) -> tuple[list[Path], dict[str, bytes]]:
+def huggingface_files(
+    tokenizer: TokenizerConfig | None, model_config: ModelConfig
+) -> tuple[list[Path], dict[str, bytes]]:
     """What lies beside the weights: the tokenizer's files, and generation_config.json.
 
     That is the one of the folder that the model came from, else one with the ids of the tokenizer's special tokens, so that
@@ -260,5 +329,7 @@ def huggingface_files(tokenizer: TokenizerConfig | None, model_config: ModelConf
     if model_config.hf_assets_path is not None and given.is_file():
         return [*files, given], {}
     ids = {} if tokenizer is None else special_token_ids(tokenizer.folder)
-    text = json.dumps({f"{role}_id": ids.get(role) for role in ("bos_token", "eos_token", "pad_token")}, indent=2)
+    text = json.dumps(
+        {f"{role}_id": ids.get(role) for role in ("bos_token", "eos_token", "pad_token")}, indent=2
+    )
     return files, {GENERATION_FILE: f"{text}\n".encode()}

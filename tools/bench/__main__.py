@@ -48,13 +48,32 @@ TOY_SIZES = {"debugmodel, 2 x 64": ("training.local_batch_size=2", "training.seq
 
 def main() -> None:
     """Run one benchmark, or those for the CPU."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = ("train", "ranks", "families", "startup", "recipes", "checkpoints", "interruptions", "data", "experiments", "gpu")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = (
+        "train",
+        "ranks",
+        "families",
+        "startup",
+        "recipes",
+        "checkpoints",
+        "interruptions",
+        "data",
+        "experiments",
+        "gpu",
+    )
     parser.add_argument("what", nargs="?", choices=names)
-    parser.add_argument("--toy", action="store_true", help="gpu: toy size on the CPU, so that the code stays alive without a GPU")
+    parser.add_argument(
+        "--toy",
+        action="store_true",
+        help="gpu: toy size on the CPU, so that the code stays alive without a GPU",
+    )
     parser.add_argument("--blocks", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20, help="steps of a block")
-    parser.add_argument("--runs", type=int, default=7, help="startup, recipes, checkpoints: runs of each")
+    parser.add_argument(
+        "--runs", type=int, default=7, help="startup, recipes, checkpoints: runs of each"
+    )
     options = parser.parse_args()
     if options.what in (None, "train"):
         train_report(options.blocks, options.steps)
@@ -81,9 +100,17 @@ def main() -> None:
 
 def train_report(blocks: int, steps: int) -> None:
     """The debug model against the bare loop, and the host's share on a model too small to matter."""
-    report("debug model, one thread", compare(DEBUG_RECIPE, ["device=cpu"], blocks=blocks, steps_per_block=steps, threads=1), "target 0.98")
-    tiny = compare(DEBUG_RECIPE, ["device=cpu", *TINY_MODEL], blocks=2 * blocks, steps_per_block=200, threads=1)
-    print(f"host overhead a step: {tiny.overhead_seconds * 1e6:.0f} us CPU (target: at most 50 us or 0.5% of a step)")
+    report(
+        "debug model, one thread",
+        compare(DEBUG_RECIPE, ["device=cpu"], blocks=blocks, steps_per_block=steps, threads=1),
+        "target 0.98",
+    )
+    tiny = compare(
+        DEBUG_RECIPE, ["device=cpu", *TINY_MODEL], blocks=2 * blocks, steps_per_block=200, threads=1
+    )
+    print(
+        f"host overhead a step: {tiny.overhead_seconds * 1e6:.0f} us CPU (target: at most 50 us or 0.5% of a step)"
+    )
 
 
 def gpu_report(*, toy: bool) -> None:
@@ -91,7 +118,11 @@ def gpu_report(*, toy: bool) -> None:
     device = "cpu" if toy else "gpu"
     for name, overrides in (TOY_SIZES if toy else GPU_SIZES).items():
         comparison = compare(
-            DEBUG_RECIPE, [f"device={device}", *overrides], blocks=2 if toy else 5, steps_per_block=2 if toy else 20, threads=None
+            DEBUG_RECIPE,
+            [f"device={device}", *overrides],
+            blocks=2 if toy else 5,
+            steps_per_block=2 if toy else 20,
+            threads=None,
         )
         report(name, comparison, "toy size, says nothing about speed" if toy else "target 0.98")
 
@@ -101,7 +132,9 @@ def report(name: str, comparison: Comparison, note: str) -> None:
     ratios = sorted(comparison.ratios)
     tokens = comparison.tokens_per_step / statistics.median(comparison.titanrun)
     median = statistics.median(ratios)
-    print(f"{name}: {tokens:,.0f} tokens/s; {median:.3f} of the bare loop (blocks {ratios[0]:.3f} to {ratios[-1]:.3f}; {note})")
+    print(
+        f"{name}: {tokens:,.0f} tokens/s; {median:.3f} of the bare loop (blocks {ratios[0]:.3f} to {ratios[-1]:.3f}; {note})"
+    )
 
 
 if __name__ == "__main__":

@@ -22,7 +22,10 @@ TENSOR_BYTES = 4 * MIB
 
 def checkpoints_report(runs: int, *, mib: int = 256) -> None:
     """Medians of `runs` rounds, each of one raw write, one save, one digest and one background save of the same bytes."""
-    tensors = {f"model.layers.{index}.weight": torch.randn(TENSOR_BYTES // 4) for index in range(mib * MIB // TENSOR_BYTES)}
+    tensors = {
+        f"model.layers.{index}.weight": torch.randn(TENSOR_BYTES // 4)
+        for index in range(mib * MIB // TENSOR_BYTES)
+    }
     content = torch.cat([tensor.view(torch.uint8) for tensor in tensors.values()]).numpy()
     rounds = []
     with tempfile.TemporaryDirectory(prefix="titanrun-bench-", dir=Path.cwd()) as name:
@@ -35,9 +38,13 @@ def checkpoints_report(runs: int, *, mib: int = 256) -> None:
                     "raw": seconds(lambda: write_raw(folder / "raw", content)),
                     "save": seconds(lambda store=store: store.save(snapshot(1, tensors))),  # type: ignore[misc]
                     # the second save: the first one also makes the buffer that the others use again
-                    "first stall": seconds(lambda saves=saves: saves.start(snapshot(2, tensors), lambda: None)),  # type: ignore[misc]
+                    "first stall": seconds(
+                        lambda saves=saves: saves.start(snapshot(2, tensors), lambda: None)
+                    ),  # type: ignore[misc]
                     "commit": seconds(saves.wait),
-                    "stall": seconds(lambda saves=saves: saves.start(snapshot(3, tensors), lambda: None)),  # type: ignore[misc]
+                    "stall": seconds(
+                        lambda saves=saves: saves.start(snapshot(3, tensors), lambda: None)
+                    ),  # type: ignore[misc]
                 }
             )
             saves.close()
@@ -55,7 +62,9 @@ def tell(rounds: list[dict[str, float]], mib: int) -> None:
     print(
         f"save: {mib / median['save']:,.0f} MiB/s, {middle:.2f} of the raw write (rounds {ratios[0]:.2f} to {ratios[-1]:.2f}; target 0.70)"
     )
-    print(f"background save: training waits {median['stall'] * 1e3:.0f} ms, {median['first stall'] * 1e3:.0f} ms the first time")
+    print(
+        f"background save: training waits {median['stall'] * 1e3:.0f} ms, {median['first stall'] * 1e3:.0f} ms the first time"
+    )
 
 
 def snapshot(step: int, tensors: dict[str, torch.Tensor]) -> Snapshot:
@@ -77,8 +86,12 @@ def tell_digest(content: object, *, raw_seconds: float, pairs: int = 12) -> None
     found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="titanrun-bench-", dir=Path.cwd()) as name:
         for _ in range(pairs):
-            found.setdefault("plain", []).append(cpu(lambda: write_plain(Path(name) / "plain", content)))
-            found.setdefault("digested", []).append(cpu(lambda: write_digested(Path(name) / "digested", content)))
+            found.setdefault("plain", []).append(
+                cpu(lambda: write_plain(Path(name) / "plain", content))
+            )
+            found.setdefault("digested", []).append(
+                cpu(lambda: write_digested(Path(name) / "digested", content))
+            )
             found.setdefault("alone", []).append(cpu(lambda: xxhash.xxh3_128(content).digest()))  # type: ignore[arg-type]
     least = {name: min(times) for name, times in found.items()}
     added = least["digested"] - least["plain"]

@@ -46,7 +46,9 @@ class Comparison:
     @property
     def overhead_seconds(self) -> float:
         """CPU seconds that titanrun adds to a step: the median over the pairs."""
-        return statistics.median(ours - bare for ours, bare in zip(self.titanrun_cpu, self.bare_cpu, strict=True))
+        return statistics.median(
+            ours - bare for ours, bare in zip(self.titanrun_cpu, self.bare_cpu, strict=True)
+        )
 
 
 def compare(
@@ -70,21 +72,33 @@ def compare(
         (Path(folder) / "logs").mkdir()
         quiet = stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
         stack.enter_context(redirect_stderr(quiet))
-        with assembled(resolved.run, meet_others(path, read_place()), signals=SignalRequests()) as trainer:
+        with assembled(
+            resolved.run, meet_others(path, read_place()), signals=SignalRequests()
+        ) as trainer:
             steps = (bare or bare_steps)(resolved.run, trainer)
-            return measure(trainer, steps, blocks=blocks, steps=steps_per_block, tokens=trainer.plan.tokens_per_step)
+            return measure(
+                trainer,
+                steps,
+                blocks=blocks,
+                steps=steps_per_block,
+                tokens=trainer.plan.tokens_per_step,
+            )
 
 
 def bare_steps(recipe: Recipe, trainer: Trainer) -> Iterator[tuple[float, float]]:
     """The bare loop over a second model of the same sizes, on the same rows from their beginning."""
     device = trainer.engine.device
-    model = recipe.model.builder()(recipe.model, seq_len=recipe.training.seq_len).to_empty(device=device)
+    model = recipe.model.builder()(recipe.model, seq_len=recipe.training.seq_len).to_empty(
+        device=device
+    )
     model.init_weights()
     rows = same_rows(recipe, trainer)
     bfloat16 = recipe.training.mixed_precision_param == "bfloat16"
     max_norm = recipe.training.max_norm
     assert max_norm is not None
-    return bare_loop.train(model, rows, lr=recipe.optimizer.lr, max_norm=max_norm, device=device, bfloat16=bfloat16)
+    return bare_loop.train(
+        model, rows, lr=recipe.optimizer.lr, max_norm=max_norm, device=device, bfloat16=bfloat16
+    )
 
 
 def same_rows(recipe: Recipe, trainer: Trainer) -> Iterator[Tensor]:
@@ -101,7 +115,9 @@ def same_rows(recipe: Recipe, trainer: Trainer) -> Iterator[Tensor]:
         yield torch.from_numpy(loader.next_rows())
 
 
-def measure(trainer: Trainer, bare: Iterator[tuple[float, float]], *, blocks: int, steps: int, tokens: int) -> Comparison:
+def measure(
+    trainer: Trainer, bare: Iterator[tuple[float, float]], *, blocks: int, steps: int, tokens: int
+) -> Comparison:
     """Alternating blocks; the first pair warms both up."""
     pairs = []
     for _ in range(blocks + 1):

@@ -28,10 +28,20 @@ def data_report(runs: int) -> None:
     texts = [json.loads(line)["text"] for line in source.read_text(encoding="utf-8").splitlines()]
     with tempfile.TemporaryDirectory() as folder:
         config = TextDatasetConfig(path=str(source))
-        library = min(cpu_seconds(partial(tokenizer.encode_batch, texts, bos=False, eos=False)) for _ in range(runs))
+        library = min(
+            cpu_seconds(partial(tokenizer.encode_batch, texts, bos=False, eos=False))
+            for _ in range(runs)
+        )
         # the first time reads modules in
-        ours = [cpu_seconds(partial(tokenise, config, tokenizer, Path(folder) / str(number))) for number in range(runs + 1)][1:]
-        tell("speed of tokenising, reading and writing included, beside the library alone", library / min(ours), "at least 0.8")
+        ours = [
+            cpu_seconds(partial(tokenise, config, tokenizer, Path(folder) / str(number)))
+            for number in range(runs + 1)
+        ][1:]
+        tell(
+            "speed of tokenising, reading and writing included, beside the library alone",
+            library / min(ours),
+            "at least 0.8",
+        )
         rows = tokenise(config, tokenizer, Path(folder) / "0")
         for processes in (0, 2):
             deal(rows, processes)
@@ -40,13 +50,19 @@ def data_report(runs: int) -> None:
 def deal(rows: Rows, processes: int) -> None:
     """What the rank spends on batches that it reads itself, or that processes read for it."""
     reading = DataLoaderConfig(num_workers=processes, persistent_workers=True)
-    loader = RowLoader(rows, seed=0, shuffle=True, repeat=True, global_batch_size=ROWS, processes=reading)
+    loader = RowLoader(
+        rows, seed=0, shuffle=True, repeat=True, global_batch_size=ROWS, processes=reading
+    )
     spent = [cpu_seconds(loader.next_rows) for _ in range(BATCHES)]
     loader.close()
     share = statistics.mean(spent) / (ROWS * SEQ_LEN / TOKENS_A_SECOND)
     tell(f"share of a step at 60k tokens/s, {processes} processes", share, "at most 0.005")
     slow = 1000 * sorted(spent)[BATCHES * 99 // 100]
-    tell(f"99th percentile of a batch of {ROWS} x {SEQ_LEN}, {processes} processes, ms", slow, "at most 1")
+    tell(
+        f"99th percentile of a batch of {ROWS} x {SEQ_LEN}, {processes} processes, ms",
+        slow,
+        "at most 1",
+    )
 
 
 def tokenise(config: TextDatasetConfig, tokenizer: Tokenizer, cache: Path) -> Rows:

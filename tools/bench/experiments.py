@@ -15,11 +15,32 @@ from titanrun.components.metrics.console import Progress
 from titanrun.components.metrics.jsonl import MetricsFile
 from titanrun.components.metrics.live_display import DRAWS_PER_SECOND, LiveDisplay
 
-METRICS = {"loss": 4.123456, "grad_norm": 1.5, "lr": 8e-4, "tps": 12345.6, "tflops": 0.123, "mfu": 41.0, "memory_gib": 0.844}
+METRICS = {
+    "loss": 4.123456,
+    "grad_norm": 1.5,
+    "lr": 8e-4,
+    "tps": 12345.6,
+    "tflops": 0.123,
+    "mfu": 41.0,
+    "memory_gib": 0.844,
+}
 SILENT = {"tokens_seen": 4096, "time/step_seconds": 0.1, "time/data_seconds": 0.01}
 RUN_FILES = {
-    "run.json": {"name": "a", "starts": [{"time": "2026-01-01T10:00:00+00:00", "decided": {"steps": 30}, "environment": {}}]},
-    "status.json": {"state": "finished", "step": 30, "pid": 1, "host": "a", "boot_id": None, "heartbeat": 1767261700.0, "exit_code": 0},
+    "run.json": {
+        "name": "a",
+        "starts": [
+            {"time": "2026-01-01T10:00:00+00:00", "decided": {"steps": 30}, "environment": {}}
+        ],
+    },
+    "status.json": {
+        "state": "finished",
+        "step": 30,
+        "pid": 1,
+        "host": "a",
+        "boot_id": None,
+        "heartbeat": 1767261700.0,
+        "exit_code": 0,
+    },
 }
 
 
@@ -49,7 +70,9 @@ def display_report(runs: int) -> None:
         file.close()
     display.close()
     share = a_step / 0.1 + a_draw * DRAWS_PER_SECOND
-    print(f"live display and metrics of steps of 100 ms: {share:.2%} of a core (target: at most 0.5%)")
+    print(
+        f"live display and metrics of steps of 100 ms: {share:.2%} of a core (target: at most 0.5%)"
+    )
 
 
 def seconds_each(call: Callable[[], object], count: int) -> float:
@@ -68,7 +91,9 @@ def list_report(folder: Path, runs: int) -> None:
         run.mkdir(parents=True)
         for name, data in RUN_FILES.items():
             (run / name).write_text(json.dumps(data))
-        (run / "metrics.jsonl").write_text("".join(json.dumps({"step": step, **METRICS}) + "\n" for step in range(30)))
+        (run / "metrics.jsonl").write_text(
+            "".join(json.dumps({"step": step, **METRICS}) + "\n" for step in range(30))
+        )
     group = [*ls[:-3], str(folder / "group0"), *ls[-2:]]
     print(f"runs ls of 1,000 runs without an index: {cpu_seconds(group, 1):.2f} s CPU (target 1)")
     cpu_seconds(ls, 1)
@@ -80,6 +105,19 @@ def plot_report(folder: Path, runs: int) -> None:
     for number in range(10):
         (folder / f"run{number}").mkdir()
         with (folder / f"run{number}" / "metrics.jsonl").open("w") as file:
-            file.writelines(json.dumps({"step": step, **METRICS, "loss": 9 / step**0.1, **SILENT}) + "\n" for step in range(1, 100_001))
-    command = [sys.executable, "-m", "titanrun", "plot", *map(str, sorted(folder.iterdir())), "--out", str(folder / "x.svg")]
-    print(f"plot of 10 runs with 100,000 points each: {cpu_seconds(command, runs):.2f} s CPU (target 2)")
+            file.writelines(
+                json.dumps({"step": step, **METRICS, "loss": 9 / step**0.1, **SILENT}) + "\n"
+                for step in range(1, 100_001)
+            )
+    command = [
+        sys.executable,
+        "-m",
+        "titanrun",
+        "plot",
+        *map(str, sorted(folder.iterdir())),
+        "--out",
+        str(folder / "x.svg"),
+    ]
+    print(
+        f"plot of 10 runs with 100,000 points each: {cpu_seconds(command, runs):.2f} s CPU (target 2)"
+    )

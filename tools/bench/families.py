@@ -25,7 +25,12 @@ RECIPES = Path(__file__).parents[2] / "recipes"
 OF_TEXT = ("llama3", "qwen3", "qwen3_moe", "deepseek_v3", "llama4", "gpt_oss")
 WITH_EXPERTS = ("qwen3_moe", "deepseek_v3", "llama4", "gpt_oss")
 # 512 tokens a step, as most of them have
-SETTINGS = ("device=cpu", "training.local_batch_size=4", "training.seq_len=128", "lr_scheduler.warmup_steps=1")
+SETTINGS = (
+    "device=cpu",
+    "training.local_batch_size=4",
+    "training.seq_len=128",
+    "lr_scheduler.warmup_steps=1",
+)
 # keys of config.json that say what the class and the numbers are, which the call says here
 NO_SIZES = ("model_type", "architectures", "torch_dtype")
 SAMPLES, PICTURE_SIDE, TEXT_LENGTH = 4, 8, 64
@@ -48,16 +53,27 @@ def families_report(blocks: int, steps: int) -> None:
     """Prints both ratios of each family, with the spread of the blocks."""
     for family in OF_TEXT:
         found = against(family, bare_steps_of_transformers, blocks, steps)
-        tell(f"{family} against transformers", [other / ours for ours, other in pairs(found)], "at least 0.97")
+        tell(
+            f"{family} against transformers",
+            [other / ours for ours, other in pairs(found)],
+            "at least 0.97",
+        )
     tell("flux against diffusers", flux_ratios(blocks, steps), "at least 0.97")
     for family in WITH_EXPERTS:
         found = against(family, bare_steps_without_experts, blocks, steps)
-        tell(f"{family}, seconds beside dense layers'", [ours / other for ours, other in pairs(found)], "at most 1.3")
+        tell(
+            f"{family}, seconds beside dense layers'",
+            [ours / other for ours, other in pairs(found)],
+            "at most 1.3",
+        )
 
 
 def tell(what: str, ratios: list[float], target: str) -> None:
     """Median and spread."""
-    print(f"{what:<42} {statistics.median(ratios):.3f} (blocks {min(ratios):.3f} to {max(ratios):.3f}; target {target})", flush=True)
+    print(
+        f"{what:<42} {statistics.median(ratios):.3f} (blocks {min(ratios):.3f} to {max(ratios):.3f}; target {target})",
+        flush=True,
+    )
 
 
 def pairs(found: Comparison) -> list[tuple[float, float]]:
@@ -65,15 +81,24 @@ def pairs(found: Comparison) -> list[tuple[float, float]]:
     return list(zip(found.titanrun_cpu, found.bare_cpu, strict=True))
 
 
-def against(family: str, bare: Callable[[Recipe, Trainer], Iterator[tuple[float, float]]], blocks: int, steps: int) -> Comparison:
+def against(
+    family: str,
+    bare: Callable[[Recipe, Trainer], Iterator[tuple[float, float]]],
+    blocks: int,
+    steps: int,
+) -> Comparison:
     """titanrun's trainer against a bare loop, one thread."""
     recipe = str(RECIPES / f"{family}_debug.yaml")
-    return compare(recipe, list(SETTINGS), blocks=blocks, steps_per_block=steps, threads=1, bare=bare)
+    return compare(
+        recipe, list(SETTINGS), blocks=blocks, steps_per_block=steps, threads=1, bare=bare
+    )
 
 
 def bare_steps_of_transformers(recipe: Recipe, trainer: Trainer) -> Iterator[tuple[float, float]]:
     """The bare loop over transformers' class of the same sizes, on the same rows."""
-    mapping = family_module(type(recipe.model), "huggingface").huggingface_config(recipe.model, "float32")
+    mapping = family_module(type(recipe.model), "huggingface").huggingface_config(
+        recipe.model, "float32"
+    )
     sizes = {key: value for key, value in mapping.items() if key not in NO_SIZES}
     # by name, as diffusers below: importing it takes seconds, which the other benchmarks need not wait for
     library = import_module("transformers")
@@ -92,7 +117,10 @@ def bare_steps_without_experts(recipe: Recipe, trainer: Trainer) -> Iterator[tup
     for layer in model.layers.children():
         if layer.has_experts:
             del layer.moe
-            layer.feed_forward, layer.has_experts = FeedForward(dim=recipe.model.dim, hidden_dim=width), False
+            layer.feed_forward, layer.has_experts = (
+                FeedForward(dim=recipe.model.dim, hidden_dim=width),
+                False,
+            )
     model.init_weights()
     return train(model, recipe, trainer)
 
@@ -102,7 +130,14 @@ def train(model: nn.Module, recipe: Recipe, trainer: Trainer) -> Iterator[tuple[
     max_norm = recipe.training.max_norm
     assert max_norm is not None
     rows = same_rows(recipe, trainer)
-    return bare_loop.train(model, rows, lr=recipe.optimizer.lr, max_norm=max_norm, device=torch.device("cpu"), bfloat16=False)
+    return bare_loop.train(
+        model,
+        rows,
+        lr=recipe.optimizer.lr,
+        max_norm=max_norm,
+        device=torch.device("cpu"),
+        bfloat16=False,
+    )
 
 
 def parameter_count(model: nn.Module) -> int:
@@ -113,21 +148,39 @@ def parameter_count(model: nn.Module) -> int:
 def flux_ratios(blocks: int, steps: int) -> list[float]:
     """Both transformers in the same loop on the same latents, since encoders and pictures are the same for both."""
     torch.set_num_threads(1)
-    config = resolve(str(RECIPES / "flux_debug.yaml"), ["device=cpu"], environment={}, ranks=1).run.model
+    config = resolve(
+        str(RECIPES / "flux_debug.yaml"), ["device=cpu"], environment={}, ranks=1
+    ).run.model
     assert isinstance(config, FluxConfig)
     mapping = diffusers_config(config, "float32")
-    ours, theirs = Flux(config, seq_len=SAMPLES), import_module("diffusers").FluxTransformer2DModel.from_config(mapping)
+    ours, theirs = (
+        Flux(config, seq_len=SAMPLES),
+        import_module("diffusers").FluxTransformer2DModel.from_config(mapping),
+    )
     ours.init_weights()
     assert parameter_count(ours) == parameter_count(theirs), "another size"
     latents, text, pooled = (
         torch.randn(SAMPLES, *shape)
-        for shape in ((PICTURE_SIDE**2, config.in_channels), (TEXT_LENGTH, config.context_in_dim), (config.vec_in_dim,))
+        for shape in (
+            (PICTURE_SIDE**2, config.in_channels),
+            (TEXT_LENGTH, config.context_in_dim),
+            (config.vec_in_dim,),
+        )
     )
     times, places = torch.rand(SAMPLES), places_of(PICTURE_SIDE, PICTURE_SIDE)
     ids, no_ids = nn.functional.pad(places, (1, 0)).float(), torch.zeros(TEXT_LENGTH, 3)
-    given = {"hidden_states": latents, "encoder_hidden_states": text, "pooled_projections": pooled, "timestep": times}
-    run_ours = stepper(ours, lambda: ours(latents, time_features(times), text, pooled, places), latents)
-    run_theirs = stepper(theirs, lambda: theirs(**given, img_ids=ids, txt_ids=no_ids).sample, latents)
+    given = {
+        "hidden_states": latents,
+        "encoder_hidden_states": text,
+        "pooled_projections": pooled,
+        "timestep": times,
+    }
+    run_ours = stepper(
+        ours, lambda: ours(latents, time_features(times), text, pooled, places), latents
+    )
+    run_theirs = stepper(
+        theirs, lambda: theirs(**given, img_ids=ids, txt_ids=no_ids).sample, latents
+    )
     cpu_seconds(run_ours, steps), cpu_seconds(run_theirs, steps)
     found = [(cpu_seconds(run_ours, steps), cpu_seconds(run_theirs, steps)) for _ in range(blocks)]
     return [other / own for own, other in found]

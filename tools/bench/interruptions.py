@@ -21,7 +21,13 @@ from titanrun.training.signals import SignalRequests
 from titanrun.worker.assemble import assembled
 from titanrun.worker.job import meet_others
 
-SETTINGS = ("device=cpu", "checkpoint.enable=true", "validation.enable=false", "metrics.log_freq=1", "lr_scheduler.warmup_steps=2")
+SETTINGS = (
+    "device=cpu",
+    "checkpoint.enable=true",
+    "validation.enable=false",
+    "metrics.log_freq=1",
+    "lr_scheduler.warmup_steps=2",
+)
 # short steps, so that what is not a step shows
 SMALL = ("training.local_batch_size=2", "training.seq_len=64")
 ENDLESS = "training.steps=1000"
@@ -34,7 +40,9 @@ def interruptions_report(runs: int) -> None:
     with tempfile.TemporaryDirectory(prefix="titanrun-bench-", dir=Path.cwd()) as name:
         folder = Path(name)
         step, stall, _ = one_run_in_here(folder / "beside", "async", "training.steps=8")
-        print(f"async save: a step takes {step * 1e3:.0f} ms, training waits {stall * 1e3:.0f} ms for a save (target: one step)")
+        print(
+            f"async save: a step takes {step * 1e3:.0f} ms, training waits {stall * 1e3:.0f} ms for a save (target: one step)"
+        )
         step, save, _ = one_run_in_here(folder / "waiting", "disabled", *SMALL, "training.steps=16")
         late = sorted(seconds_to_committed(folder / f"stopped-{number}") for number in range(runs))
         print(
@@ -43,7 +51,9 @@ def interruptions_report(runs: int) -> None:
         )
         torch_import = cpu_seconds([sys.executable, "-c", "import torch"], runs)
         again = min(cpu_seconds_to_next_step(folder / f"killed-{number}") for number in range(runs))
-        print(f"kill to next step: {again:.2f} s CPU (target: import torch {torch_import:.2f} s, the load, and 1.5 s)")
+        print(
+            f"kill to next step: {again:.2f} s CPU (target: import torch {torch_import:.2f} s, the load, and 1.5 s)"
+        )
 
 
 def one_run_in_here(folder: Path, mode: str, *settings: str) -> tuple[float, float, int]:
@@ -104,15 +114,30 @@ def cpu_seconds_to_next_step(folder: Path) -> float:
 
 def training(folder: Path, *overrides: str) -> "subprocess.Popen[bytes]":
     """A run of the debug model as a user starts it: one process, one thread."""
-    command = [sys.executable, "-m", "titanrun", "train", DEBUG_RECIPE, *SETTINGS, *overrides, f"dump_folder={folder}"]
+    command = [
+        sys.executable,
+        "-m",
+        "titanrun",
+        "train",
+        DEBUG_RECIPE,
+        *SETTINGS,
+        *overrides,
+        f"dump_folder={folder}",
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+    return subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+    )
 
 
 def steps_done(folder: Path) -> int:
     """The lines in the metrics of a run."""
     file = folder / "metrics.jsonl"
-    whole = [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")] if file.exists() else []
+    whole = (
+        [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        if file.exists()
+        else []
+    )
     return sum("loss" in json.loads(line) for line in whole)
 
 

@@ -14,17 +14,32 @@ TITANRUN = [sys.executable, "-m", "titanrun"]
 
 def recipes_report(runs: int) -> None:
     """Prints each figure beside its target."""
-    resolved = subprocess.run([*TITANRUN, "show", DEBUG_RECIPE], check=True, capture_output=True, text=True).stdout
+    resolved = subprocess.run(
+        [*TITANRUN, "show", DEBUG_RECIPE], check=True, capture_output=True, text=True
+    ).stdout
     body = resolved.partition("\n")[2]
     with tempfile.TemporaryDirectory() as folder:
-        small = [str(written(Path(folder) / f"r{number}.yaml", of_size(body, 4))) for number in range(100)]
+        small = [
+            str(written(Path(folder) / f"r{number}.yaml", of_size(body, 4)))
+            for number in range(100)
+        ]
         large = str(written(Path(folder) / "large.yaml", of_size(body, 10)))
         other = str(written(Path(folder) / "other.yaml", of_size(body, 10)))
-        megabyte = str(written(Path(folder) / "megabyte.yaml", body + "x-lines: |\n" + "  line\n" * 140_000))
+        megabyte = str(
+            written(Path(folder) / "megabyte.yaml", body + "x-lines: |\n" + "  line\n" * 140_000)
+        )
         show("titanrun validate, 10 KB", cpu_seconds([*TITANRUN, "validate", large], runs), 0.30)
-        show("titanrun validate, 100 recipes of 4 KB", cpu_seconds([*TITANRUN, "validate", "-q", *small], runs), 1.3)
+        show(
+            "titanrun validate, 100 recipes of 4 KB",
+            cpu_seconds([*TITANRUN, "validate", "-q", *small], runs),
+            1.3,
+        )
         show("titanrun validate, 1 MiB", cpu_seconds([*TITANRUN, "validate", megabyte], 1), 10)
-        show("titanrun diff-config, 10 KB each", cpu_seconds([*TITANRUN, "diff-config", large, other], runs), 0.35)
+        show(
+            "titanrun diff-config, 10 KB each",
+            cpu_seconds([*TITANRUN, "diff-config", large, other], runs),
+            0.35,
+        )
 
 
 def of_size(body: str, kilobytes: int) -> str:
@@ -32,7 +47,9 @@ def of_size(body: str, kilobytes: int) -> str:
     size = kilobytes * 1024
     while len(body) > size:
         body = body[: LAST_SECTION.search(body).start()]
-    lines = [f'  key_{number:03}: {{name: "value {number}", size: {number}}}\n' for number in range(1000)]
+    lines = [
+        f'  key_{number:03}: {{name: "value {number}", size: {number}}}\n' for number in range(1000)
+    ]
     filled = body + "x-more:\n  first: 1\n"
     for line in lines:
         filled += line if len(filled) + len(line) <= size else ""

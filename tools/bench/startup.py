@@ -43,7 +43,9 @@ def cpu_seconds(command: list[str], runs: int) -> float:
 def one_run(command: list[str]) -> float:
     """User + system seconds of one run and its children. Raises CalledProcessError where it fails."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    subprocess.run(
+        command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -52,17 +54,37 @@ def startup_report(runs: int) -> None:
     """Prints each figure beside its target."""
     titanrun = [sys.executable, "-m", "titanrun"]
     show("titanrun --help", cpu_seconds([*titanrun, "--help"], runs), 0.15)
-    show("titanrun validate recipes/llama3_debug.yaml", cpu_seconds([*titanrun, "validate", DEBUG_RECIPE], runs), 0.30)
+    show(
+        "titanrun validate recipes/llama3_debug.yaml",
+        cpu_seconds([*titanrun, "validate", DEBUG_RECIPE], runs),
+        0.30,
+    )
     torch_import = cpu_seconds([sys.executable, "-c", "import torch"], runs)
-    done = subprocess.run([sys.executable, "-c", ONE_STEP.format(recipe=DEBUG_RECIPE)], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_STEP.format(recipe=DEBUG_RECIPE)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     with tempfile.TemporaryDirectory() as folder:
         first_step = min(
-            one_run([*titanrun, "train", DEBUG_RECIPE, *FIRST_STEP, "device=cpu", f"dump_folder={folder}/{number}"])
+            one_run(
+                [
+                    *titanrun,
+                    "train",
+                    DEBUG_RECIPE,
+                    *FIRST_STEP,
+                    "device=cpu",
+                    f"dump_folder={folder}/{number}",
+                ]
+            )
             for number in range(runs)
         )
     budget = torch_import + float(done.stdout) + 1.2
     show("titanrun train to the end of step 1 (batch 1, length 64)", first_step, budget)
-    print(f"  of which import torch {torch_import:.2f} s and one bare step {float(done.stdout):.2f} s")
+    print(
+        f"  of which import torch {torch_import:.2f} s and one bare step {float(done.stdout):.2f} s"
+    )
 
 
 def workers_report(runs: int) -> None:
@@ -80,18 +102,29 @@ def workers_report(runs: int) -> None:
                 one_run([*command, f"launch.nproc_per_node={count}", f"dump_folder={run}"])
                 ended[count].append(time.time() - began)
                 built[count].append(first_logged(run / "logs" / "rank-0.log") - began)
-    figures = (("until training begins", built, "target 1.7"), ("to the end of step 1 and of the run", ended, "no target"))
+    figures = (
+        ("until training begins", built, "target 1.7"),
+        ("to the end of step 1 and of the run", ended, "no target"),
+    )
     for what, seconds, target in figures:
         one, two = min(seconds[1]), min(seconds[2])
-        print(f"two workers {what}: {two:.2f} s, {two / one:.2f} of one worker's {one:.2f} s ({target})")
+        print(
+            f"two workers {what}: {two:.2f} s, {two / one:.2f} of one worker's {one:.2f} s ({target})"
+        )
 
 
 def first_logged(log: Path) -> float:
     """When the first line of a log was written, in seconds since the epoch."""
     with log.open() as lines:
-        return datetime.strptime(" ".join(next(lines).split()[:2]), "%Y-%m-%d %H:%M:%S,%f").astimezone().timestamp()
+        return (
+            datetime.strptime(" ".join(next(lines).split()[:2]), "%Y-%m-%d %H:%M:%S,%f")
+            .astimezone()
+            .timestamp()
+        )
 
 
 def show(what: str, seconds: float, target: float) -> None:
     """One figure, its target, and whether it is met."""
-    print(f"{what:<58} {seconds:6.3f} s CPU  target {target:.2f}  {'met' if seconds <= target else 'MISSED'}")
+    print(
+        f"{what:<58} {seconds:6.3f} s CPU  target {target:.2f}  {'met' if seconds <= target else 'MISSED'}"
+    )

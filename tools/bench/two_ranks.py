@@ -44,28 +44,51 @@ def two_ranks_report(recipe: str, blocks: int, steps: int) -> None:
     for name in LAYOUTS:
         ratios = sorted(measured(recipe, name, blocks, steps).ratios)
         median = statistics.median(ratios)
-        print(f"2 ranks, {name}: {median:.3f} of the bare script (blocks {ratios[0]:.3f} to {ratios[-1]:.3f}; target 0.97)")
+        print(
+            f"2 ranks, {name}: {median:.3f} of the bare script (blocks {ratios[0]:.3f} to {ratios[-1]:.3f}; target 0.97)"
+        )
 
 
 def measured(recipe: str, layout: str, blocks: int, steps: int) -> Comparison:
     """What the first of two ranks measures."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(RANKS), "GLOO_SOCKET_IFNAME": "lo"}
+    meeting = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(RANKS),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
     command = [sys.executable, __file__, recipe, layout, str(blocks), str(steps)]
-    environments = [{**os.environ, **meeting, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"} for rank in range(RANKS)]
-    ranks = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for environment in environments]
+    environments = [
+        {
+            **os.environ,
+            **meeting,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "OMP_NUM_THREADS": "1",
+        }
+        for rank in range(RANKS)
+    ]
+    ranks = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        for environment in environments
+    ]
     told = [rank.communicate()[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0] * RANKS
     return Comparison(**json.loads(told[0]))
 
 
-def train(model: Llama3, rows_NS: Iterator[Tensor], *, lr: float, max_norm: float, layout: str) -> Iterator[tuple[float, float]]:
+def train(
+    model: Llama3, rows_NS: Iterator[Tensor], *, lr: float, max_norm: float, layout: str
+) -> Iterator[tuple[float, float]]:
     """Yields wall and CPU seconds of each step: what one would write by hand."""
     model = (split if layout == "TP" else shard)(model)
     model.to_empty(device="cpu")
     model.init_weights()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, fused=True)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, fused=True
+    )
     for rows in rows_NS:
         wall, cpu = time.perf_counter(), time.process_time()
         own = rows if layout == "TP" else rows.chunk(RANKS)[dist.get_rank()]
@@ -73,12 +96,23 @@ def train(model: Llama3, rows_NS: Iterator[Tensor], *, lr: float, max_norm: floa
         yield time.perf_counter() - wall, time.process_time() - cpu
 
 
-def step(model: Llama3, optimizer: torch.optim.Optimizer, rows_BS: Tensor, *, max_norm: float, valid: int, layout: str) -> Tensor:
+def step(
+    model: Llama3,
+    optimizer: torch.optim.Optimizer,
+    rows_BS: Tensor,
+    *,
+    max_norm: float,
+    valid: int,
+    layout: str,
+) -> Tensor:
     """One optimizer step on this rank's rows; the loss is the mean over the valid tokens of all ranks."""
     tokens_BT, labels_BT = rows_BS[:, :-1], rows_BS[:, 1:]
     with loss_parallel():
         logits_BTV = model(tokens_BT)
-        loss = cross_entropy(logits_BTV.flatten(0, 1).float(), labels_BT.flatten(), reduction="sum") / valid
+        loss = (
+            cross_entropy(logits_BTV.flatten(0, 1).float(), labels_BT.flatten(), reduction="sum")
+            / valid
+        )
         loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
     # who writes a loop looks at both
@@ -110,7 +144,9 @@ def split(model: Llama3) -> Llama3:
     ends = {
         "tok_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
         "norm": SequenceParallel(),
-        "output": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False),
+        "output": ColwiseParallel(
+            input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False
+        ),
     }
     parallelize_module(model, mesh, ends)
     stream = {"input_layouts": (Shard(1),), "desired_input_layouts": (Replicate(),)}
@@ -118,7 +154,10 @@ def split(model: Llama3) -> Llama3:
         attention = {f"attention.w{name}": ColwiseParallel() for name in "qkv"}
         plan = {
             "attention_norm": SequenceParallel(),
-            "attention": PrepareModuleInput(input_layouts=(Shard(1), None, None), desired_input_layouts=(Replicate(), None, None)),
+            "attention": PrepareModuleInput(
+                input_layouts=(Shard(1), None, None),
+                desired_input_layouts=(Replicate(), None, None),
+            ),
             **attention,
             "attention.wo": RowwiseParallel(output_layouts=Shard(1)),
             "ffn_norm": SequenceParallel(),
@@ -136,7 +175,13 @@ def bare_steps(recipe: Recipe, trainer: Trainer, *, layout: str) -> Iterator[tup
     with torch.device("meta"):
         model = recipe.model.builder()(recipe.model, seq_len=recipe.training.seq_len)
     assert recipe.training.max_norm is not None
-    return train(model, same_rows(recipe, trainer), lr=recipe.optimizer.lr, max_norm=recipe.training.max_norm, layout=layout)
+    return train(
+        model,
+        same_rows(recipe, trainer),
+        lr=recipe.optimizer.lr,
+        max_norm=recipe.training.max_norm,
+        layout=layout,
+    )
 
 
 def main(recipe: str, layout: str, blocks: str, steps: str) -> None:

@@ -20,7 +20,11 @@ class Ranked:
 
     @cached_property
     def cumulative(self) -> list[float]:
-        return list(itertools.accumulate(1.0 / (rank + self.flatness) for rank in range(1, len(self.words) + 1)))
+        return list(
+            itertools.accumulate(
+                1.0 / (rank + self.flatness) for rank in range(1, len(self.words) + 1)
+            )
+        )
 
 
 class Dice:

@@ -28,7 +28,9 @@ class CountTable:
     @classmethod
     def build(cls, keys: np.ndarray, counts: np.ndarray, *, vocab_size: int) -> "CountTable":
         """`keys` are sorted and different, `counts` say how often each was seen."""
-        contexts, starts, kinds = np.unique(keys // vocab_size, return_index=True, return_counts=True)
+        contexts, starts, kinds = np.unique(
+            keys // vocab_size, return_index=True, return_counts=True
+        )
         totals = np.add.reduceat(counts, starts)
         return cls(keys, counts, contexts, totals, kinds, estimate_discount(counts))
 
@@ -38,7 +40,9 @@ class CountTable:
         totals = look_up(self.contexts, self.totals, keys // vocab_size)
         kinds = look_up(self.contexts, self.kinds, keys // vocab_size)
         # an unseen context has total 0 and leaves all the mass to the shorter one
-        mixed = (np.maximum(counts - self.discount, 0.0) + self.discount * kinds * lower) / np.maximum(totals, 1)
+        mixed = (
+            np.maximum(counts - self.discount, 0.0) + self.discount * kinds * lower
+        ) / np.maximum(totals, 1)
         return np.where(totals > 0, mixed, lower)
 
 
@@ -69,7 +73,9 @@ class TrigramModel:
     @classmethod
     def build(cls, tokens: np.ndarray, *, vocab_size: int, bos_id: int) -> "TrigramModel":
         before, last, token = trigrams(tokens, bos_id=bos_id).T
-        keys, counts = np.unique((before * vocab_size + last) * vocab_size + token, return_counts=True)
+        keys, counts = np.unique(
+            (before * vocab_size + last) * vocab_size + token, return_counts=True
+        )
         pair_keys, pair_counts = np.unique(keys % vocab_size**2, return_counts=True)
         token_keys, token_counts = np.unique(pair_keys % vocab_size, return_counts=True)
         tables = ((keys, counts), (pair_keys, pair_counts), (token_keys, token_counts))
@@ -82,10 +88,14 @@ class TrigramModel:
         uniform = np.full(np.shape(token), 1.0 / size)
         unigram = self.one.interpolate(token, uniform, vocab_size=size)
         bigram = self.two.interpolate(last * size + token, unigram, vocab_size=size)
-        return self.three.interpolate((before * size + last) * size + token, bigram, vocab_size=size)
+        return self.three.interpolate(
+            (before * size + last) * size + token, bigram, vocab_size=size
+        )
 
 
-def kneser_ney_loss(train_tokens: np.ndarray, held_out_tokens: np.ndarray, *, vocab_size: int, bos_id: int) -> float:
+def kneser_ney_loss(
+    train_tokens: np.ndarray, held_out_tokens: np.ndarray, *, vocab_size: int, bos_id: int
+) -> float:
     """Mean loss in nats over the held-out tokens other than BOS, each document read from its own BOS on."""
     model = TrigramModel.build(train_tokens, vocab_size=vocab_size, bos_id=bos_id)
     before, last, token = trigrams(held_out_tokens, bos_id=bos_id).T

@@ -11,9 +11,46 @@ def rank(words: str) -> Ranked:
 # fixed, and apart from the seeds of the documents: the lexicon is the same for training and held-out text
 LEXICON_SEED = 7001
 # syllables also build English words and unfortunate ones
-REFUSED = frozenset(("cony", "cundeth", "gory", "gumy", "many", "muma", "nana", "pesteth", "pumak", "rustak", "wany"))
+REFUSED = frozenset(
+    (
+        "cony",
+        "cundeth",
+        "gory",
+        "gumy",
+        "many",
+        "muma",
+        "nana",
+        "pesteth",
+        "pumak",
+        "rustak",
+        "wany",
+    )
+)
 
-ONSETS = ("b", "br", "c", "d", "dr", "f", "g", "gr", "h", "j", "k", "l", "m", "n", "p", "r", "s", "st", "t", "th", "v", "w")
+ONSETS = (
+    "b",
+    "br",
+    "c",
+    "d",
+    "dr",
+    "f",
+    "g",
+    "gr",
+    "h",
+    "j",
+    "k",
+    "l",
+    "m",
+    "n",
+    "p",
+    "r",
+    "s",
+    "st",
+    "t",
+    "th",
+    "v",
+    "w",
+)
 VOWELS = ("a", "e", "i", "o", "u", "a", "e", "o")
 CODAS = ("l", "m", "n", "r", "v", "nd", "rn", "ld", "lv", "st")
 PERSON_ENDINGS = ("a", "an", "el", "en", "ia", "in", "o", "or", "eth", "y")
@@ -71,7 +108,21 @@ PLAIN = rank(
 )
 WEEK = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 WINDS = ("north", "east", "south", "west")
-NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+NUMBERS = (
+    "no",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+)
 
 
 def build_words(dice: Dice, *, count: int, endings: tuple[str, ...]) -> tuple[str, ...]:
@@ -84,8 +135,18 @@ def build_words(dice: Dice, *, count: int, endings: tuple[str, ...]) -> tuple[st
     return tuple(words)
 
 
-PEOPLE = Ranked(tuple(word.capitalize() for word in build_words(Dice(LEXICON_SEED), count=240, endings=PERSON_ENDINGS)))
-PLACES = Ranked(tuple(word.capitalize() for word in build_words(Dice(LEXICON_SEED + 1), count=120, endings=PLACE_ENDINGS)))
+PEOPLE = Ranked(
+    tuple(
+        word.capitalize()
+        for word in build_words(Dice(LEXICON_SEED), count=240, endings=PERSON_ENDINGS)
+    )
+)
+PLACES = Ranked(
+    tuple(
+        word.capitalize()
+        for word in build_words(Dice(LEXICON_SEED + 1), count=120, endings=PLACE_ENDINGS)
+    )
+)
 GOODS = Ranked(build_words(Dice(LEXICON_SEED + 2), count=120, endings=GOODS_ENDINGS))
 
 
@@ -96,7 +157,15 @@ def with_article(phrase: str) -> str:
 
 def plural(noun: str) -> str:
     """The regular plural, and the few others that the lists hold."""
-    others = {"goose": "geese", "mouse": "mice", "sheep": "sheep", "deer": "deer", "wolf": "wolves", "trout": "trout", "herring": "herring"}
+    others = {
+        "goose": "geese",
+        "mouse": "mice",
+        "sheep": "sheep",
+        "deer": "deer",
+        "wolf": "wolves",
+        "trout": "trout",
+        "herring": "herring",
+    }
     if noun in others:
         return others[noun]
     if noun.endswith("y") and noun[-2] not in "aeiou":

@@ -1,7 +1,21 @@
 """Documents in lines: market ledgers, ship's logs, timetables, duty rosters, word lists, store rooms."""
 
 from tiny_corpus.dice import Dice
-from tiny_corpus.lexicon import ANIMALS, CHORES, GOODS, NUMBERS, PEOPLE, PLACES, PLAIN, QUALITIES, ROOMS, THINGS, WEEK, WINDS, listing
+from tiny_corpus.lexicon import (
+    ANIMALS,
+    CHORES,
+    GOODS,
+    NUMBERS,
+    PEOPLE,
+    PLACES,
+    PLAIN,
+    QUALITIES,
+    ROOMS,
+    THINGS,
+    WEEK,
+    WINDS,
+    listing,
+)
 
 
 def ledger(dice: Dice) -> str:
@@ -9,7 +23,9 @@ def ledger(dice: Dice) -> str:
     goods = dice.distinct(GOODS, dice.between(4, 6))
     prices = {good: dice.between(2, 99) for good in goods}
     people = dice.distinct(PEOPLE, dice.between(2, 4))
-    lines = [f"Market of {dice.word(PLACES)}. Prices: {', '.join(f'{good} {price}' for good, price in prices.items())}."]
+    lines = [
+        f"Market of {dice.word(PLACES)}. Prices: {', '.join(f'{good} {price}' for good, price in prices.items())}."
+    ]
     sold = [dice.pick(goods) for _ in range(dice.between(6, 9))]
     for number, good in enumerate(sold, start=1):
         person = dice.pick(people)
@@ -29,11 +45,15 @@ def ships_log(dice: Dice) -> str:
     water, daily = dice.between(40, 99), dice.between(1, 5)
     lines = [f"Log of the {ship}, {captain} master, from {home} to {goal}, with {listing(crew)}."]
     for day in range(1, dice.between(5, 8)):
-        lines.append(f"Day {day}. Wind {dice.pick(WINDS)}. Water {water}. Watch: {', '.join(crew)}.")
+        lines.append(
+            f"Day {day}. Wind {dice.pick(WINDS)}. Water {water}. Watch: {', '.join(crew)}."
+        )
         water -= daily
         crew = [*crew[1:], crew[0]]
         if dice.chance(0.4):
-            lines.append(f"{dice.pick(crew)} told {captain} of {dice.pick(('a sail', 'land', 'fog', 'ice', 'a whale', 'birds'))}.")
+            lines.append(
+                f"{dice.pick(crew)} told {captain} of {dice.pick(('a sail', 'land', 'fog', 'ice', 'a whale', 'birds'))}."
+            )
     lines.append(f"The {ship} lies in {goal}. {captain} thanks {listing(crew)}.")
     return "\n".join(lines)
 
@@ -48,11 +68,15 @@ def timetable(dice: Dice) -> str:
         hour += dice.between(1, 3)
     vehicle = dice.pick(("ferry", "coach", "mail cart", "night train", "barge"))
     driver = dice.word(PEOPLE)
-    lines = [f"The {vehicle} of {driver}: {', '.join(f'{stop} at {when}' for stop, when in hours.items())}."]
+    lines = [
+        f"The {vehicle} of {driver}: {', '.join(f'{stop} at {when}' for stop, when in hours.items())}."
+    ]
     for _ in range(dice.between(4, 6)):
         start, end = sorted(dice.sample(range(len(stops)), 2))
         traveller = dice.word(PEOPLE)
-        lines.append(f"{traveller} boards at {hours[stops[start]]} in {stops[start]} and leaves at {hours[stops[end]]} in {stops[end]}.")
+        lines.append(
+            f"{traveller} boards at {hours[stops[start]]} in {stops[start]} and leaves at {hours[stops[end]]} in {stops[end]}."
+        )
     lines.append(f"{driver} drives back: {', '.join(stops[::-1])}.")
     return "\n".join(lines)
 
@@ -87,8 +111,12 @@ def store_room(dice: Dice) -> str:
     keeper = dice.word(PEOPLE)
     labels = dice.distinct(QUALITIES, dice.between(4, 6))
     contents = [f"{dice.pick(NUMBERS[2:])} {dice.word(GOODS)}" for _ in labels]
-    lines = [f"In the {dice.word(ROOMS)} of {dice.word(PLACES)} {keeper} has {NUMBERS[len(labels)]} boxes."]
-    lines += [f"The {label} box holds {content}." for label, content in zip(labels, contents, strict=True)]
+    lines = [
+        f"In the {dice.word(ROOMS)} of {dice.word(PLACES)} {keeper} has {NUMBERS[len(labels)]} boxes."
+    ]
+    lines += [
+        f"The {label} box holds {content}." for label, content in zip(labels, contents, strict=True)
+    ]
     for place in dice.shuffled(range(len(labels))):
         visitor = dice.word(PEOPLE)
         lines.append(f"{visitor} opens the {labels[place]} box and finds {contents[place]}.")

@@ -30,11 +30,16 @@ def journey(dice: Dice) -> str:
     hero, friend = dice.distinct(PEOPLE, 2)
     route = dice.distinct(PLACES, dice.between(3, 5))
     sack = [described(dice, thing) for thing in dice.distinct(THINGS, dice.between(3, 5))]
-    lines = [f"{hero} and {friend} left {route[0]} in {dice.pick(('spring', 'summer', 'autumn', 'winter'))}."]
+    lines = [
+        f"{hero} and {friend} left {route[0]} in {dice.pick(('spring', 'summer', 'autumn', 'winter'))}."
+    ]
     lines.append(f"They packed {listing([with_article(item) for item in sack])}.")
     for place in route[1:]:
         lines.append(f"{dice.pick(('Then', 'Next', 'Soon', 'Later'))} they came to {place}.")
-        lines += [journey_event(dice, dice.shuffled((hero, friend)), sack) for _ in range(dice.between(1, 2))]
+        lines += [
+            journey_event(dice, dice.shuffled((hero, friend)), sack)
+            for _ in range(dice.between(1, 2))
+        ]
     lines.append(f"They went home by {listing(route[-2::-1])}.")
     lines.append(f"{dice.pick((hero, friend))} opened the sack: {listing(sack)}.")
     return " ".join(lines)
@@ -63,12 +68,21 @@ def conversation(dice: Dice) -> str:
     """One of two people says where things are, then they ask each other."""
     one, other = dice.distinct(PEOPLE, 2)
     things = dice.distinct(THINGS, dice.between(4, 6))
-    where = {thing: f"the {room}" for thing, room in zip(things, dice.distinct(ROOMS, len(things)), strict=True)}
+    where = {
+        thing: f"the {room}"
+        for thing, room in zip(things, dice.distinct(ROOMS, len(things)), strict=True)
+    }
     lines = [f"{one}, new in {dice.word(PLACES)}, asks {other}."]
-    lines.append(f"{other}: " + ", ".join(f"the {described(dice, thing)} is in {where[thing]}" for thing in things) + ".")
+    lines.append(
+        f"{other}: "
+        + ", ".join(f"the {described(dice, thing)} is in {where[thing]}" for thing in things)
+        + "."
+    )
     for turn, thing in enumerate(dice.shuffled(things) + dice.sample(things, 2)):
         asking, answering = (one, other) if turn % 2 == 0 else (other, one)
-        question = dice.pick(("Where is the {}?", "Who has seen the {}?", "And the {}?", "I need the {}."))
+        question = dice.pick(
+            ("Where is the {}?", "Who has seen the {}?", "And the {}?", "I need the {}.")
+        )
         answer = dice.pick(("Look in {}.", "In {}.", "It is in {}.", "I left it in {}."))
         lines.append(f"{asking}: {question.format(thing)}")
         lines.append(f"{answering}: {answer.format(where[thing])}")
@@ -100,14 +114,20 @@ def village(dice: Dice) -> str:
         giver, taker = dice.sample(range(len(people)), 2)
         deed = dice.below(4)
         if deed == 0:
-            lines.append(f"The {jobs[giver]}, who is {people[giver]}, met {people[taker]}, the {jobs[taker]}.")
+            lines.append(
+                f"The {jobs[giver]}, who is {people[giver]}, met {people[taker]}, the {jobs[taker]}."
+            )
         elif deed == 1:
             lines.append(f"{people[giver]} sold the {plural(beasts[giver])} to {people[taker]}.")
             beasts[giver], beasts[taker] = beasts[taker], beasts[giver]
         elif deed == 2:
-            lines.append(f"The {plural(beasts[giver])} of {people[giver]} ran to the {dice.word(LANDSCAPES)}.")
+            lines.append(
+                f"The {plural(beasts[giver])} of {people[giver]} ran to the {dice.word(LANDSCAPES)}."
+            )
         else:
-            lines.append(f"{people[giver]} the {jobs[giver]} gave the {jobs[taker]} {with_article(described(dice, dice.word(THINGS)))}.")
+            lines.append(
+                f"{people[giver]} the {jobs[giver]} gave the {jobs[taker]} {with_article(described(dice, dice.word(THINGS)))}."
+            )
     return " ".join(lines)
 
 
@@ -119,11 +139,18 @@ def recipe(dice: Dice) -> str:
     cook = dice.word(PEOPLE)
     lines = [f"{cook}'s {dice.word(PLACES)} {kind}", "Take:"]
     lines += [f"{amount} {plural(food)}" for amount, food in zip(amounts, foods, strict=True)]
-    verbs = [dice.pick(("Wash", "Chop", "Boil", "Peel", "Salt", "Fry", "Crush", "Grate", "Roast", "Slice")) for _ in foods]
+    verbs = [
+        dice.pick(
+            ("Wash", "Chop", "Boil", "Peel", "Salt", "Fry", "Crush", "Grate", "Roast", "Slice")
+        )
+        for _ in foods
+    ]
     for verb, amount, food in zip(verbs, amounts, foods, strict=True):
         lines.append(f"{verb} the {amount} {plural(food)}.")
     first, second = dice.sample(foods, 2)
-    lines.append(f"{cook} says: more {plural(first)} than {plural(second)} in {with_article(kind)}.")
+    lines.append(
+        f"{cook} says: more {plural(first)} than {plural(second)} in {with_article(kind)}."
+    )
     lines.append(f"Buy again: {listing([plural(food) for food in foods])}.")
     return "\n".join(lines)
 

@@ -16,7 +16,9 @@ def train_tokenizer(documents: list[str]) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE - 2, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
+        vocab_size=VOCAB_SIZE - 2,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
     )
     tokenizer.train_from_iterator(documents, trainer)
     tokenizer.add_special_tokens([AddedToken(BOS, special=True), AddedToken(EOS, special=True)])
@@ -32,7 +34,9 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
         "eos_token": EOS,
         "tokenizer_class": "PreTrainedTokenizerFast",
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps(config, indent=2) + "\n", encoding="utf-8"
+    )
 
 
 def tokenise(tokenizer: Tokenizer, documents: list[str]) -> np.ndarray:

@@ -17,7 +17,9 @@ from titanrun.distributed.agreement import current_ranks
 
 
 def main(rank: int, rendezvous_file: str, folder: Path) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{rendezvous_file}", rank=rank, world_size=2)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{rendezvous_file}", rank=rank, world_size=2
+    )
     mesh = init_device_mesh("cpu", (2,))
     store = CheckpointStore(folder=folder, retention=Retention(2), ranks=current_ranks())
     weight = distribute_tensor(torch.arange(15.0).reshape(5, 3), mesh, [Shard(0)])
@@ -25,14 +27,27 @@ def main(rank: int, rendezvous_file: str, folder: Path) -> None:
     for step in (1, 2, 3):
         tensors = {"w": weight + step, "whole": torch.full((2,), float(step))}
         rng = {"torch.cpu": torch.full((4,), rank, dtype=torch.uint8)}
-        store.save(Snapshot(step=step, tensors=tensors, state={"seen": step}, rng=rng, resolved="version: 1\n", layout={"ranks": 2}))
+        store.save(
+            Snapshot(
+                step=step,
+                tensors=tensors,
+                state={"seen": step},
+                rng=rng,
+                resolved="version: 1\n",
+                layout={"ranks": 2},
+            )
+        )
     met["steps"] = store.steps()
     into = {"w": distribute_tensor(torch.zeros(5, 3), mesh, [Shard(0)]), "whole": torch.zeros(2)}
     store.checkpoint(3).load_tensors(into, ranks=store.ranks)
     met["loaded"] = into["w"].full_tensor().tolist()
     met["rng"] = store.checkpoint(3).load_rng(rank)["torch.cpu"].tolist()
-    met["taken"] = problem_of(lambda: store.save(Snapshot(step=3, tensors={}, state={}, rng={}, resolved="")))
-    met["one rank fails"] = problem_of(lambda: store.ranks.together(lambda: fail_on_the_second(rank)))
+    met["taken"] = problem_of(
+        lambda: store.save(Snapshot(step=3, tensors={}, state={}, rng={}, resolved=""))
+    )
+    met["one rank fails"] = problem_of(
+        lambda: store.ranks.together(lambda: fail_on_the_second(rank))
+    )
     if rank == 0:
         shard = folder / "step-3" / "__1_0.distcp"
         shard.write_bytes(shard.read_bytes()[::-1])

@@ -58,7 +58,14 @@ def test_what_changes_during_the_save_is_not_saved(tmp_path: Path) -> None:
     assert into["w"].tolist() == [1, 1, 1]
 
 
-@pytest.mark.parametrize("ask", [BackgroundSaves.wait, BackgroundSaves.close, lambda saves: saves.start(snapshot(2, {}), lambda: None)])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        BackgroundSaves.wait,
+        BackgroundSaves.close,
+        lambda saves: saves.start(snapshot(2, {}), lambda: None),
+    ],
+)
 def test_an_error_comes_back_once(ask: Callable[[BackgroundSaves], None]) -> None:
     def save(given: Snapshot) -> None:
         raise OSError(28, "No space left on device")

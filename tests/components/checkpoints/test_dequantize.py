@@ -11,7 +11,11 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from titanrun.components.checkpoints.dequantize import expanded, fp8_weight, mxfp4_weight
 from titanrun.components.checkpoints.huggingface import read_folder
-from titanrun.components.checkpoints.quantization import Quantization, agreed_quantization, quantization_of
+from titanrun.components.checkpoints.quantization import (
+    Quantization,
+    agreed_quantization,
+    quantization_of,
+)
 from titanrun.config.problems import ProblemsFound
 
 FP8, MXFP4 = Quantization("fp8"), Quantization("mxfp4")
@@ -40,11 +44,19 @@ def test_the_last_blocks_of_fp8_may_be_cut_off() -> None:
 
 
 def test_mxfp4_is_that_of_transformers() -> None:
-    blocks = torch.arange(2 * 5 * 3 * 16, dtype=torch.int64).reshape(2, 5, 3, 16).remainder(256).to(torch.uint8)
+    blocks = (
+        torch.arange(2 * 5 * 3 * 16, dtype=torch.int64)
+        .reshape(2, 5, 3, 16)
+        .remainder(256)
+        .to(torch.uint8)
+    )
     scales = torch.randint(100, 150, (2, 5, 3), dtype=torch.uint8)
     for dtype in (torch.float32, torch.bfloat16):
         # the values and their exponents are exact in bf16 too
-        assert torch.equal(mxfp4_weight(blocks, scales).to(dtype), convert_moe_packed_tensors(blocks, scales, dtype=dtype))
+        assert torch.equal(
+            mxfp4_weight(blocks, scales).to(dtype),
+            convert_moe_packed_tensors(blocks, scales, dtype=dtype),
+        )
 
 
 def test_what_is_packed_is_expanded_under_the_plain_name_and_the_rest_stays() -> None:
@@ -54,20 +66,48 @@ def test_what_is_packed_is_expanded_under_the_plain_name_and_the_rest_stays() ->
     assert found.keys() == {"a.weight", "norm.weight"}
     assert found["a.weight"].dtype == torch.float32
     assert found["norm.weight"] is norm
-    blocks, scales = torch.zeros(1, 4, 1, 16, dtype=torch.uint8), torch.zeros(1, 4, 1, dtype=torch.uint8)
-    found = expanded({"experts.down_proj_blocks": blocks, "experts.down_proj_scales": scales, "norm.weight": norm}, MXFP4)
-    assert {name: tuple(tensor.shape) for name, tensor in found.items()} == {"experts.down_proj": (1, 32, 4), "norm.weight": (4,)}
+    blocks, scales = (
+        torch.zeros(1, 4, 1, 16, dtype=torch.uint8),
+        torch.zeros(1, 4, 1, dtype=torch.uint8),
+    )
+    found = expanded(
+        {
+            "experts.down_proj_blocks": blocks,
+            "experts.down_proj_scales": scales,
+            "norm.weight": norm,
+        },
+        MXFP4,
+    )
+    assert {name: tuple(tensor.shape) for name, tensor in found.items()} == {
+        "experts.down_proj": (1, 32, 4),
+        "norm.weight": (4,),
+    }
 
 
 def test_halves_and_shapes_that_do_not_fit_are_named() -> None:
     weight, scale = fp8_file(128, 256)
     cases = [
         ({"a.weight": weight}, FP8, "a.weight cannot be expanded: its other half is missing"),
-        ({"a.weight_scale_inv": scale}, FP8, "a.weight_scale_inv cannot be expanded: its other half is missing"),
-        ({"a.weight": weight, "a.weight_scale_inv": scale[:, :1]}, FP8, r"blocks of 128 x 128 does not go with scales float32\[1, 1\]"),
-        ({"a_blocks": weight.view(torch.uint8)}, MXFP4, "a_blocks cannot be expanded: its other half is missing"),
         (
-            {"a_blocks": torch.zeros(1, 2, 1, 16, dtype=torch.uint8), "a_scales": torch.zeros(1, 3, 1, dtype=torch.uint8)},
+            {"a.weight_scale_inv": scale},
+            FP8,
+            "a.weight_scale_inv cannot be expanded: its other half is missing",
+        ),
+        (
+            {"a.weight": weight, "a.weight_scale_inv": scale[:, :1]},
+            FP8,
+            r"blocks of 128 x 128 does not go with scales float32\[1, 1\]",
+        ),
+        (
+            {"a_blocks": weight.view(torch.uint8)},
+            MXFP4,
+            "a_blocks cannot be expanded: its other half is missing",
+        ),
+        (
+            {
+                "a_blocks": torch.zeros(1, 2, 1, 16, dtype=torch.uint8),
+                "a_scales": torch.zeros(1, 3, 1, dtype=torch.uint8),
+            },
             MXFP4,
             r"blocks uint8\[1, 2, 1, 16\] do not go with scales uint8\[1, 3, 1\]",
         ),
@@ -87,12 +127,19 @@ def test_the_folder_says_which_format_it_has(tmp_path: Path) -> None:
     assert agreed_quantization(tmp_path, is_quantized=True) == Quantization("fp8", (64, 32))
     say({"quant_method": "mxfp4", "modules_to_not_convert": []})
     assert quantization_of(tmp_path) == MXFP4
-    with pytest.raises(ProblemsFound, match=r"are quantised \(mxfp4\), and the recipe does not say so"):
+    with pytest.raises(
+        ProblemsFound, match=r"are quantised \(mxfp4\), and the recipe does not say so"
+    ):
         agreed_quantization(tmp_path, is_quantized=False)
     say(None)
     with pytest.raises(ProblemsFound, match="are not quantised"):
         agreed_quantization(tmp_path, is_quantized=True)
-    for wrong in ({"quant_method": "awq"}, {}, [], {"quant_method": "fp8", "weight_block_size": [128, "x"]}):
+    for wrong in (
+        {"quant_method": "awq"},
+        {},
+        [],
+        {"quant_method": "fp8", "weight_block_size": [128, "x"]},
+    ):
         say(wrong)
         with pytest.raises(ProblemsFound):
             quantization_of(tmp_path)
@@ -100,6 +147,8 @@ def test_the_folder_says_which_format_it_has(tmp_path: Path) -> None:
 
 def test_a_packed_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     weight, scale = fp8_file(128, 128)
-    safetensors.torch.save_file({"a.weight": weight, "a.weight_scale_inv": scale}, tmp_path / "model.safetensors")
+    safetensors.torch.save_file(
+        {"a.weight": weight, "a.weight_scale_inv": scale}, tmp_path / "model.safetensors"
+    )
     found = expanded(read_folder(tmp_path), FP8)
     assert torch.equal(found["a.weight"], fp8_weight(weight, scale, (128, 128)))

@@ -11,7 +11,13 @@ from titanrun.config.problems import ProblemsFound
 
 def some_weights() -> dict[str, Tensor]:
     tied = torch.randn(4, 3)
-    return {"embed": tied, "head": tied, "half": torch.randn(6, 2).bfloat16(), "view": torch.randn(3, 5).t(), "part": torch.randn(8)[2:4]}
+    return {
+        "embed": tied,
+        "head": tied,
+        "half": torch.randn(6, 2).bfloat16(),
+        "view": torch.randn(3, 5).t(),
+        "part": torch.randn(8)[2:4],
+    }
 
 
 def message_of(folder: Path) -> str:
@@ -27,7 +33,10 @@ def test_what_was_written_is_read_bitwise(tmp_path: Path, shard_bytes: int, file
     write_folder(tmp_path / "hf", weights, {"model_type": "llama"}, shard_bytes=shard_bytes)
     read = read_folder(tmp_path / "hf")
     assert read.keys() == weights.keys()
-    assert all(read[name].dtype == weights[name].dtype and torch.equal(read[name], weights[name]) for name in weights)
+    assert all(
+        read[name].dtype == weights[name].dtype and torch.equal(read[name], weights[name])
+        for name in weights
+    )
     assert len(list((tmp_path / "hf").glob("*.safetensors"))) == files
     assert json.loads((tmp_path / "hf" / "config.json").read_text()) == {"model_type": "llama"}
 
@@ -36,7 +45,12 @@ def test_transformers_opens_both_forms_and_its_folders_are_read(tmp_path: Path) 
     from transformers import AutoModelForCausalLM, LlamaConfig
 
     config = LlamaConfig(
-        vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
     )
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).eval()
@@ -46,7 +60,9 @@ def test_transformers_opens_both_forms_and_its_folders_are_read(tmp_path: Path) 
     theirs = read_folder(tmp_path / "theirs")
     assert all(torch.equal(theirs[name], tensor) for name, tensor in model.state_dict().items())
     for name, shard_bytes in (("one", 10**9), ("many", 5000)):
-        write_folder(tmp_path / name, model.state_dict(), model.config.to_dict(), shard_bytes=shard_bytes)
+        write_folder(
+            tmp_path / name, model.state_dict(), model.config.to_dict(), shard_bytes=shard_bytes
+        )
         opened = AutoModelForCausalLM.from_pretrained(tmp_path / name, local_files_only=True).eval()
         assert torch.equal(opened(tokens).logits, expected)
 
@@ -54,7 +70,11 @@ def test_transformers_opens_both_forms_and_its_folders_are_read(tmp_path: Path) 
 def test_extra_files_travel_along(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     write_folder(tmp_path / "hf", {"w": torch.ones(1)}, {}, [tmp_path / "tokenizer.json"])
-    assert sorted(file.name for file in (tmp_path / "hf").iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert sorted(file.name for file in (tmp_path / "hf").iterdir()) == [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    ]
 
 
 def test_a_folder_is_never_written_over(tmp_path: Path) -> None:
@@ -73,11 +93,17 @@ def test_a_failed_export_leaves_nothing_and_leftovers_are_swept(tmp_path: Path) 
 
 def test_pickled_weights_are_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    assert message_of(tmp_path) == f"{tmp_path} holds its weights as a pickle (pytorch_model.bin), which can run any code when it is read"
+    assert (
+        message_of(tmp_path)
+        == f"{tmp_path} holds its weights as a pickle (pytorch_model.bin), which can run any code when it is read"
+    )
 
 
 def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
-    assert message_of(tmp_path) == f"{tmp_path} holds neither model.safetensors nor model.safetensors.index.json"
+    assert (
+        message_of(tmp_path)
+        == f"{tmp_path} holds neither model.safetensors nor model.safetensors.index.json"
+    )
     assert message_of(tmp_path / "absent") == f"there is no folder {tmp_path / 'absent'}"
 
 
@@ -96,7 +122,10 @@ def test_a_damaged_or_missing_file_is_named(tmp_path: Path) -> None:
         ("{", "cannot read"),
         ("[]", "has no weight_map"),
         ('{"weight_map": {}}', "has no weight_map"),
-        ('{"weight_map": {"w": "../model.safetensors"}}', "which is no safetensors file of that folder"),
+        (
+            '{"weight_map": {"w": "../model.safetensors"}}',
+            "which is no safetensors file of that folder",
+        ),
         ('{"weight_map": {"w": "model.bin"}}', "which is no safetensors file of that folder"),
         ('{"weight_map": {"w": 3}}', "which is no safetensors file of that folder"),
         ('{"weight_map": {"other": "model.safetensors"}}', "does not hold other"),

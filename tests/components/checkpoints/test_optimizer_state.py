@@ -73,7 +73,9 @@ def test_training_goes_on_bitwise_after_a_restore(name: str, cut: int) -> None:
 def test_names_are_those_of_the_weights() -> None:
     model, optimizer = built("adamw")
     names = {
-        f"optimizer.{weight}.{state}" for weight in ("embedding.weight", "middle.weight") for state in ("step", "exp_avg", "exp_avg_sq")
+        f"optimizer.{weight}.{state}"
+        for weight in ("embedding.weight", "middle.weight")
+        for state in ("step", "exp_avg", "exp_avg_sq")
     }
     assert flatten(model, optimizer).keys() == names
     train(model, optimizer, range(1))

@@ -40,7 +40,12 @@ def some_tensors() -> dict[str, Tensor]:
 
 def snapshot(step: int, tensors: dict[str, Tensor] | None = None, **others: Any) -> Snapshot:
     tensors = some_tensors() if tensors is None else tensors
-    given = {"state": {"tokens_seen": 64, "lr": 0.1}, "rng": random_states(CPU), "resolved": "version: 1\n", **others}
+    given = {
+        "state": {"tokens_seen": 64, "lr": 0.1},
+        "rng": random_states(CPU),
+        "resolved": "version: 1\n",
+        **others,
+    }
     return Snapshot(step=step, tensors=tensors, **given)
 
 
@@ -69,7 +74,9 @@ def test_what_was_saved_is_loaded_bit_by_bit_and_in_place(tmp_path: Path) -> Non
     loaded = {name: torch.ones_like(tensor) for name, tensor in saved.items()}
     addresses = {name: tensor.data_ptr() for name, tensor in loaded.items()}
     load_tensors(store, 3, loaded)
-    assert {name: bits(tensor) for name, tensor in loaded.items()} == {name: bits(tensor) for name, tensor in saved.items()}
+    assert {name: bits(tensor) for name, tensor in loaded.items()} == {
+        name: bits(tensor) for name, tensor in saved.items()
+    }
     assert {name: tensor.data_ptr() for name, tensor in loaded.items()} == addresses
 
 
@@ -146,7 +153,12 @@ def test_a_save_sweeps_what_a_crash_left_and_nothing_else(tmp_path: Path) -> Non
     (folder / "notes.tmp-0123abcd").mkdir()
     (folder / "step-3.tmp-0123abcd").symlink_to(elsewhere)
     save(CheckpointStore(folder=folder), 1)
-    assert sorted(entry.name for entry in folder.iterdir()) == ["notes.tmp-0123abcd", "step-1", "step-2.tmp-mine", "step-3.tmp-0123abcd"]
+    assert sorted(entry.name for entry in folder.iterdir()) == [
+        "notes.tmp-0123abcd",
+        "step-1",
+        "step-2.tmp-mine",
+        "step-3.tmp-0123abcd",
+    ]
     assert (elsewhere / "kept").exists()
 
 
@@ -168,8 +180,22 @@ def test_the_latest_k_stay(tmp_path: Path, keep: int, kept: list[int]) -> None:
 
 def test_every_difference_is_named_before_a_byte_is_read(tmp_path: Path) -> None:
     store = CheckpointStore(folder=tmp_path)
-    save(store, 1, {"same": torch.ones(2), "old": torch.ones(1), "shape": torch.ones(2, 3), "type": torch.ones(2)})
-    into = {"same": torch.zeros(2), "new": torch.zeros(1), "shape": torch.zeros(3, 2), "type": torch.zeros(2, dtype=torch.bfloat16)}
+    save(
+        store,
+        1,
+        {
+            "same": torch.ones(2),
+            "old": torch.ones(1),
+            "shape": torch.ones(2, 3),
+            "type": torch.ones(2),
+        },
+    )
+    into = {
+        "same": torch.zeros(2),
+        "new": torch.zeros(1),
+        "shape": torch.zeros(3, 2),
+        "type": torch.zeros(2, dtype=torch.bfloat16),
+    }
     with pytest.raises(ProblemsFound) as error:
         load_tensors(store, 1, into)
     assert problem_of(error) == (
@@ -206,9 +232,13 @@ def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     assert problem_of(error) == f"{tmp_path / 'step-1'} is no checkpoint: it has no manifest.json"
 
 
-@pytest.mark.parametrize("file", [".metadata", "__0_0.distcp", "manifest.json", "rng-rank-0.safetensors", "state.json"])
+@pytest.mark.parametrize(
+    "file", [".metadata", "__0_0.distcp", "manifest.json", "rng-rank-0.safetensors", "state.json"]
+)
 @pytest.mark.parametrize("damage", ["gone", "empty", "half"])
-def test_a_damaged_file_is_one_problem_that_names_it(tmp_path: Path, file: str, damage: str) -> None:
+def test_a_damaged_file_is_one_problem_that_names_it(
+    tmp_path: Path, file: str, damage: str
+) -> None:
     store = CheckpointStore(folder=tmp_path)
     save(store, 1, {"w": torch.ones(1000)})
     path = tmp_path / "step-1" / file
@@ -256,10 +286,24 @@ def test_torch_itself_reads_the_tensors(tmp_path: Path) -> None:
 def test_files_are_json_safetensors_and_the_recipe_beside_the_tensors(tmp_path: Path) -> None:
     save(CheckpointStore(folder=tmp_path), 1)
     folder = tmp_path / "step-1"
-    files = [".metadata", "__0_0.distcp", "manifest.json", "resolved.yaml", "rng-rank-0.safetensors", "state.json"]
+    files = [
+        ".metadata",
+        "__0_0.distcp",
+        "manifest.json",
+        "resolved.yaml",
+        "rng-rank-0.safetensors",
+        "state.json",
+    ]
     assert sorted(file.name for file in folder.iterdir()) == files
-    assert json.loads((folder / "state.json").read_text()) == {"tokens_seen": 64, "lr": 0.1, "step": 1}
-    assert safetensors.torch.load_file(folder / "rng-rank-0.safetensors").keys() == random_states(CPU).keys()
+    assert json.loads((folder / "state.json").read_text()) == {
+        "tokens_seen": 64,
+        "lr": 0.1,
+        "step": 1,
+    }
+    assert (
+        safetensors.torch.load_file(folder / "rng-rank-0.safetensors").keys()
+        == random_states(CPU).keys()
+    )
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
@@ -273,19 +317,31 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 
 def test_importing_the_store_leaves_torchs_checkpoint_package_alone() -> None:
     code = "import sys, titanrun.components.checkpoints.store; print('torch.distributed.checkpoint' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "False\n"
+    )
 
 
 def test_the_manifest_knows_every_file_and_tensor(tmp_path: Path) -> None:
-    save(CheckpointStore(folder=tmp_path), 3, {"w": torch.ones(2, 3), "h": torch.ones(1, dtype=torch.bfloat16)})
+    save(
+        CheckpointStore(folder=tmp_path),
+        3,
+        {"w": torch.ones(2, 3), "h": torch.ones(1, dtype=torch.bfloat16)},
+    )
     folder = tmp_path / "step-3"
     manifest = read_manifest(folder)
     assert manifest.step == 3
     assert manifest.tensors == {"h": "bfloat16[1]", "w": "float32[2, 3]"}
     assert manifest.versions["torch"] == torch.__version__
-    on_disk = {file.name: file.read_bytes() for file in folder.iterdir() if file.name != MANIFEST_FILE}
+    on_disk = {
+        file.name: file.read_bytes() for file in folder.iterdir() if file.name != MANIFEST_FILE
+    }
     assert {name: (entry.size, entry.xxh3_128) for name, entry in manifest.files.items()} == {
-        name: (len(content), xxhash.xxh3_128(content).hexdigest()) for name, content in on_disk.items()
+        name: (len(content), xxhash.xxh3_128(content).hexdigest())
+        for name, content in on_disk.items()
     }
 
 
@@ -295,7 +351,14 @@ def flip(path: Path, offset: int) -> None:
     path.write_bytes(content)
 
 
-FILES = [".metadata", "__0_0.distcp", "manifest.json", "resolved.yaml", "rng-rank-0.safetensors", "state.json"]
+FILES = [
+    ".metadata",
+    "__0_0.distcp",
+    "manifest.json",
+    "resolved.yaml",
+    "rng-rank-0.safetensors",
+    "state.json",
+]
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -348,7 +411,9 @@ def test_a_manifest_that_leads_out_of_its_folder_is_refused(tmp_path: Path) -> N
     content = json.loads(path.read_text())
     del content["digest"]
     content["files"]["../../secret"] = {"size": 1, "xxh3_128": ""}
-    digest = xxhash.xxh3_128(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    digest = xxhash.xxh3_128(
+        json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()
     path.write_text(json.dumps({**content, "digest": digest}, indent=1, ensure_ascii=False) + "\n")
     assert "leads out of the folder" in store.damage(1, "always")[0]
 
@@ -404,6 +469,11 @@ def test_an_index_looks_up_memory_formats_and_nothing_else() -> None:
     formats = dcp_metadata._MEM_FORMAT_ENCODING
     written = pickle.dumps(LooksUp(formats, "TORCH_PRESERVE_FORMAT"))
     assert IndexUnpickler(io.BytesIO(written)).load() is formats.TORCH_PRESERVE_FORMAT
-    for holder, name in ((formats, "__init__"), (formats, "mro"), (dcp_metadata.Metadata, "__class__"), (torch.Size, "numel")):
+    for holder, name in (
+        (formats, "__init__"),
+        (formats, "mro"),
+        (dcp_metadata.Metadata, "__class__"),
+        (torch.Size, "numel"),
+    ):
         with pytest.raises(pickle.UnpicklingError):
             IndexUnpickler(io.BytesIO(pickle.dumps(LooksUp(holder, name)))).load()

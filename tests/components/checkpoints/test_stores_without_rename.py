@@ -33,18 +33,29 @@ def test_a_store_saves_loads_and_keeps_as_a_folder_does(folder: Address) -> None
     assert store.steps() == [2, 3]
     into = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
     store.checkpoint(3).load_tensors(into)
-    assert {name: bits(tensor) for name, tensor in into.items()} == {name: bits(tensor) for name, tensor in tensors.items()}
+    assert {name: bits(tensor) for name, tensor in into.items()} == {
+        name: bits(tensor) for name, tensor in tensors.items()
+    }
     assert store.checkpoint(3).load_state()["step"] == 3
     assert store.checkpoint(3).load_resolved() == "version: 1\n"
     assert store.checkpoint(3).load_rng().keys() == snapshot(3).rng.keys()
     assert store.damage(3, "always") == []
     names = {entry.name for entry in store.checkpoint(3).folder.iterdir()}
-    assert names == {".metadata", "__0_0.distcp", "manifest.json", "resolved.yaml", "rng-rank-0.safetensors", "state.json"}
+    assert names == {
+        ".metadata",
+        "__0_0.distcp",
+        "manifest.json",
+        "resolved.yaml",
+        "rng-rank-0.safetensors",
+        "state.json",
+    }
     with pytest.raises(ProblemsFound, match="step-3 exists and is never written over"):
         store.save(snapshot(3))
 
 
-def test_wherever_a_save_stops_the_older_checkpoint_stays_and_the_next_save_works(folder: Address) -> None:
+def test_wherever_a_save_stops_the_older_checkpoint_stays_and_the_next_save_works(
+    folder: Address,
+) -> None:
     """Each operation in turn is the last that the store takes: between two objects, and in the middle of one."""
     store = CheckpointStore(folder=folder, retention=Retention(1))
     FragileStore.revive(1000)
@@ -64,10 +75,14 @@ def test_wherever_a_save_stops_the_older_checkpoint_stays_and_the_next_save_work
         assert whole in ([1], [1, 2], [2]), left
         assert [store.damage(step, "always") for step in whole] == [[]] * len(whole), left
         store.save(snapshot(3))
-        assert store.steps() == [3] and not any(UNFINISHED in key for key in FragileStore.store), left
+        assert store.steps() == [3] and not any(UNFINISHED in key for key in FragileStore.store), (
+            left
+        )
 
 
-def test_wherever_deleting_or_moving_stops_nothing_half_is_taken_for_a_checkpoint(folder: Address) -> None:
+def test_wherever_deleting_or_moving_stops_nothing_half_is_taken_for_a_checkpoint(
+    folder: Address,
+) -> None:
     store = CheckpointStore(folder=folder)
     for work in ("remove", "move"):
         for left in range(20):
@@ -75,7 +90,9 @@ def test_wherever_deleting_or_moving_stops_nothing_half_is_taken_for_a_checkpoin
             FragileStore.revive(left)
             moved = folder / "step-5.damaged-00000000"
             with suppress(OSError):
-                store.remove(5) if work == "remove" else commit_for(folder).move(folder / "step-5", moved)
+                store.remove(5) if work == "remove" else commit_for(folder).move(
+                    folder / "step-5", moved
+                )
             FragileStore.revive()
             if store.steps():
                 assert store.damage(5, "always") == [], (work, left)
@@ -86,9 +103,17 @@ def test_wherever_deleting_or_moving_stops_nothing_half_is_taken_for_a_checkpoin
             assert list(FragileStore.store) == [], (work, left)
 
 
-def test_a_store_that_loses_bytes_gets_no_manifest(folder: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_loses_bytes_gets_no_manifest(
+    folder: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write = FragileStore.write
-    monkeypatch.setattr(FragileStore, "write", lambda self, path, content: write(self, path, content[:-1] if "distcp" in path else content))
+    monkeypatch.setattr(
+        FragileStore,
+        "write",
+        lambda self, path, content: write(
+            self, path, content[:-1] if "distcp" in path else content
+        ),
+    )
     store = CheckpointStore(folder=folder)
     with pytest.raises(ProblemsFound, match=r"__0_0.distcp has \d+ bytes, \d+ were sent"):
         store.save(snapshot(1))
@@ -129,7 +154,11 @@ def test_addresses_and_paths_have_the_same_names() -> None:
     assert str(place("s3:/bucket/run")) == "s3://bucket/run"
     assert not is_address("C:") and not is_address("runs/a:b/c")
     step = place("s3://bucket/run") / "step-4"
-    assert (step.name, str(step.parent), str(step.with_name("x"))) == ("step-4", "s3://bucket/run", "s3://bucket/run/x")
+    assert (step.name, str(step.parent), str(step.with_name("x"))) == (
+        "step-4",
+        "s3://bucket/run",
+        "s3://bucket/run/x",
+    )
 
 
 def test_a_store_whose_package_is_missing_says_what_to_install() -> None:

@@ -16,7 +16,12 @@ def test_what_two_ranks_saved_is_read_by_two_and_by_one(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     command = [sys.executable, str(SCRIPT)]
     ranks = [
-        subprocess.Popen([*command, str(rank), str(tmp_path / "meet"), str(folder)], stdout=subprocess.PIPE, text=True) for rank in range(2)
+        subprocess.Popen(
+            [*command, str(rank), str(tmp_path / "meet"), str(folder)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
     ]
     met = [json.loads(process.communicate(timeout=120)[0]) for process in ranks]
     expected = torch.arange(15.0).reshape(5, 3)
@@ -31,4 +36,9 @@ def test_what_two_ranks_saved_is_read_by_two_and_by_one(tmp_path: Path) -> None:
     checkpoint = Checkpoint(folder / "step-2")
     checkpoint.load_tensors(into)
     assert torch.equal(into["w"], expected + 2)
-    assert set(checkpoint.manifest().files) >= {"__0_0.distcp", "__1_0.distcp", "rng-rank-0.safetensors", "rng-rank-1.safetensors"}
+    assert set(checkpoint.manifest().files) >= {
+        "__0_0.distcp",
+        "__1_0.distcp",
+        "rng-rank-0.safetensors",
+        "rng-rank-1.safetensors",
+    }

@@ -20,7 +20,13 @@ from titanrun.components.converters.conversion import Conversion, families
 from titanrun.components.converters.grouped_products import multiply, room_for
 from titanrun.components.converters.mxfp8_linear import options_of
 
-SHAPES = {"layers.0.wq": (64, 32), "layers.0.wk": (24, 32), "layers.1.wq": (64, 32), "gate": (4096, 8192), "output": (128, 32)}
+SHAPES = {
+    "layers.0.wq": (64, 32),
+    "layers.0.wk": (24, 32),
+    "layers.1.wq": (64, 32),
+    "gate": (4096, 8192),
+    "output": (128, 32),
+}
 
 
 class Experts(nn.Module):
@@ -63,25 +69,34 @@ def test_float8_takes_linear_modules_in_blocks_that_no_filter_names() -> None:
         "gate": "'gate' is in its name",
         "output": "'output' is in its name",
     }
-    assert conversion.summary.startswith("2 modules (layers.*.wq); left layers.*.wk: 24 x 32 is not in blocks of 16; left gate: ")
+    assert conversion.summary.startswith(
+        "2 modules (layers.*.wq); left layers.*.wk: 24 x 32 is not in blocks of 16; left gate: "
+    )
     assert [type(whole.get_submodule(name)).__name__ for name in SHAPES] == [
         *("Float8Linear", "Linear", "Float8Linear", "Linear", "Linear"),
     ]
 
 
 def test_small_modules_are_left_where_they_gain_nothing() -> None:
-    conversion = converted(Float8LinearConfig(auto_filter_small_kn=True, recipe_name="rowwise"), model())
+    conversion = converted(
+        Float8LinearConfig(auto_filter_small_kn=True, recipe_name="rowwise"), model()
+    )
     assert conversion.taken == ("gate",)
     assert conversion.left["layers.0.wq"] == "64 x 32 is too small to gain"
 
 
-@pytest.mark.parametrize(("recipe", "scaled"), [("tensorwise", "dyn_ten"), ("rowwise", "dyn_axs"), ("rowwise_with_gw_hp", "dyn_axs")])
+@pytest.mark.parametrize(
+    ("recipe", "scaled"),
+    [("tensorwise", "dyn_ten"), ("rowwise", "dyn_axs"), ("rowwise_with_gw_hp", "dyn_axs")],
+)
 def test_the_recipe_says_how_weights_are_scaled(recipe: Any, scaled: str) -> None:
     whole = model()
     converted(Float8LinearConfig(recipe_name=recipe), whole)
     config = whole.get_submodule("layers.0.wq").config
     assert config.cast_config_weight.short_str().startswith(scaled)
-    assert (config.cast_config_grad_output_for_grad_weight.short_str()[:3] == "dis") == (recipe == "rowwise_with_gw_hp")
+    assert (config.cast_config_grad_output_for_grad_weight.short_str()[:3] == "dis") == (
+        recipe == "rowwise_with_gw_hp"
+    )
 
 
 def test_products_are_emulated_only_where_it_is_asked_for() -> None:
@@ -93,13 +108,19 @@ def test_products_are_emulated_only_where_it_is_asked_for() -> None:
 
 
 def test_weights_are_wrapped_for_a_float8_gather_where_ranks_share_them() -> None:
-    config = Float8LinearConfig(enable_fsdp_float8_all_gather=True, precompute_float8_dynamic_scale_for_fsdp=True)
+    config = Float8LinearConfig(
+        enable_fsdp_float8_all_gather=True, precompute_float8_dynamic_scale_for_fsdp=True
+    )
     for shards, is_wrapped in ((1, False), (2, True)):
         whole = model()
         conversion = converted(config, whole, shards=shards)
         assert (conversion.on_new_weights is not None) is is_wrapped
-        assert hasattr(whole.get_parameter("layers.0.wq.weight"), "fsdp_pre_all_gather") is is_wrapped
-    conversion = converted(Float8LinearConfig(enable_fsdp_float8_all_gather=True), model(), shards=2)
+        assert (
+            hasattr(whole.get_parameter("layers.0.wq.weight"), "fsdp_pre_all_gather") is is_wrapped
+        )
+    conversion = converted(
+        Float8LinearConfig(enable_fsdp_float8_all_gather=True), model(), shards=2
+    )
     assert conversion.on_new_weights is None
 
 
@@ -107,7 +128,9 @@ def test_a_module_has_one_converter() -> None:
     whole = model()
     converted(Fp32LmHeadConfig(), whole)
     assert converted(Float8LinearConfig(), whole).left["output"] == "it is a Fp32Linear already"
-    assert converted(Mxfp8LinearConfig(), whole).left["layers.0.wq"] == "it is a Float8Linear already"
+    assert (
+        converted(Mxfp8LinearConfig(), whole).left["layers.0.wq"] == "it is a Float8Linear already"
+    )
     whole = model()
     converted(Float8LinearConfig(), whole)
     assert converted(Fp32LmHeadConfig(), whole).left == {"output": "it is a Float8Linear already"}
@@ -123,17 +146,33 @@ def test_the_head_keeps_the_matrix_it_has() -> None:
 def test_mxfp8_takes_blocks_of_32_and_leaves_the_head_by_default() -> None:
     conversion = converted(Mxfp8LinearConfig(emulate=True), model())
     assert conversion.taken == ("layers.0.wq", "layers.1.wq", "gate")
-    assert (conversion.left["layers.0.wk"], conversion.left["output"]) == ("24 x 32 is not in blocks of 32", "'output' is in its name")
+    assert (conversion.left["layers.0.wk"], conversion.left["output"]) == (
+        "24 x 32 is not in blocks of 32",
+        "'output' is in its name",
+    )
     assert "output" in converted(Mxfp8LinearConfig(filter_fqns=()), model()).taken
 
 
 def test_mxfp8_makes_products_as_the_recipe_says() -> None:
     names = [
-        str(option) for option in options_of(Mxfp8LinearConfig(recipe_name="mxfp8_cublas_rceil", mxfp8_dim1_cast_kernel_choice="cuda"))
+        str(option)
+        for option in options_of(
+            Mxfp8LinearConfig(
+                recipe_name="mxfp8_cublas_rceil", mxfp8_dim1_cast_kernel_choice="cuda"
+            )
+        )
     ]
-    assert "ScaleCalculationMode.RCEIL" in names and "MXFP8Dim1CastKernelChoice.CUDA" in names and "KernelPreference.AUTO" in names
+    assert (
+        "ScaleCalculationMode.RCEIL" in names
+        and "MXFP8Dim1CastKernelChoice.CUDA" in names
+        and "KernelPreference.AUTO" in names
+    )
     names = [str(option) for option in options_of(Mxfp8LinearConfig(emulate=True))]
-    assert "ScaleCalculationMode.FLOOR" in names and "MXFP8Dim1CastKernelChoice.TORCH" in names and "KernelPreference.EMULATED" in names
+    assert (
+        "ScaleCalculationMode.FLOOR" in names
+        and "MXFP8Dim1CastKernelChoice.TORCH" in names
+        and "KernelPreference.EMULATED" in names
+    )
 
 
 def test_nvfp4_takes_blocks_of_128_that_are_named() -> None:
@@ -143,11 +182,16 @@ def test_nvfp4_takes_blocks_of_128_that_are_named() -> None:
 
 
 @pytest.mark.parametrize("kind", [Float8GroupedMmConfig, Mxfp8GroupedMmConfig])
-def test_experts_in_blocks_get_a_product_where_they_are_named(kind: type[Float8GroupedMmConfig] | type[Mxfp8GroupedMmConfig]) -> None:
+def test_experts_in_blocks_get_a_product_where_they_are_named(
+    kind: type[Float8GroupedMmConfig] | type[Mxfp8GroupedMmConfig],
+) -> None:
     whole = model(first=Experts(64), second=Experts(24), third=Experts(64))
     conversion = converted(kind(fqns=("first", "second")), whole)
     assert conversion.taken == ("first",)
-    assert conversion.left == {"second": f"24 x 64 is not in blocks of {kind.block}", "third": "fqns does not name it"}
+    assert conversion.left == {
+        "second": f"24 x 64 is not in blocks of {kind.block}",
+        "third": "fqns does not name it",
+    }
     assert whole.first.product is not None and whole.third.product is None
     assert converted(kind(), whole).left["first"] == "its products are converted already"
 
@@ -171,19 +215,26 @@ def test_every_experts_slots_begin_at_a_block() -> None:
 
 def test_slots_meet_the_matrix_of_their_expert_whatever_room_there_is() -> None:
     generator = torch.Generator().manual_seed(0)
-    x_SI, weight_EOI = (torch.randint(-4, 5, shape, generator=generator).float() for shape in ((10, 16), (3, 8, 16)))
+    x_SI, weight_EOI = (
+        torch.randint(-4, 5, shape, generator=generator).float() for shape in ((10, 16), (3, 8, 16))
+    )
     counts_E = torch.tensor([3, 0, 5])
 
     def plain(x: Tensor, w: Tensor, *, offs: Tensor, out_dtype: torch.dtype) -> Tensor:
         starts = [0, *offs.tolist()[:-1]]
         assert all(start % 4 == 0 for start in starts)
-        parts = [x[start:end] @ matrix for start, end, matrix in zip(starts, offs.tolist(), w, strict=True)]
+        parts = [
+            x[start:end] @ matrix
+            for start, end, matrix in zip(starts, offs.tolist(), w, strict=True)
+        ]
         rest = x.new_full((x.size(0) - int(offs[-1]), w.size(2)), torch.nan)
         return torch.cat([*parts, rest]).to(out_dtype)
 
     found = multiply(x_SI, weight_EOI, counts_E, product=plain, block=4)
     # small whole numbers are exact in bf16
-    expected = torch.cat([x_SI[:3] @ weight_EOI[0].T, x_SI[3:8] @ weight_EOI[2].T, torch.zeros(2, 8)])
+    expected = torch.cat(
+        [x_SI[:3] @ weight_EOI[0].T, x_SI[3:8] @ weight_EOI[2].T, torch.zeros(2, 8)]
+    )
     assert torch.equal(found, expected)
 
 

@@ -27,7 +27,9 @@ from titanrun.worker.build_model import materialise, trained
 from titanrun.worker.peft import read_adapters, write_adapters
 
 # of transformers, which peft asks in its old words
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
+)
 CPU = torch.device("cpu")
 LLAMA: Any = maker(Llama3Config, {**TINY_LLAMA3, "n_kv_heads": 2})(dim=32)
 MIXTURE: Any = maker(Qwen3Config, {})("debugmodel_moe", n_layers=1, tie_word_embeddings=True)
@@ -35,7 +37,9 @@ HIDDEN = LLAMA.dense_width()
 SEQ_LEN = 16
 
 
-def adapted(lora: LoraConfig, config: ModelConfig = LLAMA, *, before: Any = None) -> tuple[nn.Module, Conversion]:
+def adapted(
+    lora: LoraConfig, config: ModelConfig = LLAMA, *, before: Any = None
+) -> tuple[nn.Module, Conversion]:
     """A model with adapters on the meta device, and what became of its modules."""
     with on_meta_device():
         model = config.builder()(config, seq_len=SEQ_LEN)
@@ -60,7 +64,9 @@ def tokens() -> Tensor:
 
 
 def test_modules_that_are_named_get_adapters_of_the_rank_and_nothing_else_is_trained() -> None:
-    model, conversion = adapted(LoraConfig(rank=3, target_modules=("wq", "layers.1.feed_forward.*")))
+    model, conversion = adapted(
+        LoraConfig(rank=3, target_modules=("wq", "layers.1.feed_forward.*"))
+    )
     assert conversion.taken == (
         "layers.0.attention.wq",
         "layers.1.attention.wq",
@@ -68,16 +74,25 @@ def test_modules_that_are_named_get_adapters_of_the_rank_and_nothing_else_is_tra
     )
     assert conversion.left["layers.0.feed_forward.w1"] == "target_modules does not name it"
     shapes = {name: tuple(weight.shape) for name, weight in trained(model)}
-    assert shapes.keys() == {f"{name}.{part}" for name in conversion.taken for part in ("lora_a", "lora_b")}
-    assert (shapes["layers.1.feed_forward.w1.lora_a"], shapes["layers.1.feed_forward.w1.lora_b"]) == ((3, 32), (HIDDEN, 3))
+    assert shapes.keys() == {
+        f"{name}.{part}" for name in conversion.taken for part in ("lora_a", "lora_b")
+    }
+    assert (
+        shapes["layers.1.feed_forward.w1.lora_a"],
+        shapes["layers.1.feed_forward.w1.lora_b"],
+    ) == ((3, 32), (HIDDEN, 3))
 
 
-def test_without_targets_every_linear_module_is_adapted_but_routers_experts_tied_heads_and_heads_in_fp32() -> None:
+def test_without_targets_every_linear_module_is_adapted_but_routers_experts_tied_heads_and_heads_in_fp32() -> (
+    None
+):
     _, conversion = adapted(LoraConfig())
     assert len(conversion.taken) == 2 * 7 + 1
     assert adapted(LoraConfig(target_modules=()))[1].taken == ()
     _, conversion = adapted(LoraConfig(), MIXTURE)
-    assert conversion.taken == tuple(f"layers.0.attention.{name}" for name in ("wq", "wk", "wv", "wo"))
+    assert conversion.taken == tuple(
+        f"layers.0.attention.{name}" for name in ("wq", "wk", "wv", "wo")
+    )
     assert conversion.left == {
         "layers.0.moe.experts": "experts get adapters where target_modules names them",
         "layers.0.moe.router.gate": "it chooses experts, and is no module of its own for those who read adapters",
@@ -88,7 +103,9 @@ def test_without_targets_every_linear_module_is_adapted_but_routers_experts_tied
 
 
 def test_adapters_stand_beside_modules_in_float8() -> None:
-    model, conversion = adapted(LoraConfig(target_modules=("wq",)), before=Float8LinearConfig(emulate=True))
+    model, conversion = adapted(
+        LoraConfig(target_modules=("wq",)), before=Float8LinearConfig(emulate=True)
+    )
     assert type(model.get_submodule(conversion.taken[0])).__name__ == "LoraFloat8Linear"
 
 
@@ -130,7 +147,9 @@ def test_dropout_leaves_out_inputs_of_the_adapter_alone_and_only_in_training() -
     assert torch.equal(linear(x), x @ linear.weight.T)
 
 
-def test_merged_weights_give_the_same_bits_where_nothing_is_rounded_and_nearly_the_same_elsewhere() -> None:
+def test_merged_weights_give_the_same_bits_where_nothing_is_rounded_and_nearly_the_same_elsewhere() -> (
+    None
+):
     lora = LoraConfig(rank=2, alpha=4.0)
     model = with_weights(lora)
     linear, name = model.output, "output"
@@ -139,7 +158,10 @@ def test_merged_weights_give_the_same_bits_where_nothing_is_rounded_and_nearly_t
         # eighths of small whole numbers: fp32 holds every product and sum
         weight.data = torch.randint(-8, 9, weight.shape, generator=generator) / 8
     x = torch.randint(-8, 9, (10, 32), generator=generator) / 8
-    weights = merged({f"{name}.{key}": weight.detach() for key, weight in linear.named_parameters()}, scale=lora.scale)
+    weights = merged(
+        {f"{name}.{key}": weight.detach() for key, weight in linear.named_parameters()},
+        scale=lora.scale,
+    )
     assert list(weights) == ["output.weight"]
     assert torch.equal(nn.functional.linear(x, weights["output.weight"]), linear(x))
     plain = LLAMA.builder()(LLAMA, seq_len=SEQ_LEN).eval()
@@ -158,12 +180,16 @@ def base(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("targets", [None, ("wq", "wk", "w2", "output")])
-def test_peft_reads_what_was_written_and_gives_the_same_logits(tmp_path: Path, base: Path, targets: Any) -> None:
+def test_peft_reads_what_was_written_and_gives_the_same_logits(
+    tmp_path: Path, base: Path, targets: Any
+) -> None:
     lora = LoraConfig(rank=4, alpha=12.0, target_modules=targets)
     model = with_weights(lora)
     adapters = split_adapters(model.state_dict())[1]
     write_adapters(tmp_path / "adapter", adapters, lora, LLAMA)
-    theirs = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), tmp_path / "adapter").eval()
+    theirs = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(base), tmp_path / "adapter"
+    ).eval()
     with torch.no_grad():
         assert torch.allclose(theirs(tokens()).logits, model(tokens()), rtol=1e-4, atol=1e-5)
     modules = [name.removesuffix(".lora_a") for name in adapters if name.endswith(".lora_a")]
@@ -172,8 +198,13 @@ def test_peft_reads_what_was_written_and_gives_the_same_logits(tmp_path: Path, b
     assert all(torch.equal(found[name], adapters[name]) for name in adapters)
 
 
-def test_what_peft_saved_is_read_for_the_modules_that_it_adapts_and_for_no_others(tmp_path: Path, base: Path) -> None:
-    theirs = get_peft_model(AutoModelForCausalLM.from_pretrained(base), PeftConfig(r=2, lora_alpha=8, target_modules=["q_proj", "o_proj"]))
+def test_what_peft_saved_is_read_for_the_modules_that_it_adapts_and_for_no_others(
+    tmp_path: Path, base: Path
+) -> None:
+    theirs = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(base),
+        PeftConfig(r=2, lora_alpha=8, target_modules=["q_proj", "o_proj"]),
+    )
     for name, weight in theirs.named_parameters():
         if "lora_B" in name:
             weight.data.normal_(0, 0.05)
@@ -184,13 +215,18 @@ def test_what_peft_saved_is_read_for_the_modules_that_it_adapts_and_for_no_other
     model.load_state_dict(read_adapters(tmp_path / "adapter", lora, LLAMA, taken), strict=False)
     with torch.no_grad():
         assert torch.allclose(theirs.eval()(tokens()).logits, model(tokens()), rtol=1e-4, atol=1e-5)
-    others = {"also adapts model.layers": taken[:1], "has no adapter for lm_head, which is output here": [*taken, "output"]}
+    others = {
+        "also adapts model.layers": taken[:1],
+        "has no adapter for lm_head, which is output here": [*taken, "output"],
+    }
     for said, modules in others.items():
         with pytest.raises(ProblemsFound, match=said):
             read_adapters(tmp_path / "adapter", lora, LLAMA, modules)
     with pytest.raises(ProblemsFound, match="says r: 2, and the run's adapters have 4"):
         read_adapters(tmp_path / "adapter", LoraConfig(rank=4, alpha=8.0), LLAMA, taken)
     settings = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
-    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps({**settings, "use_dora": True}))
+    (tmp_path / "adapter" / "adapter_config.json").write_text(
+        json.dumps({**settings, "use_dora": True})
+    )
     with pytest.raises(ProblemsFound, match="says use_dora: true"):
         read_adapters(tmp_path / "adapter", lora, LLAMA, taken)

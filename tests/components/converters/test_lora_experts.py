@@ -20,9 +20,13 @@ from titanrun.worker.build_reference import without_adapters
 
 CPU = torch.device("cpu")
 MOE = {"num_experts": 4, "top_k": 2, "hidden_dim": 24}
-MIXTURE: Any = maker(Qwen3Config, {})("debugmodel_moe", n_layers=2, dim=32, n_heads=2, n_kv_heads=2, moe=MOE)
+MIXTURE: Any = maker(Qwen3Config, {})(
+    "debugmodel_moe", n_layers=2, dim=32, n_heads=2, n_kv_heads=2, moe=MOE
+)
 MOE_OF_32 = {**MOE, "hidden_dim": 32}
-CLAMPED: Any = maker(GptOssConfig, {})("debugmodel", n_layers=1, dim=32, n_heads=2, n_kv_heads=2, moe=MOE)
+CLAMPED: Any = maker(GptOssConfig, {})(
+    "debugmodel", n_layers=1, dim=32, n_heads=2, n_kv_heads=2, moe=MOE
+)
 STACK = "layers.0.moe.experts"
 COUNTS = torch.tensor([3, 0, 4, 2])
 
@@ -46,7 +50,10 @@ def experts_with(lora: LoraConfig, config: ModelConfig = MIXTURE) -> Any:
 
 
 def slots() -> Tensor:
-    return torch.randint(-8, 9, (int(COUNTS.sum()), 32), generator=torch.Generator().manual_seed(2)) / 8
+    return (
+        torch.randint(-8, 9, (int(COUNTS.sum()), 32), generator=torch.Generator().manual_seed(2))
+        / 8
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,25 +66,42 @@ def slots() -> Tensor:
         (None, ()),
     ],
 )
-def test_matrices_that_are_named_get_an_adapter_for_each_expert(targets: Any, matrices: tuple[str, ...]) -> None:
+def test_matrices_that_are_named_get_an_adapter_for_each_expert(
+    targets: Any, matrices: tuple[str, ...]
+) -> None:
     model, conversion = adapted(LoraConfig(rank=3, target_modules=targets))
-    assert [name for name in conversion.taken if name.startswith(STACK)] == [f"{STACK}.{matrix}" for matrix in matrices]
+    assert [name for name in conversion.taken if name.startswith(STACK)] == [
+        f"{STACK}.{matrix}" for matrix in matrices
+    ]
     sizes = {"w1": (24, 32), "w2": (32, 24), "w3": (24, 32)}
     wanted = {}
     for matrix in matrices:
         outputs, inputs = sizes[matrix]
-        wanted |= {f"{STACK}.{matrix}_lora_a": (4, 3, inputs), f"{STACK}.{matrix}_lora_b": (4, outputs, 3)}
-    assert {name: tuple(weight.shape) for name, weight in trained(model) if name.startswith(STACK)} == wanted
-    reasons = {None: "experts get adapters where target_modules names them", ("wq",): "target_modules does not name it"}
+        wanted |= {
+            f"{STACK}.{matrix}_lora_a": (4, 3, inputs),
+            f"{STACK}.{matrix}_lora_b": (4, outputs, 3),
+        }
+    assert {
+        name: tuple(weight.shape) for name, weight in trained(model) if name.startswith(STACK)
+    } == wanted
+    reasons = {
+        None: "experts get adapters where target_modules names them",
+        ("wq",): "target_modules does not name it",
+    }
     assert conversion.left.get(STACK) == reasons.get(targets)
 
 
 def test_an_adapter_of_experts_adds_alpha_over_rank_times_b_a_x_of_each_slots_expert() -> None:
-    experts, x_SD = experts_with(LoraConfig(rank=2, alpha=3.0, target_modules=("w1", "w2"))).double(), slots().double()
+    experts, x_SD = (
+        experts_with(LoraConfig(rank=2, alpha=3.0, target_modules=("w1", "w2"))).double(),
+        slots().double(),
+    )
     owner_S = torch.arange(4).repeat_interleave(COUNTS)
     whole = {name: getattr(experts, name) for name in ("w1", "w2", "w3")}
     for name in ("w1", "w2"):
-        whole[name] = whole[name] + 1.5 * getattr(experts, f"{name}_lora_b") @ getattr(experts, f"{name}_lora_a")
+        whole[name] = whole[name] + 1.5 * getattr(experts, f"{name}_lora_b") @ getattr(
+            experts, f"{name}_lora_a"
+        )
 
     def times(name: str, x_SI: Tensor) -> Tensor:
         return torch.einsum("si,soi->so", x_SI, whole[name][owner_S])
@@ -95,7 +119,9 @@ def test_merged_experts_give_the_same_bits_where_nothing_is_rounded(config: Any)
         plain = merged(weights, scale=lora.scale)[f"{STACK}.{name}"]
         assert not torch.equal(plain, weights[f"{STACK}.{name}"])
         x_SI = x_SD[:, : plain.size(2)]
-        expected = torch.cat([part @ plain[expert].T for expert, part in enumerate(x_SI.split(COUNTS.tolist()))])
+        expected = torch.cat(
+            [part @ plain[expert].T for expert, part in enumerate(x_SI.split(COUNTS.tolist()))]
+        )
         assert torch.equal(experts.times(name, x_SI, COUNTS), expected)
     assert not any(map(is_adapter, merged(weights, scale=lora.scale)))
 
@@ -109,7 +135,10 @@ def test_a_model_begins_as_it_is_without_adapters_of_experts() -> None:
         for each in (model, plain):
             materialise(each, device=CPU, seed=4)
         assert torch.equal(model(tokens), plain(tokens))
-        a, bound = next(weight for name, weight in trained(model) if name.endswith("lora_a")), 1 / 32**0.5
+        a, bound = (
+            next(weight for name, weight in trained(model) if name.endswith("lora_a")),
+            1 / 32**0.5,
+        )
         assert 0.9 * bound < a.abs().max() <= bound
 
 
@@ -129,13 +158,22 @@ def test_a_reference_leaves_adapters_of_experts_out_too() -> None:
 def test_dropout_of_experts_leaves_out_inputs_of_the_adapters_alone() -> None:
     experts, x_SD = experts_with(LoraConfig(dropout=0.5, target_modules=("w1",))).train(), slots()
     assert not torch.equal(experts.times("w1", x_SD, COUNTS), experts.times("w1", x_SD, COUNTS))
-    assert torch.equal(experts.times("w2", x_SD[:, :24], COUNTS), experts.times("w2", x_SD[:, :24], COUNTS))
+    assert torch.equal(
+        experts.times("w2", x_SD[:, :24], COUNTS), experts.times("w2", x_SD[:, :24], COUNTS)
+    )
 
 
 def test_experts_in_few_bits_keep_adapters_that_are_not() -> None:
-    model, _ = adapted(LoraConfig(rank=3, target_modules=("w1",)), maker(Qwen3Config, {})("debugmodel_moe", n_layers=1, moe=MOE_OF_32))
+    model, _ = adapted(
+        LoraConfig(rank=3, target_modules=("w1",)),
+        maker(Qwen3Config, {})("debugmodel_moe", n_layers=1, moe=MOE_OF_32),
+    )
     conversion = give(
-        model, Mxfp8GroupedMmConfig(emulate=True), (), lambda x, weight, offs, out_dtype: x.new_zeros(len(x), weight.size(-1)), kind=""
+        model,
+        Mxfp8GroupedMmConfig(emulate=True),
+        (),
+        lambda x, weight, offs, out_dtype: x.new_zeros(len(x), weight.size(-1)),
+        kind="",
     )
     assert conversion.taken == (STACK,)
     materialise(model, device=CPU, seed=0)
@@ -144,4 +182,7 @@ def test_experts_in_few_bits_keep_adapters_that_are_not() -> None:
     experts.w1_lora_b.data.fill_(0.5)
     inner_SR = experts.plain_times("w1_lora_a", x_SD, COUNTS)
     assert inner_SR.any()
-    assert torch.equal(experts.times("w1", x_SD, COUNTS), 16 / 3 * experts.plain_times("w1_lora_b", inner_SR, COUNTS))
+    assert torch.equal(
+        experts.times("w1", x_SD, COUNTS),
+        16 / 3 * experts.plain_times("w1_lora_b", inner_SR, COUNTS),
+    )

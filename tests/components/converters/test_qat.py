@@ -17,7 +17,9 @@ from titanrun.models.shared.config import ModelConfig
 from titanrun.worker.build_model import materialise
 
 CPU = torch.device("cpu")
-LLAMA: Any = maker(Llama3Config, {**TINY_LLAMA3, "n_kv_heads": 2})(dim=64, feed_forward={"hidden_dim": 96})
+LLAMA: Any = maker(Llama3Config, {**TINY_LLAMA3, "n_kv_heads": 2})(
+    dim=64, feed_forward={"hidden_dim": 96}
+)
 MIXTURE: Any = maker(Qwen3Config, {})("debugmodel_moe", n_layers=1)
 
 
@@ -30,7 +32,10 @@ def converted(config: QatConfig, model_config: ModelConfig = LLAMA) -> tuple[nn.
 def test_modules_are_taken_but_for_head_routers_and_rows_that_fill_no_groups() -> None:
     model, conversion = converted(QatConfig(group_size=64))
     assert conversion.left == {
-        **{f"layers.{layer}.feed_forward.w2": "rows of 96 are not in groups of 64" for layer in (0, 1)},
+        **{
+            f"layers.{layer}.feed_forward.w2": "rows of 96 are not in groups of 64"
+            for layer in (0, 1)
+        },
         "output": "'output' is in its name",
     }
     assert len(conversion.taken) == 2 * 6
@@ -38,15 +43,21 @@ def test_modules_are_taken_but_for_head_routers_and_rows_that_fill_no_groups() -
         plain = LLAMA.builder()(LLAMA, seq_len=16)
     assert model.state_dict().keys() == plain.state_dict().keys()
     assert "output" in converted(QatConfig(filter_fqns=("w1",)))[1].taken
-    assert converted(QatConfig(), MIXTURE)[1].left["layers.0.moe.router.gate"] == "it chooses experts"
+    assert (
+        converted(QatConfig(), MIXTURE)[1].left["layers.0.moe.router.gate"] == "it chooses experts"
+    )
 
 
 @pytest.mark.parametrize("group_size", [32, 64])
-def test_weights_are_rounded_to_what_torchao_quantises_them_to_and_gradients_pass(group_size: Any) -> None:
+def test_weights_are_rounded_to_what_torchao_quantises_them_to_and_gradients_pass(
+    group_size: Any,
+) -> None:
     model, _ = converted(QatConfig(scheme="int4_weight_only", group_size=group_size))
     materialise(model, device=CPU, seed=0)
     linear = model.layers["0"].attention.wq
-    rounded = quantized(linear.weight.detach(), torchao_config("int4_weight_only", group_size)).dequantize()
+    rounded = quantized(
+        linear.weight.detach(), torchao_config("int4_weight_only", group_size)
+    ).dequantize()
     x = torch.randn(5, 64, generator=torch.Generator().manual_seed(1), requires_grad=True)
     slope = torch.randn(5, 64, generator=torch.Generator().manual_seed(2))
     y = linear(x)
@@ -57,7 +68,9 @@ def test_weights_are_rounded_to_what_torchao_quantises_them_to_and_gradients_pas
     assert linear.weight.grad is not None
     passes = linear.weight.grad != 0
     assert 0.98 < passes.float().mean() < 1
-    torch.testing.assert_close(linear.weight.grad[passes], (slope.T @ x)[passes], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        linear.weight.grad[passes], (slope.T @ x)[passes], rtol=1e-5, atol=1e-5
+    )
 
 
 def test_the_scheme_says_whether_inputs_are_rounded_too() -> None:
@@ -65,5 +78,9 @@ def test_the_scheme_says_whether_inputs_are_rounded_too() -> None:
     for scheme in ("int4_weight_only", "int8_dynamic_activation_int4_weight"):
         model, _ = converted(QatConfig.model_validate({"scheme": scheme}))
         materialise(model, device=CPU, seed=0)
-        found.append(model.layers["0"].attention.wq(torch.randn(3, 64, generator=torch.Generator().manual_seed(1))))
+        found.append(
+            model.layers["0"].attention.wq(
+                torch.randn(3, 64, generator=torch.Generator().manual_seed(1))
+            )
+        )
     assert 0 < (found[0] - found[1]).norm() < 0.05 * found[0].norm()

@@ -10,13 +10,21 @@ from tests.models.conftest import TINY_LLAMA3, maker
 from titanrun.components.converters.config import Float8LinearConfig, QloraConfig
 from titanrun.components.converters.conversion import Conversion
 from titanrun.distributed.meta_device import on_meta_device
-from titanrun.distributed.packed import Packed, PackedLinear, pack_linear, packed_parameters, rounded
+from titanrun.distributed.packed import (
+    Packed,
+    PackedLinear,
+    pack_linear,
+    packed_parameters,
+    rounded,
+)
 from titanrun.distributed.torchao_parts import torchao_part
 from titanrun.models.llama3.config import Llama3Config
 from titanrun.worker.build_model import materialise
 
 CPU = torch.device("cpu")
-LLAMA: Any = maker(Llama3Config, {**TINY_LLAMA3, "n_kv_heads": 2})(dim=64, feed_forward={"hidden_dim": 96})
+LLAMA: Any = maker(Llama3Config, {**TINY_LLAMA3, "n_kv_heads": 2})(
+    dim=64, feed_forward={"hidden_dim": 96}
+)
 
 
 def drawn(*shape: int) -> torch.Tensor:
@@ -33,7 +41,11 @@ def converted(config: QloraConfig, *, before: Any = None) -> tuple[nn.Module, Co
 
 def test_nf4_has_torchaos_numbers_where_it_keeps_scales_as_they_are() -> None:
     matrix = drawn(48, 128)
-    theirs = torchao_part("quantization.quantize_.workflows.nf4.nf4_tensor").to_nf4(matrix.clone(), 64, 2).get_original_weight()
+    theirs = (
+        torchao_part("quantization.quantize_.workflows.nf4.nf4_tensor")
+        .to_nf4(matrix.clone(), 64, 2)
+        .get_original_weight()
+    )
     ours = rounded(matrix, "nf4", 64)
     # torchao rounds the scales to 8 bits, half a step of 1/127 at most; a number right between two values may go either way
     is_near = torch.isclose(ours, theirs, rtol=1 / 127, atol=0)
@@ -74,7 +86,9 @@ def test_products_and_gradients_are_those_of_the_rounded_matrix(form: Any) -> No
 
 
 @pytest.mark.parametrize(("form", "share"), [("nf4", 0.5625), ("int8", 1.0625)])
-def test_matrices_are_packed_but_for_head_and_rows_that_fill_no_blocks(form: Any, share: float) -> None:
+def test_matrices_are_packed_but_for_head_and_rows_that_fill_no_blocks(
+    form: Any, share: float
+) -> None:
     model, conversion = converted(QloraConfig(base=form, target_modules=("wq",)))
     assert conversion.taken == ("layers.0.attention.wq", "layers.1.attention.wq")
     hidden = LLAMA.dense_width()
@@ -93,7 +107,14 @@ def test_matrices_are_packed_but_for_head_and_rows_that_fill_no_blocks(form: Any
     assert not torch.equal(weights[0].numbers(), weights[1].numbers())
 
 
-PACKED = ("attention.wq", "attention.wk", "attention.wv", "attention.wo", "feed_forward.w1", "feed_forward.w3")
+PACKED = (
+    "attention.wq",
+    "attention.wk",
+    "attention.wv",
+    "attention.wo",
+    "feed_forward.w1",
+    "feed_forward.w3",
+)
 
 
 def test_first_weights_are_those_of_the_plain_model_rounded() -> None:
@@ -103,7 +124,9 @@ def test_first_weights_are_those_of_the_plain_model_rounded() -> None:
     for each in (model, plain):
         materialise(each, device=CPU, seed=3)
     found = model.layers["1"].feed_forward.w1.weight
-    assert torch.equal(found.numbers(), rounded(plain.layers["1"].feed_forward.w1.weight.detach(), "nf4", 64))
+    assert torch.equal(
+        found.numbers(), rounded(plain.layers["1"].feed_forward.w1.weight.detach(), "nf4", 64)
+    )
     assert torch.equal(model.output.weight, plain.output.weight)
 
 

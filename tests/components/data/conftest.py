@@ -16,7 +16,9 @@ class ByteTokenizer:
     def encode(self, text: str, *, bos: bool = True, eos: bool = True) -> list[int]:
         return [self.bos_id] * bos + [byte + 3 for byte in text.encode()] + [self.eos_id] * eos
 
-    def encode_batch(self, texts: Sequence[str], *, bos: bool = True, eos: bool = True) -> list[list[int]]:
+    def encode_batch(
+        self, texts: Sequence[str], *, bos: bool = True, eos: bool = True
+    ) -> list[list[int]]:
         return [self.encode(text, bos=bos, eos=eos) for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:

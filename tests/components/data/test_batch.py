@@ -19,7 +19,10 @@ def test_labels_are_the_tokens_that_follow() -> None:
 
 
 def test_rows_may_be_a_tensor() -> None:
-    assert TokenBatch.from_rows(torch.from_numpy(ROWS)).tokens.tolist() == TokenBatch.from_rows(ROWS).tokens.tolist()
+    assert (
+        TokenBatch.from_rows(torch.from_numpy(ROWS)).tokens.tolist()
+        == TokenBatch.from_rows(ROWS).tokens.tolist()
+    )
 
 
 def test_ignored_and_masked_labels_do_not_count() -> None:
@@ -34,7 +37,9 @@ def test_ignored_and_masked_labels_do_not_count() -> None:
 
 def test_parts_hold_consecutive_rows_of_every_tensor() -> None:
     whole = TokenBatch.from_rows(ROWS)
-    batch = TokenBatch(whole.tokens, whole.labels, whole.tokens * 0, whole.loss_mask, {"weight": whole.tokens * 2})
+    batch = TokenBatch(
+        whole.tokens, whole.labels, whole.tokens * 0, whole.loss_mask, {"weight": whole.tokens * 2}
+    )
     parts = batch.split(3)
     assert [len(part.tokens) for part in parts] == [3, 1]
     assert parts[1].labels.tolist() == batch.labels[3:].tolist()
@@ -48,15 +53,28 @@ def test_a_share_of_each_row_keeps_its_labels_and_knows_its_positions() -> None:
     assert share.tokens.tolist() == ROWS[:, 2:4].tolist()
     assert share.labels.tolist() == ROWS[:, 3:5].tolist()
     assert share.positions is not None and share.positions.tolist() == [[2, 3]] * 4
-    packed = TokenBatch(whole.tokens, whole.labels, whole.tokens % 3, whole.loss_mask).shared(lambda tensor: tensor[:, 2:4])
+    packed = TokenBatch(whole.tokens, whole.labels, whole.tokens % 3, whole.loss_mask).shared(
+        lambda tensor: tensor[:, 2:4]
+    )
     assert packed.positions is not None and packed.positions.tolist() == (ROWS[:, 2:4] % 3).tolist()
 
 
 def test_a_moved_batch_takes_everything_along() -> None:
     whole = TokenBatch.from_rows(ROWS)
-    moved = TokenBatch(whole.tokens, whole.labels, whole.tokens, whole.loss_mask, {"weight": whole.tokens}).to("meta")
+    moved = TokenBatch(
+        whole.tokens, whole.labels, whole.tokens, whole.loss_mask, {"weight": whole.tokens}
+    ).to("meta")
     assert moved.positions is not None
-    devices = {tensor.device.type for tensor in (moved.tokens, moved.labels, moved.positions, moved.loss_mask, moved.extra["weight"])}
+    devices = {
+        tensor.device.type
+        for tensor in (
+            moved.tokens,
+            moved.labels,
+            moved.positions,
+            moved.loss_mask,
+            moved.extra["weight"],
+        )
+    }
     assert devices == {"meta"}
 
 
@@ -70,17 +88,35 @@ def test_padded_sequences_count_by_their_lengths_and_not_by_an_id() -> None:
         if side == "left":
             tokens[0, 2:] = torch.tensor([7, 1, 7])
         batch = TokenBatch.from_padded(tokens, lengths, side=side, loss_mask_NT=mask, value=value)
-        assert batch.tokens[0, :3].tolist() == [7, 1, 7] and batch.tokens[1, :4].tolist() == [2, 3, 4, 5]
-        assert batch.labels.masked_fill(~batch.valid_mask(), -1).tolist() == [[1, 7, -1, -1, -1], [3, 4, 5, -1, -1]]
-        assert batch.positions is not None and batch.positions.tolist() == [[0, 1, 2, 0, 1], [0, 1, 2, 3, 0]]
+        assert batch.tokens[0, :3].tolist() == [7, 1, 7] and batch.tokens[1, :4].tolist() == [
+            2,
+            3,
+            4,
+            5,
+        ]
+        assert batch.labels.masked_fill(~batch.valid_mask(), -1).tolist() == [
+            [1, 7, -1, -1, -1],
+            [3, 4, 5, -1, -1],
+        ]
+        assert batch.positions is not None and batch.positions.tolist() == [
+            [0, 1, 2, 0, 1],
+            [0, 1, 2, 3, 0],
+        ]
     # what belongs to a token stands beside the one before it
-    assert TokenBatch.from_padded(right, lengths, value=value).extra["value"].tolist() == [[1, 2, 0, 0, 0], [6, 7, 8, 0, 0]]
-    assert TokenBatch.from_padded(left, lengths, side="left", value=value).extra["value"].tolist() == [[3, 4, 0, 0, 0], [7, 8, 9, 0, 0]]
+    assert TokenBatch.from_padded(right, lengths, value=value).extra["value"].tolist() == [
+        [1, 2, 0, 0, 0],
+        [6, 7, 8, 0, 0],
+    ]
+    assert TokenBatch.from_padded(left, lengths, side="left", value=value).extra[
+        "value"
+    ].tolist() == [[3, 4, 0, 0, 0], [7, 8, 9, 0, 0]]
 
 
 def test_jagged_sequences_are_one_row_in_which_none_leads_to_the_next() -> None:
     values, offsets = torch.tensor([7, 1, 7, 2, 3, 4, 5]), torch.tensor([0, 3, 7])
-    batch = TokenBatch.from_jagged(values, offsets, loss_mask_X=torch.tensor([0, 0, 1, 0, 1, 1, 1]), value=torch.arange(7.0))
+    batch = TokenBatch.from_jagged(
+        values, offsets, loss_mask_X=torch.tensor([0, 0, 1, 0, 1, 1, 1]), value=torch.arange(7.0)
+    )
     assert batch.labels.masked_fill(~batch.valid_mask(), -1).tolist() == [[-1, 7, -1, 3, 4, 5, -1]]
     assert batch.positions is not None and batch.positions.tolist() == [[0, 1, 2, 0, 1, 2, 3]]
     assert batch.extra["value"].tolist() == [[1, 2, 0, 4, 5, 6, 0]]
@@ -95,12 +131,23 @@ def test_samples_share_rows_in_their_order_and_filling_is_a_document_of_its_own(
     batch = TokenBatch.from_samples(samples, row_length=5, multiple=3, extra=("weight", "value"))
     assert batch.tokens.tolist() == [[1, 2, 4, 5, 0], [7, 8, 9, 0, 0], [0] * 5]
     assert batch.labels.tolist() == [[2, 3, 5, 6, IGNORE], [8, 9, 10, IGNORE, IGNORE], [IGNORE] * 5]
-    assert batch.positions is not None and batch.positions.tolist() == [[0, 1, 0, 1, 0], [0, 1, 2, 0, 1], [0, 1, 2, 3, 4]]
+    assert batch.positions is not None and batch.positions.tolist() == [
+        [0, 1, 0, 1, 0],
+        [0, 1, 2, 0, 1],
+        [0, 1, 2, 3, 4],
+    ]
     assert batch.loss_mask.long().tolist() == [[0, 1, 1, 1, 0], [1, 1, 1, 0, 0], [0] * 5]
     assert batch.extra["sequences"].tolist() == [[0, 0, 1, 1, -1], [2, 2, 2, -1, -1], [-1] * 5]
     assert batch.extra["weight"].tolist()[0] == [0.5, 0.5, 2.0, 2.0, 0.0]
     assert batch.extra["value"].tolist()[0] == [8.0, 9.0, 2.0, 3.0, 0.0]
-    assert len(TokenBatch.from_samples(samples, row_length=5, share_rows=False, extra=("weight", "value")).tokens) == 3
+    assert (
+        len(
+            TokenBatch.from_samples(
+                samples, row_length=5, share_rows=False, extra=("weight", "value")
+            ).tokens
+        )
+        == 3
+    )
     assert TokenBatch.from_samples([], row_length=5).valid_count() == 0
     for length in (1, 7):
         with pytest.raises(ValueError, match=f"a sample has {length} tokens"):
@@ -109,7 +156,9 @@ def test_samples_share_rows_in_their_order_and_filling_is_a_document_of_its_own(
 
 def test_what_a_rank_takes_of_a_pinned_batch_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     pinned: list[torch.Tensor] = []
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: [pinned.append(tensor), tensor][1])
+    monkeypatch.setattr(
+        torch.Tensor, "pin_memory", lambda tensor: [pinned.append(tensor), tensor][1]
+    )
     for is_pinned in (False, True):
         monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor, answer=is_pinned: answer)
         share = TokenBatch.from_rows(ROWS).shared(lambda tensor: tensor[:, ::2])

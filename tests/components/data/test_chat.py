@@ -54,20 +54,29 @@ def shipped() -> FolderTokenizer:
 def opened(tmp_path: Path, shipped: FolderTokenizer) -> Open:
     """Writes records into one jsonl file and opens it."""
 
-    def open_rows(*records: Any, row_length: int = 65, template: str | None = None, **options: Any) -> Rows:
+    def open_rows(
+        *records: Any, row_length: int = 65, template: str | None = None, **options: Any
+    ) -> Rows:
         file = tmp_path / "chats.jsonl"
         file.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
         if template is not None:
             (tmp_path / "template.jinja").write_text(template)
             options["template"] = str(tmp_path / "template.jinja")
         config = ChatDatasetConfig(path=str(file), **options)
-        return chat_rows(config, tokenizer=shipped, row_length=row_length, cache_folder=tmp_path / "cache")
+        return chat_rows(
+            config, tokenizer=shipped, row_length=row_length, cache_folder=tmp_path / "cache"
+        )
 
     return open_rows
 
 
 def chat(*contents: str) -> dict[str, Any]:
-    return {"messages": [{"role": ("user", "assistant")[number % 2], "content": text} for number, text in enumerate(contents)]}
+    return {
+        "messages": [
+            {"role": ("user", "assistant")[number % 2], "content": text}
+            for number, text in enumerate(contents)
+        ]
+    }
 
 
 def counted_text(tokenizer: FolderTokenizer, row: np.ndarray) -> str:
@@ -85,7 +94,9 @@ def problem_of(opened: Open, *records: Any, **options: Any) -> Problem:
 
 def test_ids_and_what_counts_are_what_transformers_says(opened: Open) -> None:
     oracle = AutoTokenizer.from_pretrained(str(FOLDER))
-    expected = oracle.apply_chat_template(TWO_TURNS, return_assistant_tokens_mask=True, return_dict=True)
+    expected = oracle.apply_chat_template(
+        TWO_TURNS, return_assistant_tokens_mask=True, return_dict=True
+    )
     ids, counts, positions = opened({"messages": TWO_TURNS})[0]
     length = len(expected["input_ids"])
     assert ids[:length].tolist() == expected["input_ids"] and not ids[length:].any()
@@ -97,13 +108,23 @@ def test_ids_and_what_counts_are_what_transformers_says(opened: Open) -> None:
     ("layout", "record"),
     [
         ("messages", chat("one\n\ntwo", "three")),
-        ("sharegpt", {"conversations": [{"from": "human", "value": "one\n\ntwo"}, {"from": "gpt", "value": "three"}]}),
+        (
+            "sharegpt",
+            {
+                "conversations": [
+                    {"from": "human", "value": "one\n\ntwo"},
+                    {"from": "gpt", "value": "three"},
+                ]
+            },
+        ),
         ("alpaca", {"instruction": "one", "input": "two", "output": "three"}),
         ("alpaca", {"instruction": "one\n\ntwo", "input": "", "output": "three"}),
         ("prompt_completion", {"prompt": "one\n\ntwo", "completion": "three"}),
     ],
 )
-def test_every_layout_says_the_same(layout: str, record: dict[str, Any], opened: Open, shipped: FolderTokenizer) -> None:
+def test_every_layout_says_the_same(
+    layout: str, record: dict[str, Any], opened: Open, shipped: FolderTokenizer
+) -> None:
     row = opened(record, layout=layout)[0]
     assert shipped.decode(row[0].tolist()).startswith("User: one\n\ntwo\nAssistant: three\n")
     assert counted_text(shipped, row) == " three<|end_of_text|>"
@@ -116,9 +137,15 @@ def test_a_column_may_have_another_name(opened: Open, shipped: FolderTokenizer) 
     assert opened({"q": "one", "a": "two"}, **options)[0].tolist() == row.tolist()
 
 
-def test_parquet_and_csv_hold_the_same_conversations(tmp_path: Path, opened: Open, shipped: FolderTokenizer) -> None:
-    expected = opened({"prompt": "one,\ntwo", "completion": 'say "3"'}, layout="prompt_completion")[0].tolist()
-    pq.write_table(pa.table({"messages": [chat("one,\ntwo", 'say "3"')["messages"]]}), tmp_path / "a.parquet")
+def test_parquet_and_csv_hold_the_same_conversations(
+    tmp_path: Path, opened: Open, shipped: FolderTokenizer
+) -> None:
+    expected = opened({"prompt": "one,\ntwo", "completion": 'say "3"'}, layout="prompt_completion")[
+        0
+    ].tolist()
+    pq.write_table(
+        pa.table({"messages": [chat("one,\ntwo", 'say "3"')["messages"]]}), tmp_path / "a.parquet"
+    )
     (tmp_path / "a.csv").write_text('prompt,completion\n"one,\ntwo","say ""3"""\n')
     for name, layout in (("a.parquet", "messages"), ("a.csv", "prompt_completion")):
         config = ChatDatasetConfig(path=str(tmp_path / name), layout=layout)
@@ -126,22 +153,32 @@ def test_parquet_and_csv_hold_the_same_conversations(tmp_path: Path, opened: Ope
         assert [rows[0].tolist()] == [expected] and len(rows) == 1
 
 
-def test_replies_are_found_where_the_template_marks_none(opened: Open, shipped: FolderTokenizer) -> None:
+def test_replies_are_found_where_the_template_marks_none(
+    opened: Open, shipped: FolderTokenizer
+) -> None:
     row = opened(chat("one", "two", "three", "four"), template=UNMARKED)[0]
-    assert shipped.decode(row[0].tolist()).startswith("<user>one<end>\n<assistant>two<end>\n<user>three<end>\n<assistant>four<end>\n")
+    assert shipped.decode(row[0].tolist()).startswith(
+        "<user>one<end>\n<assistant>two<end>\n<user>three<end>\n<assistant>four<end>\n"
+    )
     assert counted_text(shipped, row).replace("\n", "") == "two<end>four<end>"
 
 
 def test_a_template_that_writes_earlier_turns_otherwise_is_refused(opened: Open) -> None:
     problem = problem_of(opened, chat("one", "why|two", "three", "four"), template=FORGETFUL)
-    assert "message 2" in problem.message and "generation" in str(problem.help) and problem.path == ("template",)
+    assert (
+        "message 2" in problem.message
+        and "generation" in str(problem.help)
+        and problem.path == ("template",)
+    )
 
 
 def test_what_is_trained_on_can_be_chosen(opened: Open, shipped: FolderTokenizer) -> None:
     said = chat("one", "two", "three", "four")
     assert counted_text(shipped, opened(said, train_on="last_reply")[0]) == " four<|end_of_text|>"
     whole = counted_text(shipped, opened(said, train_on="all")[0])
-    assert whole.startswith("User: one\nAssistant: two<|end_of_text|>\nUser: three") and whole.endswith(" four<|end_of_text|>\n")
+    assert whole.startswith(
+        "User: one\nAssistant: two<|end_of_text|>\nUser: three"
+    ) and whole.endswith(" four<|end_of_text|>\n")
 
 
 def test_packed_rows_hold_every_conversation_once_and_its_labels_stay_inside(opened: Open) -> None:
@@ -159,7 +196,9 @@ def pieces(rows: Rows) -> list[list[int]]:
     for index in range(len(rows)):
         ids, counts, positions = rows[index]
         starts = np.flatnonzero(positions == 0)
-        found += [part.tolist() for part in np.split(ids * 2 + counts, starts[1:]) if (part % 2).any()]
+        found += [
+            part.tolist() for part in np.split(ids * 2 + counts, starts[1:]) if (part % 2).any()
+        ]
     return found
 
 
@@ -176,17 +215,34 @@ def test_best_fit_takes_the_least_room_that_is_enough() -> None:
 
 @pytest.mark.parametrize(("too_long", "left"), [("drop", ["short"]), ("cut", ["short", "long"])])
 def test_what_is_too_long_is_left_out_or_cut_and_counted(
-    too_long: str, left: list[str], opened: Open, shipped: FolderTokenizer, caplog: pytest.LogCaptureFixture
+    too_long: str,
+    left: list[str],
+    opened: Open,
+    shipped: FolderTokenizer,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        rows = opened(chat("short", "x"), chat("long", "x " * 40), chat("late " * 40, "x"), row_length=33, too_long=too_long)
-    assert [shipped.decode(rows[index][0].tolist()).split()[1] for index in range(len(rows))] == left
+        rows = opened(
+            chat("short", "x"),
+            chat("long", "x " * 40),
+            chat("late " * 40, "x"),
+            row_length=33,
+            too_long=too_long,
+        )
+    assert [
+        shipped.decode(rows[index][0].tolist()).split()[1] for index in range(len(rows))
+    ] == left
     cut = len(left) - 1
-    assert "2 conversations of 3 longer than a row of 33 tokens" in caplog.text and f"{2 - cut} left out, {cut} cut" in caplog.text
+    assert (
+        "2 conversations of 3 longer than a row of 33 tokens" in caplog.text
+        and f"{2 - cut} left out, {cut} cut" in caplog.text
+    )
 
 
 def test_what_is_too_long_can_be_refused(opened: Open) -> None:
-    problem = problem_of(opened, chat("short", "x"), chat("long", "x " * 40), row_length=33, too_long="refuse")
+    problem = problem_of(
+        opened, chat("short", "x"), chat("long", "x " * 40), row_length=33, too_long="refuse"
+    )
     assert problem.path == ("too_long",) and "1 conversation of 2" in problem.message
 
 
@@ -195,25 +251,53 @@ def test_what_is_too_long_can_be_refused(opened: Open) -> None:
     [
         ({"message": []}, {}, "has no 'messages'; it has: message"),
         (chat("one"), {}, "nothing that the assistant says"),
-        ({"messages": [{"role": "bot", "content": "hello"}]}, {}, "message 1, is from 'bot', which is no role"),
-        ({"messages": [{"from": "human", "value": "hello"}]}, {}, "message 1, has no 'role'; it has: from, value"),
-        ({"messages": [{"role": None, "content": "hello"}]}, {}, "message 1, is from null, which is no role"),
-        ({"messages": [{"role": "user", "content": ["hello"]}]}, {}, "has a list in 'content', not text"),
-        ({"messages": [{"role": "system", "content": "be good"}]}, {}, "roles are user and assistant, not system"),
+        (
+            {"messages": [{"role": "bot", "content": "hello"}]},
+            {},
+            "message 1, is from 'bot', which is no role",
+        ),
+        (
+            {"messages": [{"from": "human", "value": "hello"}]},
+            {},
+            "message 1, has no 'role'; it has: from, value",
+        ),
+        (
+            {"messages": [{"role": None, "content": "hello"}]},
+            {},
+            "message 1, is from null, which is no role",
+        ),
+        (
+            {"messages": [{"role": "user", "content": ["hello"]}]},
+            {},
+            "has a list in 'content', not text",
+        ),
+        (
+            {"messages": [{"role": "system", "content": "be good"}]},
+            {},
+            "roles are user and assistant, not system",
+        ),
         ({"messages": [{"role": "user", "content": None}]}, {}, "has null in 'content', not text"),
         ({"messages": [{"role": "user", "content": "half \ud83d"}]}, {}, "at place 6"),
         ({"messages": "hello"}, {}, "no list of messages"),
-        ({"prompt": "one", "answer": "two"}, {"layout": "prompt_completion"}, "has no 'completion'; it has: prompt, answer"),
+        (
+            {"prompt": "one", "answer": "two"},
+            {"layout": "prompt_completion"},
+            "has no 'completion'; it has: prompt, answer",
+        ),
         (chat("one", "two"), {"template": "{% for %}"}, "cannot be read"),
         (chat("one", "two"), {"template": "{{ ''.__class__.__mro__ }}"}, "unsafe"),
     ],
 )
-def test_a_conversation_that_cannot_be_made_is_told(record: Any, options: dict[str, Any], told: str, opened: Open) -> None:
+def test_a_conversation_that_cannot_be_made_is_told(
+    record: Any, options: dict[str, Any], told: str, opened: Open
+) -> None:
     assert told in problem_of(opened, record, **options).message
 
 
 def test_rows_by_number_go_on_from_any_position_on_any_number_of_ranks(opened: Open) -> None:
-    rows = opened(*(chat(f"{number}", "two " * (number % 9 + 1)) for number in range(64)), packing="best_fit")
+    rows = opened(
+        *(chat(f"{number}", "two " * (number % 9 + 1)) for number in range(64)), packing="best_fit"
+    )
     options = {"seed": 3, "shuffle": True, "repeat": True, "global_batch_size": 4}
     whole = RowLoader(rows, **options)
     first = [whole.next_rows() for _ in range(3)]
@@ -228,13 +312,20 @@ def test_rows_by_number_go_on_from_any_position_on_any_number_of_ranks(opened: O
 
 def test_a_tokenizer_without_places_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
     with pytest.raises(ProblemsFound, match="where in a text"):
-        tiny_chat_rows(TinyChatDatasetConfig(), tokenizer=tokenizer, row_length=65, cache_folder=tmp_path)
+        tiny_chat_rows(
+            TinyChatDatasetConfig(), tokenizer=tokenizer, row_length=65, cache_folder=tmp_path
+        )
 
 
 def test_the_shipped_parts_share_no_answer(tmp_path: Path, shipped: FolderTokenizer) -> None:
     answers = {}
     for split in ("train", "held_out"):
-        rows = tiny_chat_rows(TinyChatDatasetConfig(split=split), tokenizer=shipped, row_length=65, cache_folder=tmp_path)
+        rows = tiny_chat_rows(
+            TinyChatDatasetConfig(split=split),
+            tokenizer=shipped,
+            row_length=65,
+            cache_folder=tmp_path,
+        )
         assert len(rows) == {"train": 6000, "held_out": 300}[split]
         text = (FOLDER.parent / "tiny_chat" / f"{split}.jsonl").read_text()
         said = [message for line in text.splitlines() for message in json.loads(line)["messages"]]
@@ -252,7 +343,9 @@ def test_rows_with_marks_become_a_batch_with_positions() -> None:
     rows = np.array([[[5, 6, 7, 0], [0, 1, 1, 0], [0, 1, 2, 0]]])
     batch = TokenBatch.from_rows(rows)
     assert batch.tokens.tolist() == [[5, 6, 7]] and batch.labels.tolist() == [[6, 7, 0]]
-    assert torch.equal(batch.loss_mask, torch.tensor([[True, True, False]])) and batch.positions.tolist() == [[0, 1, 2]]
+    assert torch.equal(
+        batch.loss_mask, torch.tensor([[True, True, False]])
+    ) and batch.positions.tolist() == [[0, 1, 2]]
 
 
 NO_TOOLS = "{%- for m in messages %}{% if m.role != 'tool' %}{{ m.role + m.content }}{% endif %}{% endfor %}"
@@ -279,4 +372,8 @@ def test_a_template_must_have_words_for_every_role(text: str, words: str | None)
     with pytest.raises(ProblemsFound) as caught:
         check_words(template, messages, "record 1")
     (problem,) = caught.value.problems
-    assert problem.path == ("template",) and words in problem.message and "the chat template of 'here'" in problem.message
+    assert (
+        problem.path == ("template",)
+        and words in problem.message
+        and "the chat template of 'here'" in problem.message
+    )

@@ -34,7 +34,10 @@ def test_rows_without_positions_or_without_a_source_are_one_document():
 
 def test_counted_positions_leave_the_documents_to_the_end_tokens():
     counted = torch.arange(6).expand(2, 6)
-    assert marking("eos", eos_id=END)(batch(counted)).documents.tolist() == [[0, 0, 1, 1, 1, 2], [0] * 6]
+    assert marking("eos", eos_id=END)(batch(counted)).documents.tolist() == [
+        [0, 0, 1, 1, 1, 2],
+        [0] * 6,
+    ]
 
 
 def test_two_sources_at_once_are_a_problem():
@@ -54,4 +57,7 @@ def test_a_share_of_each_row_keeps_the_documents_of_whole_rows():
     share = marked.shared(lambda whole: whole[:, 2:4])
     assert share.tokens.shape == (2, 2)
     assert torch.equal(share.documents, marked.documents)
-    assert [part.documents.tolist() for part in marked.split(1)] == [[[0, 0, 1, 1, 1, 2]], [[0] * 6]]
+    assert [part.documents.tolist() for part in marked.split(1)] == [
+        [[0, 0, 1, 1, 1, 2]],
+        [[0] * 6],
+    ]

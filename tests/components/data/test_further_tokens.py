@@ -7,14 +7,20 @@ import torch
 
 from titanrun.components.data.batch import IGNORE, TokenBatch
 from titanrun.components.data.documents import marked_by_positions
-from titanrun.components.data.further_tokens import further_tokens, with_further_tokens, with_labels_of
+from titanrun.components.data.further_tokens import (
+    further_tokens,
+    with_further_tokens,
+    with_labels_of,
+)
 
 
 @pytest.mark.parametrize("marks", [False, True], ids=["row", "documents"])
 def test_nothing_is_told_across_the_end_of_a_row_or_of_a_document(marks):
     rows = torch.arange(10, 10 + 2 * 9).view(2, 9)
     batch = TokenBatch.from_rows(rows)
-    batch = replace(batch, positions=torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5, 0, 1]]))
+    batch = replace(
+        batch, positions=torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5, 0, 1]])
+    )
     batch.loss_mask[1, 2] = False
     documents = batch.positions.new_tensor([[0, 0, 0, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0, 1, 1]])
     told = with_further_tokens(marked_by_positions(batch) if marks else batch, 3)
@@ -24,7 +30,9 @@ def test_nothing_is_told_across_the_end_of_a_row_or_of_a_document(marks):
         for row in range(2):
             for column in range(8):
                 behind = column + places
-                there = behind < 8 and (not marks or documents[row, behind] == documents[row, column])
+                there = behind < 8 and (
+                    not marks or documents[row, behind] == documents[row, column]
+                )
                 assert found[places - 1, row, column] == (rows[row, behind] if there else 0)
                 counts = there and (row, behind) != (1, 2)
                 assert labels.labels[row, column] == (rows[row, behind + 1] if counts else IGNORE)

@@ -17,7 +17,9 @@ COMMIT = "1234567890abcdef1234567890abcdef12345678"
 API, RESOLVE = "/api/datasets/owner/words", f"/datasets/owner/words/resolve/{COMMIT}/"
 TEXTS = [f"document {number}" for number in range(5)]
 FILES = {
-    "data/train-0.jsonl": "".join(json.dumps({"text": text, "lang": "en"}) + "\n" for text in TEXTS).encode(),
+    "data/train-0.jsonl": "".join(
+        json.dumps({"text": text, "lang": "en"}) + "\n" for text in TEXTS
+    ).encode(),
     "data/validation-0.jsonl": b'{"text": "held out", "lang": "de"}\n',
     "words/train-0.jsonl": b'{"text": "of the subset"}\n',
     "sums/train-0.jsonl": (
@@ -84,35 +86,64 @@ class Hub(BaseHTTPRequestHandler):
         Hub.asked.append(f"{self.command} {self.path}")
         path = self.path.partition("?")[0]
         if path in (API, f"{API}/revision/{COMMIT}"):
-            return self.send({"id": "owner/words", "sha": COMMIT, "siblings": [{"rfilename": name} for name in FILES]})
+            return self.send(
+                {
+                    "id": "owner/words",
+                    "sha": COMMIT,
+                    "siblings": [{"rfilename": name} for name in FILES],
+                }
+            )
         if path.startswith(f"{API}/tree/{COMMIT}"):
             return self.send(self.listed(path.removeprefix(f"{API}/tree/{COMMIT}").strip("/")))
         name = path.removeprefix(RESOLVE)
         if path.startswith(RESOLVE) and name in FILES:
             return self.file(FILES[name], with_body=with_body)
         self.send_response(404)
-        self.send_header("X-Error-Code", "EntryNotFound" if path.startswith(RESOLVE) else "RepoNotFound")
+        self.send_header(
+            "X-Error-Code", "EntryNotFound" if path.startswith(RESOLVE) else "RepoNotFound"
+        )
         self.send_header("Content-Length", "0")
         self.end_headers()
 
     def listed(self, folder: str) -> list[dict[str, Any]]:
-        inside = {name: content for name, content in FILES.items() if not folder or name.startswith(f"{folder}/")}
+        inside = {
+            name: content
+            for name, content in FILES.items()
+            if not folder or name.startswith(f"{folder}/")
+        }
         depth = folder.count("/") + 1 if folder else 0
-        folders = {"/".join(name.split("/")[: depth + 1]) for name in inside if name.count("/") > depth}
+        folders = {
+            "/".join(name.split("/")[: depth + 1]) for name in inside if name.count("/") > depth
+        }
         files = [
-            {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+            {
+                "type": "file",
+                "path": name,
+                "size": len(content),
+                "oid": hashlib.sha1(content).hexdigest(),
+            }
             for name, content in inside.items()
             if name.count("/") == depth
         ]
-        return [*files, *({"type": "directory", "path": name, "size": 0, "oid": "0" * 40} for name in folders)]
+        return [
+            *files,
+            *({"type": "directory", "path": name, "size": 0, "oid": "0" * 40} for name in folders),
+        ]
 
     def file(self, content: bytes, *, with_body: bool) -> None:
         wanted = self.headers.get("Range")
         first, _, last = (wanted or "bytes=0-").removeprefix("bytes=").partition("-")
         start, end = int(first), min(len(content), int(last) + 1) if last else len(content)
         self.send_response(206 if wanted else 200)
-        sent = {"Content-Length": end - start, "ETag": f'"{hashlib.sha1(content).hexdigest()}"', "X-Repo-Commit": COMMIT}
-        for key, value in {**sent, "Content-Range": f"bytes {start}-{end - 1}/{len(content)}"}.items():
+        sent = {
+            "Content-Length": end - start,
+            "ETag": f'"{hashlib.sha1(content).hexdigest()}"',
+            "X-Repo-Commit": COMMIT,
+        }
+        for key, value in {
+            **sent,
+            "Content-Range": f"bytes {start}-{end - 1}/{len(content)}",
+        }.items():
             self.send_header(key, str(value))
         self.end_headers()
         if with_body:
@@ -140,7 +171,9 @@ def read(tmp_path: Path) -> Iterator[Callable[..., str]]:
     home = {"HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1", "HF_TOKEN": ""}
     environment = {**os.environ, **home, "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
 
-    def start(*, script: str = READ, cache: str = "cache", offline: bool = False, **fields: Any) -> str:
+    def start(
+        *, script: str = READ, cache: str = "cache", offline: bool = False, **fields: Any
+    ) -> str:
         config = json.dumps({"repo": "owner/words", "revision": COMMIT, **fields})
         given = {**environment, **({"HF_HUB_OFFLINE": "1"} if offline else {})}
         command = [sys.executable, "-c", script, config, str(tmp_path / cache)]
@@ -164,13 +197,20 @@ def test_a_split_at_a_commit_is_read_once(streaming: bool, read: Callable[..., s
     assert read(streaming=streaming, max_documents=3) == documents(*TEXTS[:3])
     count = len(Hub.asked)
     # what is tokenised needs no hub any more
-    assert read(streaming=streaming, max_documents=3) == documents(*TEXTS[:3]) and len(Hub.asked) == count
-    assert read(streaming=streaming, split="validation", column="lang", max_documents=1) == documents("de")
+    assert (
+        read(streaming=streaming, max_documents=3) == documents(*TEXTS[:3])
+        and len(Hub.asked) == count
+    )
+    assert read(
+        streaming=streaming, split="validation", column="lang", max_documents=1
+    ) == documents("de")
     assert read(streaming=streaming, subset="words") == documents("of the subset")
 
 
 @pytest.mark.slow
-def test_a_stream_is_read_no_further_than_it_must(read: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_is_read_no_further_than_it_must(
+    read: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(FILES, "data/train-1.jsonl", b'{"text": "later", "lang": "en"}\n')
     assert read(streaming=True, max_documents=3) == documents(*TEXTS[:3])
     assert not any("train-1.jsonl" in line for line in Hub.asked if line.startswith("GET"))
@@ -179,20 +219,28 @@ def test_a_stream_is_read_no_further_than_it_must(read: Callable[..., str], monk
 
 
 @pytest.mark.slow
-def test_questions_come_from_the_hub(read: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_questions_come_from_the_hub(
+    read: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def asked(**fields: Any) -> Any:
         return json.loads(read(script=ASK, **fields))
 
     monkeypatch.setitem(FILES, "data/train-1.jsonl", b'{"text": "later", "lang": "en"}\n')
-    assert len(asked(streaming=True, prompt_column="text", answer_column="lang", max_questions=2)) == 2
+    assert (
+        len(asked(streaming=True, prompt_column="text", answer_column="lang", max_questions=2)) == 2
+    )
     assert not any("train-1.jsonl" in line for line in Hub.asked if line.startswith("GET"))
     found = asked(subset="sums", prompt_column="q", answer_column="a", answer_pattern=": (.*)")
     assert found == [["1+1", "2"], ["2+2", "4"]]
     assert asked(subset="sums", max_questions=1) == [["3+4", "7"]]
-    assert asked(split="validation", prompt_column="text", answer_column="lang") == [["held out", "de"]]
+    assert asked(split="validation", prompt_column="text", answer_column="lang") == [
+        ["held out", "de"]
+    ]
     assert read(script=ASK, repo="owner/none").startswith("('repo',) 'owner/none' cannot be opened")
     assert "cannot be opened at aaaaaaaaaaaa" in read(script=ASK, revision="a" * 40)
-    assert read(script=ASK, subset="sums").startswith("('prompt_column',) owner/words train record 2 has an empty prompt")
+    assert read(script=ASK, subset="sums").startswith(
+        "('prompt_column',) owner/words train record 2 has an empty prompt"
+    )
 
 
 @pytest.mark.slow
@@ -203,12 +251,18 @@ def test_another_commit_is_other_data(read: Callable[..., str]) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_fetched_is_there_offline_and_what_was_not_is_told(read: Callable[..., str]) -> None:
+def test_what_was_fetched_is_there_offline_and_what_was_not_is_told(
+    read: Callable[..., str],
+) -> None:
     assert read() == documents(*TEXTS)
     count = len(Hub.asked)
-    assert read(cache="other", offline=True, format="{text}!") == documents(*(f"{text}!" for text in TEXTS))
+    assert read(cache="other", offline=True, format="{text}!") == documents(
+        *(f"{text}!" for text in TEXTS)
+    )
     assert len(Hub.asked) == count
-    assert "('repo',) 'owner/others' cannot be opened at 123456789" in read(repo="owner/others", offline=True)
+    assert "('repo',) 'owner/others' cannot be opened at 123456789" in read(
+        repo="owner/others", offline=True
+    )
 
 
 @pytest.mark.slow
@@ -218,8 +272,13 @@ def test_what_was_fetched_is_there_offline_and_what_was_not_is_told(read: Callab
         ({"repo": "owner/none"}, "('repo',) 'owner/none' cannot be opened at 1234567890ab"),
         ({"subset": "wrods"}, "('repo',) 'owner/words' cannot be opened"),
         ({"split": "test"}, "('repo',) 'owner/words' cannot be opened"),
-        ({"column": "body", "streaming": True}, "('column',) owner/words train record 1 has no column 'body'; it has: text, lang"),
+        (
+            {"column": "body", "streaming": True},
+            "('column',) owner/words train record 1 has no column 'body'; it has: text, lang",
+        ),
     ],
 )
-def test_what_the_hub_does_not_have_is_told(fields: dict[str, Any], told: str, read: Callable[..., str]) -> None:
+def test_what_the_hub_does_not_have_is_told(
+    fields: dict[str, Any], told: str, read: Callable[..., str]
+) -> None:
     assert read(**fields).startswith(told)

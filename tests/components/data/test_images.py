@@ -12,7 +12,13 @@ import pytest
 from PIL import Image
 
 from titanrun.components.data.config import FolderImagesConfig, TinyImagesConfig, WebDatasetConfig
-from titanrun.components.data.images import ImageRows, folder_rows, square, tiny_rows, webdataset_rows
+from titanrun.components.data.images import (
+    ImageRows,
+    folder_rows,
+    square,
+    tiny_rows,
+    webdataset_rows,
+)
 from titanrun.components.data.loader import RowLoader
 from titanrun.config.problems import ProblemsFound
 
@@ -25,7 +31,9 @@ OPTIONS: dict[str, Any] = {"tokenizer": None, "row_length": 1, "cache_folder": P
 def picture(width: int, height: int, *, mode: str = "RGB", kind: str = "PNG") -> bytes:
     """Red grows to the right, green downwards."""
     rows, columns = np.mgrid[:height, :width]
-    pixels = np.stack([columns * 255 // width, rows * 255 // height, 0 * rows], axis=2).astype(np.uint8)
+    pixels = np.stack([columns * 255 // width, rows * 255 // height, 0 * rows], axis=2).astype(
+        np.uint8
+    )
     file = io.BytesIO()
     Image.fromarray(pixels).convert(mode).save(file, format=kind)
     return file.getvalue()
@@ -65,7 +73,9 @@ def captions(rows: ImageRows) -> list[str]:
     return [rows[index]["caption"].item().decode() for index in range(len(rows))]
 
 
-def test_a_folder_gives_pictures_with_a_text_of_their_name(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_gives_pictures_with_a_text_of_their_name(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING)
     rows = folder_rows(FolderImagesConfig(path=str(folder), image_size=32), **OPTIONS)
     assert captions(rows) == ["wide ä", "grey", "tall"]
@@ -76,9 +86,18 @@ def test_a_folder_gives_pictures_with_a_text_of_their_name(folder: Path, caplog:
 
 
 def test_tar_files_give_members_of_one_name(tmp_path: Path) -> None:
-    first = {"x/1.png": picture(32, 32), "x/1.txt": b"one", "x/1.json": b"{}", "y/1.txt": b"other", "y/1.png": picture(33, 32)}
+    first = {
+        "x/1.png": picture(32, 32),
+        "x/1.txt": b"one",
+        "x/1.json": b"{}",
+        "y/1.txt": b"other",
+        "y/1.png": picture(33, 32),
+    }
     tar(tmp_path / "0.tar", first)
-    tar(tmp_path / "1.tar", {"2.jpg": picture(64, 32, kind="JPEG"), "2.txt": b"two", "3.txt": b"no picture"})
+    tar(
+        tmp_path / "1.tar",
+        {"2.jpg": picture(64, 32, kind="JPEG"), "2.txt": b"two", "3.txt": b"no picture"},
+    )
     rows = webdataset_rows(WebDatasetConfig(path=str(tmp_path / "*.tar"), image_size=32), **OPTIONS)
     assert captions(rows) == ["one", "other", "two"]
     whole = np.asarray(Image.open(io.BytesIO(picture(32, 32)))).transpose(2, 0, 1)
@@ -102,7 +121,9 @@ def test_a_row_is_drawn_anew_each_epoch_and_the_same_on_every_layout(folder: Pat
     rows = folder_rows(FolderImagesConfig(path=str(folder), image_size=16), **OPTIONS)
 
     def keys(**options: Any) -> list[int]:
-        loader = RowLoader(rows, **{"seed": 0, "shuffle": False, "repeat": True, "global_batch_size": 4} | options)
+        loader = RowLoader(
+            rows, **{"seed": 0, "shuffle": False, "repeat": True, "global_batch_size": 4} | options
+        )
         return [int(row["key"]) for _ in range(3) for row in loader.next_rows()]
 
     whole = keys()
@@ -116,7 +137,9 @@ def test_a_row_is_drawn_anew_each_epoch_and_the_same_on_every_layout(folder: Pat
 
 def test_going_to_a_position_gives_the_rows_that_come_next(folder: Path) -> None:
     rows = folder_rows(FolderImagesConfig(path=str(folder), image_size=16), **OPTIONS)
-    first, second = (RowLoader(rows, seed=0, shuffle=True, repeat=True, global_batch_size=3) for _ in range(2))
+    first, second = (
+        RowLoader(rows, seed=0, shuffle=True, repeat=True, global_batch_size=3) for _ in range(2)
+    )
     first.next_rows()
     second.load_state(first.state())
     assert first.next_rows().tobytes() == second.next_rows().tobytes()
@@ -124,7 +147,9 @@ def test_going_to_a_position_gives_the_rows_that_come_next(folder: Path) -> None
 
 def test_other_pictures_or_another_size_have_another_fingerprint(folder: Path) -> None:
     def fingerprint(size: int = 16) -> str:
-        return folder_rows(FolderImagesConfig(path=str(folder), image_size=size), **OPTIONS).fingerprint
+        return folder_rows(
+            FolderImagesConfig(path=str(folder), image_size=size), **OPTIONS
+        ).fingerprint
 
     before = fingerprint()
     assert fingerprint() == before
@@ -159,7 +184,9 @@ def test_a_damaged_picture_is_a_problem_with_its_name(tmp_path: Path) -> None:
         ("a.txt", b"text", r"names no \.tar file"),
     ],
 )
-def test_tar_files_that_hold_nothing_are_a_problem(name: str, content: bytes | None, told: str, tmp_path: Path) -> None:
+def test_tar_files_that_hold_nothing_are_a_problem(
+    name: str, content: bytes | None, told: str, tmp_path: Path
+) -> None:
     if content is None:
         tar(tmp_path / name, {"1.png": picture(16, 16)})
     else:
@@ -185,8 +212,13 @@ def test_a_long_caption_is_cut_between_characters(tmp_path: Path) -> None:
 def test_the_pictures_that_ship_are_those_of_their_tool_and_small() -> None:
     assert make_tiny_images.differences(make_tiny_images.ASSETS) == []
     assert sum(file.stat().st_size for file in make_tiny_images.ASSETS.iterdir()) < 200_000
-    parts = [captions(tiny_rows(TinyImagesConfig(split=split, image_size=16), **OPTIONS)) for split in ("train", "held_out")]
+    parts = [
+        captions(tiny_rows(TinyImagesConfig(split=split, image_size=16), **OPTIONS))
+        for split in ("train", "held_out")
+    ]
     assert [len(set(part)) for part in parts] == [48, 12]
     assert not set(parts[0]) & set(parts[1])
     # each shape, colour and place of the held-out part is in the training part too
-    assert {word for caption in parts[1] for word in caption.split()} <= {word for caption in parts[0] for word in caption.split()}
+    assert {word for caption in parts[1] for word in caption.split()} <= {
+        word for caption in parts[0] for word in caption.split()
+    }

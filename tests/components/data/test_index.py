@@ -35,11 +35,19 @@ def write_old(file: Path, text: str, age: float = 100) -> None:
 
 def opened(folder: Path, tokenizer: Tokenizer, column: str = "text") -> TokenIndex:
     source = str(folder / "data")
-    return open_index(find_files(source), source=source, column=column, tokenizer=tokenizer, cache_folder=folder / "cache")
+    return open_index(
+        find_files(source),
+        source=source,
+        column=column,
+        tokenizer=tokenizer,
+        cache_folder=folder / "cache",
+    )
 
 
 def record_of(folder: Path) -> Path:
-    (record,) = (file for file in (folder / "cache").glob("*.json") if not file.name.endswith(".files.json"))
+    (record,) = (
+        file for file in (folder / "cache").glob("*.json") if not file.name.endswith(".files.json")
+    )
     return record
 
 
@@ -47,18 +55,28 @@ def refuse_to_build(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module, "READER", "no.such.module")
 
 
-def test_the_index_holds_every_document_and_tells_what_it_was_made_from(folder: Path, tokenizer: Tokenizer) -> None:
+def test_the_index_holds_every_document_and_tells_what_it_was_made_from(
+    folder: Path, tokenizer: Tokenizer
+) -> None:
     index = opened(folder, tokenizer)
-    assert index.tokens.tolist() == tokenizer.encode("document a.txt") + tokenizer.encode("document b.txt")
+    assert index.tokens.tolist() == tokenizer.encode("document a.txt") + tokenizer.encode(
+        "document b.txt"
+    )
     assert index.tokens.dtype == np.uint16 and isinstance(index.tokens.base, np.memmap)
     record = json.loads(record_of(folder).read_text())
-    assert record["documents"] == 2 and record["tokens"] == len(index.tokens) and record["max_token_id"] == ord("x") + 3
+    assert (
+        record["documents"] == 2
+        and record["tokens"] == len(index.tokens)
+        and record["max_token_id"] == ord("x") + 3
+    )
     assert [Path(file["path"]).name for file in record["files"]] == ["a.txt", "b.txt"]
     assert record["tokenizer"] == "bytes" and '"column": "text"' in record["settings"]
     assert index.summary.max_token_id == record["max_token_id"]
 
 
-def test_an_index_is_used_again(folder: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_is_used_again(
+    folder: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = opened(folder, tokenizer)
     refuse_to_build(monkeypatch)
     assert opened(folder, tokenizer).summary == first.summary
@@ -94,7 +112,9 @@ def test_other_files_are_tokenised_again(folder: Path, tokenizer: Tokenizer, cha
     assert first.tokens[:3].tolist() == tokenizer.encode("do", eos=False)
 
 
-def test_bytes_that_change_right_after_they_were_read_are_noticed(folder: Path, tokenizer: Tokenizer) -> None:
+def test_bytes_that_change_right_after_they_were_read_are_noticed(
+    folder: Path, tokenizer: Tokenizer
+) -> None:
     file = folder / "data" / "a.txt"
     file.write_text("document 1.txt")
     status = file.stat()
@@ -104,7 +124,9 @@ def test_bytes_that_change_right_after_they_were_read_are_noticed(folder: Path, 
     assert opened(folder, tokenizer).summary != first.summary
 
 
-def test_another_tokenizer_or_column_has_an_index_of_its_own(folder: Path, tokenizer: Tokenizer) -> None:
+def test_another_tokenizer_or_column_has_an_index_of_its_own(
+    folder: Path, tokenizer: Tokenizer
+) -> None:
     opened(folder, tokenizer)
     tokenizer.fingerprint = "other"
     opened(folder, tokenizer)
@@ -112,7 +134,9 @@ def test_another_tokenizer_or_column_has_an_index_of_its_own(folder: Path, token
     assert len(list((folder / "cache").iterdir())) == 7
 
 
-@pytest.mark.parametrize("damage", ["torn record", "no tokens", "short tokens", "other format", "torn tokens"])
+@pytest.mark.parametrize(
+    "damage", ["torn record", "no tokens", "short tokens", "other format", "torn tokens"]
+)
 def test_a_damaged_index_is_built_again(folder: Path, tokenizer: Tokenizer, damage: str) -> None:
     first = opened(folder, tokenizer)
     content = first.tokens.tolist()
@@ -134,7 +158,9 @@ def test_a_damaged_index_is_built_again(folder: Path, tokenizer: Tokenizer, dama
     assert len(list((folder / "cache").iterdir())) == 3
 
 
-def test_a_build_that_breaks_off_leaves_nothing(folder: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_that_breaks_off_leaves_nothing(
+    folder: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: object, **__: object) -> list[list[int]]:
         raise KeyboardInterrupt
 
@@ -144,7 +170,9 @@ def test_a_build_that_breaks_off_leaves_nothing(folder: Path, tokenizer: Tokeniz
     assert not list((folder / "cache").iterdir())
 
 
-def test_a_file_that_changes_while_it_is_read_is_a_problem(folder: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_changes_while_it_is_read_is_a_problem(
+    folder: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     encode_batch = tokenizer.encode_batch
 
     def encode_while_writing(*args: object, **options: object) -> list[list[int]]:
@@ -161,16 +189,26 @@ def test_a_file_that_cannot_be_opened_is_a_problem(tmp_path: Path) -> None:
         describe_file(tmp_path / "gone.txt", None)
 
 
-def test_many_documents_are_written_in_order(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_documents_are_written_in_order(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(index_module, "ENCODE_CHARACTERS", 200)
     texts = [str(number) * (number % 7) for number in range(300)]
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    assert opened(tmp_path, tokenizer).tokens.tolist() == [id for text in texts for id in tokenizer.encode(text)]
+    (tmp_path / "data" / "a.jsonl").write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    )
+    assert opened(tmp_path, tokenizer).tokens.tolist() == [
+        id for text in texts for id in tokenizer.encode(text)
+    ]
 
 
-@pytest.mark.parametrize(("vocab_size", "dtype"), [(2048, "uint16"), (65536, "uint16"), (65537, "uint32")])
-def test_ids_are_stored_in_the_smallest_type_that_holds_the_vocabulary(tmp_path: Path, vocab_size: int, dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("vocab_size", "dtype"), [(2048, "uint16"), (65536, "uint16"), (65537, "uint32")]
+)
+def test_ids_are_stored_in_the_smallest_type_that_holds_the_vocabulary(
+    tmp_path: Path, vocab_size: int, dtype: str
+) -> None:
     blocks = [[1, 2], [], [vocab_size - 1], list(range(1000))]
     with (tmp_path / "ids.npy").open("wb") as file:
         writer = TokenWriter(file, vocab_size=vocab_size)

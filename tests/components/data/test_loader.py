@@ -43,29 +43,49 @@ def numbers(loader: RowLoader, batches: int) -> list[list[int]]:
     seed=st.integers(0, 2**40),
     shuffle=st.booleans(),
 )
-def test_a_global_batch_is_the_same_for_every_number_of_ranks(row_count: int, share: int, dp_size: int, seed: int, shuffle: bool) -> None:
+def test_a_global_batch_is_the_same_for_every_number_of_ranks(
+    row_count: int, share: int, dp_size: int, seed: int, shuffle: bool
+) -> None:
     rows, size, batches = NumberedRows(row_count), share * dp_size, 5
 
     def loader(rank: int, ranks: int) -> RowLoader:
-        return RowLoader(rows, seed=seed, shuffle=shuffle, repeat=True, global_batch_size=size, dp_rank=rank, dp_size=ranks)
+        return RowLoader(
+            rows,
+            seed=seed,
+            shuffle=shuffle,
+            repeat=True,
+            global_batch_size=size,
+            dp_rank=rank,
+            dp_size=ranks,
+        )
 
     by_rank = [numbers(loader(rank, dp_size), batches) for rank in range(dp_size)]
-    together = [[row for rank in range(dp_size) for row in by_rank[rank][batch]] for batch in range(batches)]
+    together = [
+        [row for rank in range(dp_size) for row in by_rank[rank][batch]] for batch in range(batches)
+    ]
     assert together == numbers(loader(0, 1), batches)
 
 
 @given(row_count=st.integers(1, 40), size=st.integers(1, 50), seed=st.integers(0, 9))
-def test_the_stream_is_epoch_after_epoch_without_a_gap(row_count: int, size: int, seed: int) -> None:
-    loader = RowLoader(NumberedRows(row_count), seed=seed, shuffle=True, repeat=True, global_batch_size=size)
+def test_the_stream_is_epoch_after_epoch_without_a_gap(
+    row_count: int, size: int, seed: int
+) -> None:
+    loader = RowLoader(
+        NumberedRows(row_count), seed=seed, shuffle=True, repeat=True, global_batch_size=size
+    )
     epochs = 6 * size // row_count + 1
-    stream = np.concatenate([row_order(row_count, seed=seed, epoch=epoch) for epoch in range(epochs)])
+    stream = np.concatenate(
+        [row_order(row_count, seed=seed, epoch=epoch) for epoch in range(epochs)]
+    )
     assert np.concatenate(numbers(loader, 6)).tolist() == stream[: 6 * size].tolist()
 
 
 @given(batch=st.integers(0, 30), row_count=st.integers(1, 40))
 def test_a_loaded_position_goes_on_with_the_next_batch(batch: int, row_count: int) -> None:
     def loader() -> RowLoader:
-        return RowLoader(NumberedRows(row_count), seed=3, shuffle=True, repeat=True, global_batch_size=4)
+        return RowLoader(
+            NumberedRows(row_count), seed=3, shuffle=True, repeat=True, global_batch_size=4
+        )
 
     walked, jumped = loader(), loader()
     numbers(walked, batch)
@@ -102,7 +122,16 @@ def test_data_that_is_read_once_ends_after_the_last_full_global_batch() -> None:
 
 def test_all_ranks_end_at_the_same_batch() -> None:
     loaders = [
-        RowLoader(NumberedRows(6), seed=0, shuffle=False, repeat=False, global_batch_size=4, dp_rank=rank, dp_size=2) for rank in (0, 1)
+        RowLoader(
+            NumberedRows(6),
+            seed=0,
+            shuffle=False,
+            repeat=False,
+            global_batch_size=4,
+            dp_rank=rank,
+            dp_size=2,
+        )
+        for rank in (0, 1)
     ]
     assert [numbers(loader, 1) for loader in loaders] == [[[0, 1]], [[2, 3]]]
     for loader in loaders:
@@ -129,4 +158,6 @@ def test_too_little_data_is_told_before_the_first_batch() -> None:
         RowLoader(NumberedRows(2), seed=0, shuffle=True, repeat=False, global_batch_size=3)
     with pytest.raises(ProblemsFound, match="no rows"):
         RowLoader(NumberedRows(0), seed=0, shuffle=True, repeat=True, global_batch_size=3)
-    assert RowLoader(NumberedRows(2), seed=0, shuffle=False, repeat=True, global_batch_size=3).next_rows()[:, 0].tolist() == [0, 1, 0]
+    assert RowLoader(
+        NumberedRows(2), seed=0, shuffle=False, repeat=True, global_batch_size=3
+    ).next_rows()[:, 0].tolist() == [0, 1, 0]

@@ -35,7 +35,9 @@ class ToldRows:
 
     def __getitem__(self, index: int) -> NDArray[np.int64]:
         if index == self._bad:
-            raise ProblemsFound([Problem("data", f"row {index} is torn", ("path",), None, help="mend it")])
+            raise ProblemsFound(
+                [Problem("data", f"row {index} is torn", ("path",), None, help="mend it")]
+            )
         return np.array([index, os.getpid()])
 
     def check(self) -> None:
@@ -44,7 +46,12 @@ class ToldRows:
 
 def loader(processes: DataLoaderConfig | None, rows: Any = None, **options: Any) -> RowLoader:
     rows = rows or ToldRows()
-    return RowLoader(rows, seed=3, **{"shuffle": True, "repeat": True, "global_batch_size": 4, **options}, processes=processes)
+    return RowLoader(
+        rows,
+        seed=3,
+        **{"shuffle": True, "repeat": True, "global_batch_size": 4, **options},
+        processes=processes,
+    )
 
 
 def dealt(loader: RowLoader, count: int) -> list[list[int]]:
@@ -67,7 +74,9 @@ def test_batches_do_not_depend_on_who_reads_them_and_a_resume_goes_on(stay: bool
 
 
 @pytest.mark.parametrize(("stay", "processes"), [(True, 2), (False, 6)])
-def test_processes_stay_when_the_data_starts_again_if_they_shall(stay: bool, processes: int) -> None:
+def test_processes_stay_when_the_data_starts_again_if_they_shall(
+    stay: bool, processes: int
+) -> None:
     reading = loader(DataLoaderConfig(num_workers=2, persistent_workers=stay))
     readers = {int(reading.next_rows()[0, 1]) for _ in range(15)}
     reading.close()
@@ -93,7 +102,9 @@ class NotedRows(ToldRows):
 
 
 @pytest.mark.parametrize(("ahead", "read"), [(None, 5), (3, 7)])
-def test_as_many_batches_are_read_ahead_as_wanted(ahead: int | None, read: int, tmp_path: Path) -> None:
+def test_as_many_batches_are_read_ahead_as_wanted(
+    ahead: int | None, read: int, tmp_path: Path
+) -> None:
     processes = LoaderProcesses(NotedRows(tmp_path), lambda place: [place], count=2, ahead=ahead)
     processes.batch(0)
     processes.batch(1)
@@ -113,7 +124,9 @@ def test_what_is_wrong_with_a_row_is_told_as_it_is() -> None:
     assert [problem.message for problem in caught.value.problems] == ["row 9 is torn"]
 
 
-def test_a_process_that_is_killed_is_replaced_and_no_row_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_process_that_is_killed_is_replaced_and_no_row_is_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     reading, expected = loader(TWO), dealt(loader(None), 8)
     first = reading.next_rows()
     with caplog.at_level(logging.WARNING):
@@ -149,7 +162,9 @@ os.kill(os.getpid(), 9)
 
 
 def test_processes_do_not_outlive_a_rank_that_is_killed() -> None:
-    done = subprocess.run([sys.executable, "-c", ORPHANS], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", ORPHANS], capture_output=True, text=True, check=False
+    )
     pids = [int(word) for word in done.stdout.split()]
     assert len(pids) == 2, done.stderr
     deadline = time.monotonic() + 30

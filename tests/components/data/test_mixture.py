@@ -20,14 +20,21 @@ def given(tmp_path: Path) -> list[Path]:
     files = []
     for number, count in enumerate((10, 20, 40)):
         files.append(tmp_path / f"{number}.npy")
-        np.save(files[-1], np.arange(count)[:, None] + 1000 * number + np.zeros((1, 5), dtype=np.int32))
+        np.save(
+            files[-1], np.arange(count)[:, None] + 1000 * number + np.zeros((1, 5), dtype=np.int32)
+        )
     return files
 
 
 def mixed(files: list[Path], *sources: dict[str, Any]) -> MixedRows:
-    listed = [{"dataset": {"name": "tokens", "path": str(file)}, **source} for file, source in zip(files, sources, strict=False)]
+    listed = [
+        {"dataset": {"name": "tokens", "path": str(file)}, **source}
+        for file, source in zip(files, sources, strict=False)
+    ]
     config = MixtureDatasetConfig.model_validate_json(json.dumps({"sources": listed}))
-    return mixture_rows(config, tokenizer=None, row_length=5, cache_folder=files[0].parent / "cache")
+    return mixture_rows(
+        config, tokenizer=None, row_length=5, cache_folder=files[0].parent / "cache"
+    )
 
 
 def firsts(rows: MixedRows) -> list[int]:
@@ -55,7 +62,9 @@ def test_weights_are_shares_evenly_spread_and_every_row_is_read(given: list[Path
         (({}, {"max_rows": 3}, {"max_rows": 5}), [10, 10, 10]),
     ],
 )
-def test_a_pass_ends_where_a_source_has_been_read_often_enough(sources: Any, counts: list[int], given: list[Path]) -> None:
+def test_a_pass_ends_where_a_source_has_been_read_often_enough(
+    sources: Any, counts: list[int], given: list[Path]
+) -> None:
     read = firsts(mixed(given, *sources))
     assert [sum(id // 1000 == source for id in read) for source in range(3)] == counts
     for number, source in enumerate(sources):
@@ -71,17 +80,24 @@ def test_a_mixture_that_is_shuffled_has_its_shares_in_every_pass(given: list[Pat
 
 
 def test_other_weights_are_other_data(given: list[Path]) -> None:
-    prints = {mixed(given, *sources).fingerprint for sources in (({}, {}), ({"weight": 2}, {}), ({"max_rows": 9}, {}), ({},))}
+    prints = {
+        mixed(given, *sources).fingerprint
+        for sources in (({}, {}), ({"weight": 2}, {}), ({"max_rows": 9}, {}), ({},))
+    }
     assert len(prints) == 4
 
 
-def test_rows_with_marks_and_rows_without_go_together(given: list[Path], tokenizer: Tokenizer) -> None:
+def test_rows_with_marks_and_rows_without_go_together(
+    given: list[Path], tokenizer: Tokenizer
+) -> None:
     (given[0].parent / "a.jsonl").write_text('{"text": "ab"}\n{"text": "c"}\n')
     documents = {"name": "text", "path": str(given[0].parent / "a.jsonl"), "packing": "best_fit"}
     sources = [{"dataset": documents}, {"dataset": {"name": "tokens", "path": str(given[0])}}]
     config = MixtureDatasetConfig.model_validate_json(json.dumps({"sources": sources}))
     assert config.needs_tokenizer and config.restarts_positions
-    rows = mixture_rows(config, tokenizer=tokenizer, row_length=5, cache_folder=given[0].parent / "cache")
+    rows = mixture_rows(
+        config, tokenizer=tokenizer, row_length=5, cache_folder=given[0].parent / "cache"
+    )
     assert {rows[index].shape for index in range(len(rows))} == {(3, 5)}
     plain = next(rows[index] for index in range(len(rows)) if rows.source_of(index) == 1)
     assert plain[1:].tolist() == [[1] * 5, [0, 1, 2, 3, 4]]

@@ -23,20 +23,26 @@ class RunTokenizer:
     def encode(self, text: str, *, bos: bool = True, eos: bool = True) -> list[int]:
         return [sum(map(ord, run)) for run in re.findall(r"\s+|\S+", text)]
 
-    def encode_batch(self, texts: Sequence[str], *, bos: bool = True, eos: bool = True) -> list[list[int]]:
+    def encode_batch(
+        self, texts: Sequence[str], *, bos: bool = True, eos: bool = True
+    ) -> list[list[int]]:
         return [self.encode(text) for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
         raise NotImplementedError
 
 
-@given(lines=st.lists(st.text("ab \n", max_size=6), min_size=1, max_size=40), length=st.integers(1, 30))
+@given(
+    lines=st.lists(st.text("ab \n", max_size=6), min_size=1, max_size=40), length=st.integers(1, 30)
+)
 def test_parts_have_the_tokens_and_the_text_of_the_whole(lines: list[str], length: int) -> None:
     text, tokenizer = "".join(f"{line}\n" for line in lines), RunTokenizer()
     for document in ([text], text.splitlines(keepends=True)):
         found = list(parts(document, tokenizer, length=length))
         assert "".join(part.text for part in found) == text
-        assert [id for part in found for id in tokenizer.encode(part.text)] == tokenizer.encode(text)
+        assert [id for part in found for id in tokenizer.encode(part.text)] == tokenizer.encode(
+            text
+        )
         assert [part.is_first for part in found] == [True] + [False] * (len(found) - 1)
         assert [part.is_last for part in found] == [False] * (len(found) - 1) + [True]
 
@@ -51,11 +57,18 @@ def test_text_without_a_place_to_cut_stays_whole() -> None:
     assert len(list(parts(["x" * 500], RunTokenizer(), length=10))) == 1
 
 
-def test_a_long_document_has_one_bos_and_one_eos(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_document_has_one_bos_and_one_eos(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(parts, "__kwdefaults__", {"length": 100})
     monkeypatch.setattr(index_module, "ENCODE_CHARACTERS", 150)
     text = "".join(f"line {number}\n" for number in range(500))
     (tmp_path / "long.txt").write_text(text)
-    rows = text_rows(TextDatasetConfig(path=str(tmp_path / "long.txt")), tokenizer=tokenizer, row_length=2, cache_folder=tmp_path / "cache")
+    rows = text_rows(
+        TextDatasetConfig(path=str(tmp_path / "long.txt")),
+        tokenizer=tokenizer,
+        row_length=2,
+        cache_folder=tmp_path / "cache",
+    )
     ids = [id for index in range(len(rows)) for id in rows[index].tolist()]
     assert ids == tokenizer.encode(text)[: len(ids)] and len(ids) >= len(text)

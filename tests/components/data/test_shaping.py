@@ -23,22 +23,38 @@ from titanrun.models.shared.flavors import spell_out
 TEXTS = ["x" * (number * 5 % 23) for number in range(30)]
 
 
-def rows_of(folder: Path, tokenizer: Tokenizer, row_length: int = 12, texts: list[str] = TEXTS, **options: Any) -> Rows:
+def rows_of(
+    folder: Path,
+    tokenizer: Tokenizer,
+    row_length: int = 12,
+    texts: list[str] = TEXTS,
+    **options: Any,
+) -> Rows:
     (folder / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     config = TextDatasetConfig(path=str(folder / "a.jsonl"), **options)
-    return text_rows(config, tokenizer=tokenizer, row_length=row_length, cache_folder=folder / "cache")
+    return text_rows(
+        config, tokenizer=tokenizer, row_length=row_length, cache_folder=folder / "cache"
+    )
 
 
 def all_rows(rows: Rows) -> np.ndarray:
     return np.stack([rows[index] for index in range(len(rows))])
 
 
-def test_by_document_no_label_crosses_an_end_and_positions_start_anew(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    windows, rows = (rows_of(tmp_path, tokenizer, packing=packing) for packing in ("windows", "documents"))
+def test_by_document_no_label_crosses_an_end_and_positions_start_anew(
+    tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    windows, rows = (
+        rows_of(tmp_path, tokenizer, packing=packing) for packing in ("windows", "documents")
+    )
     found = all_rows(rows)
-    assert np.array_equal(found[:, 0], all_rows(windows)) and rows.fingerprint != windows.fingerprint
+    assert (
+        np.array_equal(found[:, 0], all_rows(windows)) and rows.fingerprint != windows.fingerprint
+    )
     # token by token, as it would be said
-    place = [(number, offset) for number, text in enumerate(TEXTS) for offset in range(len(text) + 2)]
+    place = [
+        (number, offset) for number, text in enumerate(TEXTS) for offset in range(len(text) + 2)
+    ]
     for index, (_, counts, positions) in enumerate(found):
         first = index * 12
         for column, (document, offset) in enumerate(place[first : first + 12]):
@@ -49,23 +65,36 @@ def test_by_document_no_label_crosses_an_end_and_positions_start_anew(tmp_path: 
 
 
 def test_packed_documents_are_whole_and_there_once(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    apart, packed = (rows_of(tmp_path, tokenizer, row_length=25, packing=packing) for packing in (None, "best_fit"))
+    apart, packed = (
+        rows_of(tmp_path, tokenizer, row_length=25, packing=packing)
+        for packing in (None, "best_fit")
+    )
     assert len(apart) == 30 and len(packed) < 20
-    assert sorted(documents(apart)) == sorted(documents(packed)) == sorted(tokenizer.encode(text) for text in TEXTS)
+    assert (
+        sorted(documents(apart))
+        == sorted(documents(packed))
+        == sorted(tokenizer.encode(text) for text in TEXTS)
+    )
 
 
 def documents(rows: Rows) -> list[list[int]]:
     """The ids of each document, found by positions; what fills a row counts nothing and begins with id 0."""
     found = []
     for ids, _, positions in all_rows(rows):
-        found += [part.tolist() for part in np.split(ids, np.flatnonzero(positions == 0)[1:]) if part[0]]
+        found += [
+            part.tolist() for part in np.split(ids, np.flatnonzero(positions == 0)[1:]) if part[0]
+        ]
     return found
 
 
 @pytest.mark.parametrize("packing", [None, "best_fit"])
-def test_long_documents_are_split_and_no_token_is_lost(packing: str | None, tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_long_documents_are_split_and_no_token_is_lost(
+    packing: str | None, tmp_path: Path, tokenizer: Tokenizer
+) -> None:
     rows = rows_of(tmp_path, tokenizer, packing=packing)
-    pieces = [ids[at : at + 12] for ids in map(tokenizer.encode, TEXTS) for at in range(0, len(ids), 12)]
+    pieces = [
+        ids[at : at + 12] for ids in map(tokenizer.encode, TEXTS) for at in range(0, len(ids), 12)
+    ]
     assert sorted(documents(rows)) == sorted(pieces)
     firsts = all_rows(rows)[:, 1][all_rows(rows)[:, 2] == 0]
     assert not firsts.any()
@@ -73,11 +102,17 @@ def test_long_documents_are_split_and_no_token_is_lost(packing: str | None, tmp_
 
 @pytest.mark.parametrize(("too_long", "count"), [("drop", 16), ("cut", 30)])
 def test_what_is_too_long_is_treated_as_asked(
-    too_long: str, count: int, tmp_path: Path, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
+    too_long: str,
+    count: int,
+    tmp_path: Path,
+    tokenizer: Tokenizer,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING):
         rows = rows_of(tmp_path, tokenizer, packing=None, too_long=too_long)
-    assert documents(rows) == [tokenizer.encode(text)[:12] for text in TEXTS if too_long == "cut" or len(text) <= 10]
+    assert documents(rows) == [
+        tokenizer.encode(text)[:12] for text in TEXTS if too_long == "cut" or len(text) <= 10
+    ]
     assert len(rows) == count and "14 documents of 30 longer than a row of 12 tokens" in caplog.text
 
 
@@ -87,7 +122,9 @@ def test_documents_that_are_too_long_can_be_refused(tmp_path: Path, tokenizer: T
     assert caught.value.problems[0].path == ("too_long",)
 
 
-def test_empty_documents_without_begin_and_end_take_no_place(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_empty_documents_without_begin_and_end_take_no_place(
+    tmp_path: Path, tokenizer: Tokenizer
+) -> None:
     options: dict[str, Any] = {"add_bos": False, "add_eos": False, "packing": "best_fit"}
     rows = rows_of(tmp_path, tokenizer, texts=["", "ab", "", "c"], **options)
     assert sorted(documents(rows)) == [[ord("a") + 3, ord("b") + 3], [ord("c") + 3]]

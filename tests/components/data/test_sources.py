@@ -26,7 +26,12 @@ RECORDS: list[dict[str, Any]] = [
 
 
 def write_jsonl(path: Path, *records: object) -> Path:
-    path.write_text("".join(record if isinstance(record, str) else json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    path.write_text(
+        "".join(
+            record if isinstance(record, str) else json.dumps(record) + "\n" for record in records
+        ),
+        encoding="utf-8",
+    )
     return path
 
 
@@ -53,9 +58,13 @@ def records(tmp_path: Path) -> Path:
     return write_jsonl(tmp_path / "a.jsonl", *RECORDS)
 
 
-def test_csv_and_both_kinds_of_arrow_hold_the_same_documents(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_csv_and_both_kinds_of_arrow_hold_the_same_documents(
+    tmp_path: Path, tokenizer: Tokenizer
+) -> None:
     bodies = [record["body"] for record in RECORDS]
-    (tmp_path / "a.csv").write_text('body,n\n"first text",1\n"second ""text""",2\n"third\ntext",3\n')
+    (tmp_path / "a.csv").write_text(
+        'body,n\n"first text",1\n"second ""text""",2\n"third\ntext",3\n'
+    )
     table = pa.table({"n": list(range(3)), "body": bodies})
     pyarrow.feather.write_feather(table, tmp_path / "b.arrow")
     datasets.Dataset(table).save_to_disk(tmp_path / "saved")
@@ -67,7 +76,9 @@ def test_csv_and_both_kinds_of_arrow_hold_the_same_documents(tmp_path: Path, tok
 
 def test_a_format_puts_columns_together(records: Path, tokenizer: Tokenizer) -> None:
     texts = [f"{{{record['title']}}}\n{record['body']} ({record['score']})" for record in RECORDS]
-    assert ids_of(records, tokenizer, format="{{{title}}}\n{body} ({score})") == expected(tokenizer, *texts)
+    assert ids_of(records, tokenizer, format="{{{title}}}\n{body} ({score})") == expected(
+        tokenizer, *texts
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,14 +92,20 @@ def test_a_format_puts_columns_together(records: Path, tokenizer: Tokenizer) -> 
         ([{"column": "score", "at_least": 0.5}, {"column": "lang", "one_of": ["en"]}], [2]),
     ],
 )
-def test_only_records_that_pass_every_filter_are_read(filters: list[Any], kept: list[int], records: Path, tokenizer: Tokenizer) -> None:
+def test_only_records_that_pass_every_filter_are_read(
+    filters: list[Any], kept: list[int], records: Path, tokenizer: Tokenizer
+) -> None:
     config = TextDatasetConfig.model_validate_json(json.dumps({"path": "x", "filters": filters}))
     texts = [RECORDS[number]["body"] for number in kept]
-    assert ids_of(records, tokenizer, column="body", filters=config.filters) == expected(tokenizer, *texts)
+    assert ids_of(records, tokenizer, column="body", filters=config.filters) == expected(
+        tokenizer, *texts
+    )
 
 
 def test_no_more_documents_are_read_than_wanted(records: Path, tokenizer: Tokenizer) -> None:
-    config = TextDatasetConfig.model_validate_json('{"path": "x", "filters": [{"column": "score", "at_least": 0.3}]}')
+    config = TextDatasetConfig.model_validate_json(
+        '{"path": "x", "filters": [{"column": "score", "at_least": 0.3}]}'
+    )
     for most, kept in ((1, RECORDS[1:2]), (5, RECORDS[1:])):
         got = ids_of(records, tokenizer, column="body", filters=config.filters, max_documents=most)
         assert got == expected(tokenizer, *(record["body"] for record in kept))
@@ -96,13 +113,21 @@ def test_no_more_documents_are_read_than_wanted(records: Path, tokenizer: Tokeni
 
 def test_begin_and_end_tokens_are_as_wanted(records: Path, tokenizer: Tokenizer) -> None:
     whole = expected(tokenizer, *(record["body"] for record in RECORDS))
-    assert ids_of(records, tokenizer, column="body", add_bos=False) == [id for id in whole if id != tokenizer.bos_id]
-    assert ids_of(records, tokenizer, column="body", add_eos=False) == [id for id in whole if id != tokenizer.eos_id]
+    assert ids_of(records, tokenizer, column="body", add_bos=False) == [
+        id for id in whole if id != tokenizer.bos_id
+    ]
+    assert ids_of(records, tokenizer, column="body", add_eos=False) == [
+        id for id in whole if id != tokenizer.eos_id
+    ]
 
 
-def test_bad_records_are_left_out_counted_and_told(tmp_path: Path, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture) -> None:
+def test_bad_records_are_left_out_counted_and_told(
+    tmp_path: Path, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
     good = [{"text": f"document {number}"} for number in range(18)]
-    file = write_jsonl(tmp_path / "a.jsonl", *good[:9], '{"text": "torn\n', {"text": None}, *good[9:])
+    file = write_jsonl(
+        tmp_path / "a.jsonl", *good[:9], '{"text": "torn\n', {"text": None}, *good[9:]
+    )
     assert "line 10 column" in problem_of(file, tokenizer).message
     with caplog.at_level(logging.WARNING):
         got = ids_of(file, tokenizer, bad_records="skip", max_bad_share=0.1)
@@ -113,24 +138,44 @@ def test_bad_records_are_left_out_counted_and_told(tmp_path: Path, tokenizer: To
     ids_of(file, tokenizer, bad_records="skip", max_bad_share=0.1)
     assert "2 records could not be read" in caplog.text
     problem = problem_of(file, tokenizer, bad_records="skip", max_bad_share=0.09, max_documents=30)
-    assert problem.path == ("max_bad_share",) and problem.message.startswith("2 of 20 records cannot be read")
+    assert problem.path == ("max_bad_share",) and problem.message.startswith(
+        "2 of 20 records cannot be read"
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "path", "told"),
     [
-        ({"column": "boddy"}, ("column",), "has no column 'boddy'; it has: title, body, lang, score"),
+        (
+            {"column": "boddy"},
+            ("column",),
+            "has no column 'boddy'; it has: title, body, lang, score",
+        ),
         ({"format": "{titel}"}, ("format",), "has no column 'titel'"),
         ({"column": "score"}, ("column",), "has float in column 'score', not text"),
-        ({"column": "body", "filters": '[{"column": "long", "one_of": ["en"]}]'}, ("filters", 0, "column"), "has no column 'long'"),
-        ({"column": "body", "filters": '[{"column": "lang", "at_least": 1}]'}, ("filters", 0, "column"), "no number in column 'lang'"),
-        ({"column": "body", "filters": '[{"column": "lang", "one_of": ["fr"]}]'}, ("filters",), "let none of the 3 documents"),
+        (
+            {"column": "body", "filters": '[{"column": "long", "one_of": ["en"]}]'},
+            ("filters", 0, "column"),
+            "has no column 'long'",
+        ),
+        (
+            {"column": "body", "filters": '[{"column": "lang", "at_least": 1}]'},
+            ("filters", 0, "column"),
+            "no number in column 'lang'",
+        ),
+        (
+            {"column": "body", "filters": '[{"column": "lang", "one_of": ["fr"]}]'},
+            ("filters",),
+            "let none of the 3 documents",
+        ),
     ],
 )
 def test_what_does_not_fit_the_columns_is_told(
     options: dict[str, Any], path: tuple[Any, ...], told: str, records: Path, tokenizer: Tokenizer
 ) -> None:
-    filters = TextDatasetConfig.model_validate_json(f'{{"path": "x", "filters": {options.get("filters", "[]")}}}').filters
+    filters = TextDatasetConfig.model_validate_json(
+        f'{{"path": "x", "filters": {options.get("filters", "[]")}}}'
+    ).filters
     problem = problem_of(records, tokenizer, **options | {"filters": filters})
     assert problem.path == path and told in problem.message
 
@@ -156,13 +201,19 @@ def test_json_holds_an_array_or_lines(tmp_path: Path, tokenizer: Tokenizer) -> N
     assert "holds no documents" in problem_of(file, tokenizer, column="body").message
 
 
-def test_a_json_array_that_is_torn_or_holds_other_things_is_told(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_a_json_array_that_is_torn_or_holds_other_things_is_told(
+    tmp_path: Path, tokenizer: Tokenizer
+) -> None:
     file = tmp_path / "a.json"
     file.write_text('[{"text": "one"},\n{"text": "two"\n')
-    assert problem_of(file, tokenizer, bad_records="skip", max_bad_share=0.9).message.startswith(f"'{file}' line 3 column 1 is not JSON")
+    assert problem_of(file, tokenizer, bad_records="skip", max_bad_share=0.9).message.startswith(
+        f"'{file}' line 3 column 1 is not JSON"
+    )
     file.write_text('[{"text": "one"}, "two", {"text": null}]')
     assert problem_of(file, tokenizer).message == f"'{file}' record 2 is not a JSON object"
-    assert ids_of(file, tokenizer, bad_records="skip", max_bad_share=0.9) == expected(tokenizer, "one")
+    assert ids_of(file, tokenizer, bad_records="skip", max_bad_share=0.9) == expected(
+        tokenizer, "one"
+    )
 
 
 def packed_by(ending: str, content: bytes) -> bytes:
@@ -173,7 +224,9 @@ def packed_by(ending: str, content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("ending", [".gz", ".ZST"])
-def test_compressed_text_is_read_as_it_would_be_unpacked(ending: str, tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_compressed_text_is_read_as_it_would_be_unpacked(
+    ending: str, tmp_path: Path, tokenizer: Tokenizer
+) -> None:
     contents = {
         "a.jsonl": "".join(json.dumps(record) + "\r\n" for record in RECORDS),
         "b.json": json.dumps(RECORDS),
@@ -184,15 +237,22 @@ def test_compressed_text_is_read_as_it_would_be_unpacked(ending: str, tmp_path: 
         (tmp_path / name).write_text(content, encoding="utf-8", newline="")
         (tmp_path / (name + ending)).write_bytes(packed_by(ending, content.encode()))
         plain = tmp_path / name
-        assert ids_of(tmp_path / (name + ending), tokenizer, column="body") == ids_of(plain, tokenizer, column="body"), name
+        assert ids_of(tmp_path / (name + ending), tokenizer, column="body") == ids_of(
+            plain, tokenizer, column="body"
+        ), name
         assert columns_of(tmp_path / (name + ending)) == columns_of(plain), name
 
 
 @pytest.mark.parametrize("ending", [".gz", ".zst"])
-def test_a_damaged_compressed_file_is_told(ending: str, tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_a_damaged_compressed_file_is_told(
+    ending: str, tmp_path: Path, tokenizer: Tokenizer
+) -> None:
     file = tmp_path / f"a.jsonl{ending}"
     # lines that do not compress, so that half of the file holds whole ones
-    lines = "".join(json.dumps({"text": hashlib.sha512(bytes([number])).hexdigest()}) + "\n" for number in range(200))
+    lines = "".join(
+        json.dumps({"text": hashlib.sha512(bytes([number])).hexdigest()}) + "\n"
+        for number in range(200)
+    )
     whole = packed_by(ending, lines.encode())
     for content in (whole[: len(whole) // 2], b"", b"not compressed", whole[:-9] + b"somewhat!"):
         file.write_bytes(content)
@@ -201,6 +261,8 @@ def test_a_damaged_compressed_file_is_told(ending: str, tmp_path: Path, tokenize
         assert str(file) in problem.message, content[:20]
 
 
-def test_what_the_datasets_library_notes_beside_its_data_is_no_data(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_what_the_datasets_library_notes_beside_its_data_is_no_data(
+    tmp_path: Path, tokenizer: Tokenizer
+) -> None:
     datasets.Dataset(pa.table({"text": ["one", "two"]})).save_to_disk(tmp_path / "saved")
     assert ids_of(tmp_path / "saved", tokenizer) == expected(tokenizer, "one", "two")

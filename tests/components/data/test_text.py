@@ -22,7 +22,12 @@ from titanrun.config.problems import Problem, ProblemsFound
 
 
 def rows_of(path: Path | str, tokenizer: Tokenizer, cache: Path, **options: Any) -> Rows:
-    return text_rows(TextDatasetConfig(path=str(path), **options), tokenizer=tokenizer, row_length=2, cache_folder=cache)
+    return text_rows(
+        TextDatasetConfig(path=str(path), **options),
+        tokenizer=tokenizer,
+        row_length=2,
+        cache_folder=cache,
+    )
 
 
 def ids_of(path: Path | str, tokenizer: Tokenizer, cache: Path, **options: Any) -> list[int]:
@@ -55,11 +60,19 @@ def write_parquet(path: Path, **columns: Any) -> Path:
     return path
 
 
-def test_the_sample_of_c4_is_read_as_any_other_text(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sample_of_c4_is_read_as_any_other_text(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is found where torchtitan keeps it, below the working folder, or where path says."""
     assets = tmp_path / "tests" / "assets" / "c4_test"
     assets.mkdir(parents=True)
-    write_jsonl(assets / "data.json", *({"text": text, "timestamp": "2019-04-25T12:57:54Z", "url": "x"} for text in ("one", "zwei")))
+    write_jsonl(
+        assets / "data.json",
+        *(
+            {"text": text, "timestamp": "2019-04-25T12:57:54Z", "url": "x"}
+            for text in ("one", "zwei")
+        ),
+    )
     monkeypatch.chdir(tmp_path)
     wanted = expected(tokenizer, "one", "zwei")
     for config in (C4TestDatasetConfig(), C4TestDatasetConfig(path=str(assets / "data.json"))):
@@ -67,39 +80,66 @@ def test_the_sample_of_c4_is_read_as_any_other_text(tmp_path: Path, tokenizer: T
         assert [id for row in range(len(rows)) for id in rows[row].tolist()] == wanted
     monkeypatch.chdir(assets)
     with pytest.raises(ProblemsFound, match="tests/assets/c4_test"):
-        text_rows(C4TestDatasetConfig(), tokenizer=tokenizer, row_length=2, cache_folder=tmp_path / "cache")
+        text_rows(
+            C4TestDatasetConfig(),
+            tokenizer=tokenizer,
+            row_length=2,
+            cache_folder=tmp_path / "cache",
+        )
 
 
 def test_each_line_of_jsonl_is_a_document(tmp_path: Path, tokenizer: Tokenizer) -> None:
     texts = ["one", "", "zwei\nü\u2028☃", "2024-01-01 00:00:00", "three"]
-    file = write_jsonl(tmp_path / "a.jsonl", *({"n": number, "text": text} for number, text in enumerate(texts)))
+    file = write_jsonl(
+        tmp_path / "a.jsonl", *({"n": number, "text": text} for number, text in enumerate(texts))
+    )
     file.write_text("\n" + file.read_text() + " \n\n")
     assert ids_of(file, tokenizer, tmp_path / "cache") == expected(tokenizer, *texts)
 
 
-@pytest.mark.parametrize("type", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
-def test_each_row_of_parquet_is_a_document(tmp_path: Path, tokenizer: Tokenizer, type: pa.DataType) -> None:
+@pytest.mark.parametrize(
+    "type", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())]
+)
+def test_each_row_of_parquet_is_a_document(
+    tmp_path: Path, tokenizer: Tokenizer, type: pa.DataType
+) -> None:
     texts = [f"document {number}" for number in range(3000)]
-    file = write_parquet(tmp_path / "a.parquet", body=pa.array(texts).cast(type), n=pa.array(range(3000)))
+    file = write_parquet(
+        tmp_path / "a.parquet", body=pa.array(texts).cast(type), n=pa.array(range(3000))
+    )
     assert ids_of(file, tokenizer, tmp_path / "cache", column="body") == expected(tokenizer, *texts)
 
 
 def test_a_txt_file_is_one_document(tmp_path: Path, tokenizer: Tokenizer) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfone\r\n\r\n two\nthree")
-    assert ids_of(tmp_path / "a.txt", tokenizer, tmp_path / "cache") == expected(tokenizer, "one\n\n two\nthree")
+    assert ids_of(tmp_path / "a.txt", tokenizer, tmp_path / "cache") == expected(
+        tokenizer, "one\n\n two\nthree"
+    )
 
 
 def test_files_of_a_folder_come_in_sorted_order(tmp_path: Path, tokenizer: Tokenizer) -> None:
     folder = tmp_path / "data [1]*"
     (folder / "deep").mkdir(parents=True)
     (folder / ".git").mkdir()
-    for name in ("b.txt", "a.txt", "deep/c.txt", ".hidden.txt", ".git/d.txt", "notes.md", "empty.txt"):
+    for name in (
+        "b.txt",
+        "a.txt",
+        "deep/c.txt",
+        ".hidden.txt",
+        ".git/d.txt",
+        "notes.md",
+        "empty.txt",
+    ):
         (folder / name).write_text(name.replace("empty.txt", ""))
     write_jsonl(folder / "a.jsonl", {"text": "json"})
-    assert ids_of(folder, tokenizer, tmp_path / "cache") == expected(tokenizer, "json", "a.txt", "b.txt", "deep/c.txt")
+    assert ids_of(folder, tokenizer, tmp_path / "cache") == expected(
+        tokenizer, "json", "a.txt", "b.txt", "deep/c.txt"
+    )
 
 
-def test_a_glob_names_files(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_glob_names_files(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("2.txt", "1.txt", "3.md"):
         (tmp_path / name).write_text(name)
@@ -120,11 +160,17 @@ def test_a_glob_names_files(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: p
         ('{"text": null}', "line 3 has null in column 'text', not text", "column"),
         ('{"text": 5}', "line 3 has int in column 'text', not text", "column"),
         ('{"text": ["a"]}', "line 3 has list in column 'text', not text", "column"),
-        ('{"text": "a\\ud800b"}', "line 3 has half a surrogate pair in column 'text', at character 2", "path"),
+        (
+            '{"text": "a\\ud800b"}',
+            "line 3 has half a surrogate pair in column 'text', at character 2",
+            "path",
+        ),
         ("[" * 100000, "line 3 is not JSON", "path"),
     ],
 )
-def test_a_bad_line_is_named(tmp_path: Path, tokenizer: Tokenizer, line: str, told: str, place: str) -> None:
+def test_a_bad_line_is_named(
+    tmp_path: Path, tokenizer: Tokenizer, line: str, told: str, place: str
+) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "good"}\n\n' + line + '\n{"text": "good"}\n')
     problem = problem_of(tmp_path / "a.jsonl", tokenizer, tmp_path / "cache")
     assert f"'{tmp_path / 'a.jsonl'}' {told}" in problem.message
@@ -134,22 +180,37 @@ def test_a_bad_line_is_named(tmp_path: Path, tokenizer: Tokenizer, line: str, to
 def test_text_in_another_encoding_is_named(tmp_path: Path, tokenizer: Tokenizer) -> None:
     for name in ("a.txt", "a.jsonl"):
         (tmp_path / name).write_bytes(b'{"text": "a"}\n{"text": "\xe4"}\n')
-        assert f"{name}' line 2 is not UTF-8" in problem_of(tmp_path / name, tokenizer, tmp_path / "cache").message
+        assert (
+            f"{name}' line 2 is not UTF-8"
+            in problem_of(tmp_path / name, tokenizer, tmp_path / "cache").message
+        )
 
 
 def test_a_bad_parquet_file_is_named(tmp_path: Path, tokenizer: Tokenizer) -> None:
     cache = tmp_path / "cache"
     other = write_parquet(tmp_path / "a.parquet", body=["a"], id=[1])
-    assert problem_of(other, tokenizer, cache).message == f"'{other}' has no column 'text'; it has: body, id"
+    assert (
+        problem_of(other, tokenizer, cache).message
+        == f"'{other}' has no column 'text'; it has: body, id"
+    )
     holes = write_parquet(tmp_path / "b.parquet", text=["a", None])
-    assert f"'{holes}' row 2 has null in column 'text', not text" in problem_of(holes, tokenizer, cache).message
+    assert (
+        f"'{holes}' row 2 has null in column 'text', not text"
+        in problem_of(holes, tokenizer, cache).message
+    )
     numbers = write_parquet(tmp_path / "c.parquet", text=[1, 2])
-    assert f"'{numbers}' row 1 has int in column 'text', not text" in problem_of(numbers, tokenizer, cache).message
+    assert (
+        f"'{numbers}' row 1 has int in column 'text', not text"
+        in problem_of(numbers, tokenizer, cache).message
+    )
     good = write_parquet(tmp_path / "d.parquet", text=["a"]).read_bytes()
     for content in (b"", b"PAR1 no parquet", good[:8] + b"\xff" * 40 + good[48:]):
         (tmp_path / "d.parquet").write_bytes(content)
         problem = problem_of(tmp_path / "d.parquet", tokenizer, cache)
-        assert "d.parquet' cannot be read as parquet: " in problem.message and "\n" not in problem.message
+        assert (
+            "d.parquet' cannot be read as parquet: " in problem.message
+            and "\n" not in problem.message
+        )
 
 
 def test_paths_without_data_are_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -163,7 +224,10 @@ def test_paths_without_data_are_refused(tmp_path: Path, tokenizer: Tokenizer) ->
         ("absent.txt", "there is no"),
         ("*.absent", "there is no"),
         ("docs", "names no .jsonl, .json, .parquet, .csv, .arrow, .txt file; found: notes.md"),
-        ("docs/notes.md", "names no .jsonl, .json, .parquet, .csv, .arrow, .txt file; found: notes.md"),
+        (
+            "docs/notes.md",
+            "names no .jsonl, .json, .parquet, .csv, .arrow, .txt file; found: notes.md",
+        ),
         ("empty.txt", "holds no documents"),
         ("blank.jsonl", "holds no documents"),
         ("a::b.txt", "has '::' in its name"),
@@ -177,7 +241,10 @@ def test_every_ending_has_a_reader() -> None:
 
 
 def test_reading_is_silent_and_leaves_the_library_as_it_was(
-    tmp_path: Path, tokenizer: Tokenizer, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    tokenizer: Tokenizer,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     level = logging.getLogger("datasets").level
     file = write_jsonl(tmp_path / "a.jsonl", {"text": "one"})
@@ -207,9 +274,23 @@ def test_building_needs_no_network_and_leaves_nothing_elsewhere(tmp_path: Path) 
     home = tmp_path / "home"
     home.mkdir()
     write_jsonl(tmp_path / "a.jsonl", {"text": "one two three"})
-    program = BUILD_OFFLINE.format(tests=str(Path(__file__).parent), path=str(tmp_path / "a.jsonl"), cache=str(tmp_path / "cache"))
+    program = BUILD_OFFLINE.format(
+        tests=str(Path(__file__).parent),
+        path=str(tmp_path / "a.jsonl"),
+        cache=str(tmp_path / "cache"),
+    )
     environment = {"HOME": str(home), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run([sys.executable, "-c", program], cwd=Path.cwd(), env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path.cwd(),
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     assert (done.stdout, done.stderr) == ("3\n", "")
     assert not list(home.iterdir())
-    assert sorted(file.suffix for file in (tmp_path / "cache").iterdir()) == [".json", ".json", ".npy"]
+    assert sorted(file.suffix for file in (tmp_path / "cache").iterdir()) == [
+        ".json",
+        ".json",
+        ".npy",
+    ]

@@ -18,13 +18,17 @@ def stream(rows: Rows) -> list[int]:
 
 def test_the_shipped_tokens_are_used_with_the_shipped_tokenizer(tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer(TinyTokenizerConfig())
-    rows = tiny_rows(TinyDatasetConfig(), tokenizer=tokenizer, row_length=257, cache_folder=tmp_path / "cache")
+    rows = tiny_rows(
+        TinyDatasetConfig(), tokenizer=tokenizer, row_length=257, cache_folder=tmp_path / "cache"
+    )
     assert rows[0][0] == tokenizer.bos_id and len(rows) > 100
     assert rows.max_token_id < tokenizer.vocab_size == 2048
     assert not (tmp_path / "cache").exists()
 
 
-def test_the_shipped_tokens_are_what_the_shipped_tokenizer_makes_of_the_text(tmp_path: Path) -> None:
+def test_the_shipped_tokens_are_what_the_shipped_tokenizer_makes_of_the_text(
+    tmp_path: Path,
+) -> None:
     tokenizer, config = tiny_tokenizer(TinyTokenizerConfig()), TinyDatasetConfig(split="held_out")
     shipped = tiny_rows(config, tokenizer=tokenizer, row_length=65, cache_folder=tmp_path)
     tokenizer.fingerprint = "unknown"
@@ -34,16 +38,25 @@ def test_the_shipped_tokens_are_what_the_shipped_tokenizer_makes_of_the_text(tmp
 
 
 def test_another_tokenizer_reads_the_same_documents(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    rows = tiny_rows(TinyDatasetConfig(split="held_out"), tokenizer=tokenizer, row_length=33, cache_folder=tmp_path)
+    rows = tiny_rows(
+        TinyDatasetConfig(split="held_out"),
+        tokenizer=tokenizer,
+        row_length=33,
+        cache_folder=tmp_path,
+    )
     shipped = tiny_tokenizer(TinyTokenizerConfig())
-    ours = tiny_rows(TinyDatasetConfig(split="held_out"), tokenizer=shipped, row_length=33, cache_folder=tmp_path)
+    ours = tiny_rows(
+        TinyDatasetConfig(split="held_out"), tokenizer=shipped, row_length=33, cache_folder=tmp_path
+    )
     assert tokenizer.decode(stream(rows)[:2000]) in shipped.decode(stream(ours))
 
 
 def test_the_two_parts_are_different_data(tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer(TinyTokenizerConfig())
     prints = {
-        tiny_rows(TinyDatasetConfig(split=split), tokenizer=tokenizer, row_length=9, cache_folder=tmp_path).fingerprint
+        tiny_rows(
+            TinyDatasetConfig(split=split), tokenizer=tokenizer, row_length=9, cache_folder=tmp_path
+        ).fingerprint
         for split in ("train", "held_out")
     }
     assert len(prints) == 2

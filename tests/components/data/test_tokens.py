@@ -48,7 +48,10 @@ def test_two_dimensions_are_rows_in_the_given_order(tmp_path: Path, dtype: str, 
 
 def test_one_dimension_is_a_stream(tmp_path: Path) -> None:
     rows = rows_of(saved(tmp_path, np.arange(13, dtype=np.uint16)))
-    assert [rows[index].tolist() for index in range(len(rows))] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    assert [rows[index].tolist() for index in range(len(rows))] == [
+        [0, 1, 2, 3, 4],
+        [5, 6, 7, 8, 9],
+    ]
 
 
 def test_a_width_that_does_not_fit_names_the_seq_len_that_would(tmp_path: Path) -> None:
@@ -77,14 +80,21 @@ def test_arrays_that_are_no_token_ids_are_refused(tmp_path: Path, array: Any, to
 def test_files_that_are_no_arrays_are_refused(tmp_path: Path) -> None:
     assert "there is no file" in problem_of(tmp_path / "absent.npy").message
     assert "is a folder" in problem_of(tmp_path).message
-    for name, content in (("empty", b""), ("text", b"1 2 3\n"), ("pickle", b"\x80\x04K\x05."), ("zip", b"PK\x03\x04" + bytes(60))):
+    for name, content in (
+        ("empty", b""),
+        ("text", b"1 2 3\n"),
+        ("pickle", b"\x80\x04K\x05."),
+        ("zip", b"PK\x03\x04" + bytes(60)),
+    ):
         (tmp_path / name).write_bytes(content)
         assert "cannot be read as a .npy file" in problem_of(tmp_path / name).message
 
 
 @given(cut=st.integers(0, 147), change=st.tuples(st.integers(0, 127), st.integers(0, 255)))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_damaged_file_is_a_problem_or_still_rows(tmp_path: Path, cut: int, change: tuple[int, int]) -> None:
+def test_a_damaged_file_is_a_problem_or_still_rows(
+    tmp_path: Path, cut: int, change: tuple[int, int]
+) -> None:
     content = bytearray(saved(tmp_path, np.arange(10, dtype=np.uint16)).read_bytes())
     content[change[0]] = change[1]
     (tmp_path / "damaged.npy").write_bytes(content[:cut])
@@ -103,7 +113,9 @@ def test_the_fingerprint_is_of_the_content_not_of_the_file(tmp_path: Path) -> No
     assert rows_of(saved(tmp_path, array)).fingerprint != first.fingerprint
 
 
-def test_a_very_large_file_is_sampled_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_very_large_file_is_sampled_from_end_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(token_file, "READ_WHOLE", 256)
     monkeypatch.setattr(token_file, "BLOCK", 16)
     stream = np.arange(1003, dtype=np.uint16)

@@ -14,7 +14,11 @@ from torch.nn.functional import log_softmax
 from tests.components.data.test_chat import UNMARKED
 from titanrun.components.data.batch import TokenBatch
 from titanrun.components.data.chat import chat_rows
-from titanrun.components.data.config import ChatDatasetConfig, MixtureDatasetConfig, TinyDatasetConfig
+from titanrun.components.data.config import (
+    ChatDatasetConfig,
+    MixtureDatasetConfig,
+    TinyDatasetConfig,
+)
 from titanrun.components.data.looked_at import pieces
 from titanrun.components.data.mixture import mixture_rows
 from titanrun.components.data.rows import Rows
@@ -68,20 +72,29 @@ def weighed(row: np.ndarray, tokenizer: FolderTokenizer) -> list[tuple[str, floa
         elif weight:
             found.append(([id], weight))
         last = weight
-    return [(tokenizer._library.decode(ids, skip_special_tokens=False), weight) for ids, weight in found]
+    return [
+        (tokenizer._library.decode(ids, skip_special_tokens=False), weight) for ids, weight in found
+    ]
 
 
 def test_replies_weigh_what_their_message_says(opened: Open, shipped: FolderTokenizer) -> None:
     expected = [(" four<|end_of_text|>", 0.25), (" six<|end_of_text|>", 1.0)]
     assert weighed(opened(TALK, turn_weights="weight")[0], shipped) == expected
     turns = [
-        {"from": {"user": "human", "assistant": "gpt"}[message["role"]], "value": message["content"], "w": message.get("weight")}
+        {
+            "from": {"user": "human", "assistant": "gpt"}[message["role"]],
+            "value": message["content"],
+            "w": message.get("weight"),
+        }
         for message in TALK
     ]
     assert weighed(opened(turns, layout="sharegpt", turn_weights="w")[0], shipped) == expected
     marked = [{**message, "weight": message["content"] == "six"} for message in TALK]
     assert weighed(opened(marked, turn_weights="weight")[0], shipped) == expected[1:]
-    assert weighed(opened(TALK, turn_weights="weight", train_on="last_reply")[0], shipped) == expected[1:]
+    assert (
+        weighed(opened(TALK, turn_weights="weight", train_on="last_reply")[0], shipped)
+        == expected[1:]
+    )
 
 
 def test_each_role_weighs_what_the_recipe_says(opened: Open, shipped: FolderTokenizer) -> None:
@@ -96,24 +109,48 @@ def test_each_role_weighs_what_the_recipe_says(opened: Open, shipped: FolderToke
     assert [weight for _, weight in weighed(row, shipped)] == [3.0, 4.0]
 
 
-def test_a_message_weighs_its_weight_times_that_of_its_role(opened: Open, shipped: FolderTokenizer) -> None:
-    row = opened(TALK, train_on="roles", role_weights={"user": 0.5, "assistant": 2.0}, turn_weights="weight", template=UNMARKED)[0]
+def test_a_message_weighs_its_weight_times_that_of_its_role(
+    opened: Open, shipped: FolderTokenizer
+) -> None:
+    row = opened(
+        TALK,
+        train_on="roles",
+        role_weights={"user": 0.5, "assistant": 2.0},
+        turn_weights="weight",
+        template=UNMARKED,
+    )[0]
     assert [weight for _, weight in weighed(row, shipped)] == [0.5, 1.0, 0.5, 0.5, 2.0]
 
 
-def test_rows_of_a_mixture_without_weights_weigh_one(opened: Open, shipped: FolderTokenizer, tmp_path: Path) -> None:
+def test_rows_of_a_mixture_without_weights_weigh_one(
+    opened: Open, shipped: FolderTokenizer, tmp_path: Path
+) -> None:
     opened(TALK)
     heavy = {"name": "chat", "path": str(tmp_path / "chats.jsonl"), "turn_weights": "weight"}
-    sources = [{"dataset": heavy, "max_rows": 1}, {"dataset": "tiny_chat"}, {"dataset": TinyDatasetConfig()}]
+    sources = [
+        {"dataset": heavy, "max_rows": 1},
+        {"dataset": "tiny_chat"},
+        {"dataset": TinyDatasetConfig()},
+    ]
     config = MixtureDatasetConfig.model_validate({"sources": sources})
     rows = mixture_rows(config, tokenizer=shipped, row_length=97, cache_folder=tmp_path / "cache")
     batch = TokenBatch.from_rows(np.stack([rows[index] for index in range(30)]))
     of_source = torch.tensor([rows.source_of(index) for index in range(30)])
-    assert batch.weights is not None and (batch.weights[of_source > 0][batch.loss_mask[of_source > 0]] == 1).all()
+    assert (
+        batch.weights is not None
+        and (batch.weights[of_source > 0][batch.loss_mask[of_source > 0]] == 1).all()
+    )
     assert (batch.weights[of_source == 0] == 0.25).any() and batch.loss_mask[of_source == 2].all()
 
 
-@pytest.mark.parametrize("config", [CrossEntropyConfig(), CrossEntropyConfig(z_loss=0.1, label_smoothing=0.2), MseConfig(height=3.0)])
+@pytest.mark.parametrize(
+    "config",
+    [
+        CrossEntropyConfig(),
+        CrossEntropyConfig(z_loss=0.1, label_smoothing=0.2),
+        MseConfig(height=3.0),
+    ],
+)
 def test_a_loss_counts_a_token_as_often_as_it_weighs(config: LossConfig) -> None:
     drawn = torch.Generator().manual_seed(1)
     logits = torch.randn(2, 6, 11, generator=drawn, dtype=torch.float64)
@@ -121,17 +158,29 @@ def test_a_loss_counts_a_token_as_often_as_it_weighs(config: LossConfig) -> None
     batch = TokenBatch.from_rows(rows)
     batch.loss_mask[0, :2] = False
     loss = config.builder()(config)
-    whole = TokenBatch(batch.tokens, batch.labels, None, batch.loss_mask, weights=torch.rand(2, 6, generator=drawn))
+    whole = TokenBatch(
+        batch.tokens, batch.labels, None, batch.loss_mask, weights=torch.rand(2, 6, generator=drawn)
+    )
     alone = torch.zeros(2, 6, dtype=torch.float64)
     for row in range(2):
         for place in range(6):
             only = torch.zeros(2, 6, dtype=torch.bool)
             only[row, place] = batch.loss_mask[row, place]
-            alone[row, place] = loss(logits, TokenBatch(batch.tokens, batch.labels, None, only)).double()
-    assert loss(logits, whole).item() == pytest.approx((alone * whole.weights).sum().item(), rel=1e-5)
-    assert whole.valid_count().item() == pytest.approx((whole.weights * batch.loss_mask).sum().item(), rel=1e-6)
+            alone[row, place] = loss(
+                logits, TokenBatch(batch.tokens, batch.labels, None, only)
+            ).double()
+    assert loss(logits, whole).item() == pytest.approx(
+        (alone * whole.weights).sum().item(), rel=1e-5
+    )
+    assert whole.valid_count().item() == pytest.approx(
+        (whole.weights * batch.loss_mask).sum().item(), rel=1e-6
+    )
     if config == CrossEntropyConfig():
-        by_hand = -log_softmax(logits, -1).gather(-1, batch.labels.unsqueeze(-1)).squeeze(-1) * whole.weights * batch.loss_mask
+        by_hand = (
+            -log_softmax(logits, -1).gather(-1, batch.labels.unsqueeze(-1)).squeeze(-1)
+            * whole.weights
+            * batch.loss_mask
+        )
         assert loss(logits, whole).item() == pytest.approx(by_hand.sum().item(), rel=1e-6)
 
 

@@ -17,7 +17,13 @@ NO_FILE = WatchedFile(Path("ids"), state=None, digest="")
 
 def windows(ids: list[int], row_length: int) -> Windows:
     tokens = np.array(ids, dtype=np.uint16)
-    return cut_windows(tokens, row_length=row_length, summary=summarise(tokens, source="ids"), source="ids", file=NO_FILE)
+    return cut_windows(
+        tokens,
+        row_length=row_length,
+        summary=summarise(tokens, source="ids"),
+        source="ids",
+        file=NO_FILE,
+    )
 
 
 def test_two_documents_are_cut_as_in_the_worked_example() -> None:
@@ -32,7 +38,10 @@ def test_two_documents_are_cut_as_in_the_worked_example() -> None:
 @given(count=st.integers(2, 60), row_length=st.integers(2, 12))
 def test_windows_do_not_overlap_and_drop_only_the_tail(count: int, row_length: int) -> None:
     if count < row_length:
-        with pytest.raises(ProblemsFound, match=f"has {count} tokens, one row of seq_len {row_length - 1} takes {row_length}"):
+        with pytest.raises(
+            ProblemsFound,
+            match=f"has {count} tokens, one row of seq_len {row_length - 1} takes {row_length}",
+        ):
             windows(list(range(count)), row_length)
         return
     rows = windows(list(range(count)), row_length)
@@ -42,6 +51,10 @@ def test_windows_do_not_overlap_and_drop_only_the_tail(count: int, row_length: i
 
 def test_other_ids_or_another_length_have_another_fingerprint() -> None:
     ids = list(range(20))
-    fingerprints = {windows(ids, 4).fingerprint, windows(ids, 5).fingerprint, windows([*ids[:-1], 7], 4).fingerprint}
+    fingerprints = {
+        windows(ids, 4).fingerprint,
+        windows(ids, 5).fingerprint,
+        windows([*ids[:-1], 7], 4).fingerprint,
+    }
     assert len(fingerprints) == 3
     assert windows(ids, 4).fingerprint == windows(ids, 4).fingerprint

@@ -19,17 +19,28 @@ def batch(*, ignored: bool = False, masked: bool = False) -> TokenBatch:
 
 
 def logits(dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.randn(3, 5, VOCABULARY, generator=torch.Generator().manual_seed(1)).to(dtype).requires_grad_()
+    return (
+        torch.randn(3, 5, VOCABULARY, generator=torch.Generator().manual_seed(1))
+        .to(dtype)
+        .requires_grad_()
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("holes", [{}, {"ignored": True}, {"masked": True}, {"ignored": True, "masked": True}])
-def test_the_loss_is_the_sum_over_valid_tokens_in_fp32(dtype: torch.dtype, holes: dict[str, bool]) -> None:
+@pytest.mark.parametrize(
+    "holes", [{}, {"ignored": True}, {"masked": True}, {"ignored": True, "masked": True}]
+)
+def test_the_loss_is_the_sum_over_valid_tokens_in_fp32(
+    dtype: torch.dtype, holes: dict[str, bool]
+) -> None:
     given, made = logits(dtype), batch(**holes)
     loss = CrossEntropy(CrossEntropyConfig())(given, made)
     logprobs = given.detach().double().log_softmax(-1)
     expected = -sum(
-        logprobs[row, column, made.labels[row, column]] for row in range(3) for column in range(5) if made.valid_mask()[row, column]
+        logprobs[row, column, made.labels[row, column]]
+        for row in range(3)
+        for column in range(5)
+        if made.valid_mask()[row, column]
     )
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(float(expected), rel=1e-6)
@@ -56,7 +67,9 @@ def test_a_batch_without_valid_tokens_sums_to_zero() -> None:
 def test_smoothing_is_torchs_and_the_z_loss_palms(smoothing: float, z_loss: float) -> None:
     given, reference, made = logits(), logits(), batch(ignored=True)
     valid = made.valid_mask()
-    plain = torch.nn.functional.cross_entropy(reference[valid].double(), made.labels[valid], reduction="sum", label_smoothing=smoothing)
+    plain = torch.nn.functional.cross_entropy(
+        reference[valid].double(), made.labels[valid], reduction="sum", label_smoothing=smoothing
+    )
     expected = plain + z_loss * torch.logsumexp(reference[valid].double(), -1).square().sum()
     expected.backward()
     loss = CrossEntropy(CrossEntropyConfig(label_smoothing=smoothing, z_loss=z_loss))(given, made)

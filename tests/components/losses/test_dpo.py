@@ -31,9 +31,15 @@ def test_it_is_the_formula_of_the_paper(beta: float, smoothing: float) -> None:
     total = torch.zeros((), dtype=torch.float64)
     for row in range(2):
         parts = [counted[row] & (documents[row] == number) for number in (0, 1)]
-        policy, before = ([values[row][part].sum() for part in parts] for values in (said, reference))
+        policy, before = (
+            [values[row][part].sum() for part in parts] for values in (said, reference)
+        )
         margin = beta * ((policy[0] - before[0]) - (policy[1] - before[1]))
-        total = total - (1 - smoothing) * torch.log(torch.sigmoid(margin)) - smoothing * torch.log(torch.sigmoid(-margin))
+        total = (
+            total
+            - (1 - smoothing) * torch.log(torch.sigmoid(margin))
+            - smoothing * torch.log(torch.sigmoid(-margin))
+        )
     total.backward()
     assert float(found.detach()) == pytest.approx(float(total.detach()), rel=1e-6)
     torch.testing.assert_close(logits.grad.double(), exact.grad, rtol=1e-5, atol=1e-7)

@@ -12,9 +12,16 @@ from titanrun.components.metrics.wandb import WandbTracker
 
 RESOLVED = "name: first\nmodel:\n  dim: 32\n"
 TOLD = TrackedRun(
-    name="first", resolved=RESOLVED, recipe_hash="ab" * 32, settings={"model": {"dim": 32, "name": "llama3"}, "converters": ["a", "b"]}
+    name="first",
+    resolved=RESOLVED,
+    recipe_hash="ab" * 32,
+    settings={"model": {"dim": 32, "name": "llama3"}, "converters": ["a", "b"]},
 )
-REMOTE = {"wandb": (WandbTracker, WandbConfig), "mlflow": (MlflowTracker, MlflowConfig), "trackio": (TrackioTracker, TrackioConfig)}
+REMOTE = {
+    "wandb": (WandbTracker, WandbConfig),
+    "mlflow": (MlflowTracker, MlflowConfig),
+    "trackio": (TrackioTracker, TrackioConfig),
+}
 
 
 def log_twice(tracker: Any, folder: Path, config: Any, state: str = "finished") -> None:

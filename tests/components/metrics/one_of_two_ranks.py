@@ -10,7 +10,9 @@ from titanrun.components.metrics.recorder import Recorder, record
 
 
 def main(rank: int, rendezvous_file: str) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{rendezvous_file}", rank=rank, world_size=2)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{rendezvous_file}", rank=rank, world_size=2
+    )
     calls: list[str] = []
     all_reduce = dist.all_reduce
 

@@ -14,7 +14,15 @@ from titanrun.components.metrics.happenings import Happenings
 from titanrun.components.metrics.live_display import LiveDisplay, Picture, happened
 from titanrun.components.metrics.readings import duration
 
-VALUES = {"loss": 4.123456, "grad_norm": 1.5, "lr": 8e-4, "tps": 12345.6, "tflops": 0.123, "memory_gib": 0.844, "tokens_seen": 4096}
+VALUES = {
+    "loss": 4.123456,
+    "grad_norm": 1.5,
+    "lr": 8e-4,
+    "tps": 12345.6,
+    "tflops": 0.123,
+    "memory_gib": 0.844,
+    "tokens_seen": 4096,
+}
 
 
 def progress(step: int) -> Progress:
@@ -37,7 +45,9 @@ def test_piped_output_is_plain_lines_with_aligned_columns() -> None:
     console.log(100, {**VALUES, "mfu": 41.2, "validation/loss": 4.5, "moe/dropped": 0.0123456})
     console.close()
     first, last = stream.getvalue().splitlines()
-    assert first.startswith("step   1/100  loss  4.12346  grad norm   1.5000  lr 8.000e-04     12,346 tok/s     0.12 TFLOPs    0.84 GiB  ")
+    assert first.startswith(
+        "step   1/100  loss  4.12346  grad norm   1.5000  lr 8.000e-04     12,346 tok/s     0.12 TFLOPs    0.84 GiB  "
+    )
     assert first.endswith(" left")
     assert last == (
         "step 100/100  loss  4.12346  grad norm   1.5000  lr 8.000e-04     12,346 tok/s     0.12 TFLOPs   41.2% MFU    0.84 GiB"
@@ -59,7 +69,9 @@ def test_plain_lines_need_no_rich() -> None:
         "import sys; from titanrun.components.metrics.console import ConsoleLog; ConsoleLog(2, sys.stdout).log(1, {'loss': 1.0});"
         "print(sorted({'rich', 'torch'} & set(sys.modules)))"
     )
-    lines = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+    lines = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     assert lines == ["step 1/2  loss  1.00000  0:00 left", "[]"]
 
 
@@ -67,7 +79,9 @@ def test_the_picture_shows_progress_metrics_and_the_course_of_the_loss() -> None
     bar, metrics = picture(VALUES, width=110).splitlines()
     assert bar.startswith("step 10/100 ━━━")
     assert bar.endswith(" 0:30 elapsed, 4:30 left")
-    assert metrics == ("loss 4.12346 █▄▁                grad norm 1.5000   lr 8.000e-04   12,346 tok/s   0.12 TFLOPs   0.84 GiB")
+    assert metrics == (
+        "loss 4.12346 █▄▁                grad norm 1.5000   lr 8.000e-04   12,346 tok/s   0.12 TFLOPs   0.84 GiB"
+    )
 
 
 def test_the_picture_fits_a_narrow_terminal() -> None:
@@ -109,7 +123,14 @@ def test_the_display_shows_the_last_save_and_counts_warnings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0:00"), (65, "1:05"), (3599.6, "1:00:00"), (7745, "2:09:05"), (3 * 86400 + 7745, "3d 02:09")]
+    ("seconds", "text"),
+    [
+        (0.4, "0:00"),
+        (65, "1:05"),
+        (3599.6, "1:00:00"),
+        (7745, "2:09:05"),
+        (3 * 86400 + 7745, "3d 02:09"),
+    ],
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
@@ -149,7 +170,9 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("colors", [True, False])
-def test_a_terminal_is_colourful_unless_colours_are_off(colors: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_is_colourful_unless_colours_are_off(
+    colors: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     stream = Terminal()

@@ -45,9 +45,13 @@ def test_every_receiver_gets_every_step(tmp_path: Path) -> None:
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 2
 
 
-def test_a_tracker_that_fails_is_dropped_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tracker_that_fails_is_dropped_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     failing, healthy = Failing(from_step=2), Remembering()
-    log = MetricLog(MetricsFile(tmp_path / "metrics.jsonl"), trackers={"remote": failing, "local": healthy})
+    log = MetricLog(
+        MetricsFile(tmp_path / "metrics.jsonl"), trackers={"remote": failing, "local": healthy}
+    )
     for step in (1, 2, 3):
         log.log(step, {"loss": 1.0})
     log.close()
@@ -55,10 +59,17 @@ def test_a_tracker_that_fails_is_dropped_with_one_warning(tmp_path: Path, caplog
     assert [step for step, _ in healthy.seen] == [1, 2, 3]
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 3
     (message,) = caplog.messages
-    assert message == "tracker remote failed and gets no more metrics, training goes on: ConnectionError: no route to host"
+    assert (
+        message
+        == "tracker remote failed and gets no more metrics, training goes on: ConnectionError: no route to host"
+    )
 
 
-def test_a_tracker_that_fails_at_the_end_gives_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    log = MetricLog(MetricsFile(tmp_path / "metrics.jsonl"), trackers={"remote": Failing(from_step=9)})
+def test_a_tracker_that_fails_at_the_end_gives_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = MetricLog(
+        MetricsFile(tmp_path / "metrics.jsonl"), trackers={"remote": Failing(from_step=9)}
+    )
     log.close()
     assert len(caplog.messages) == 1

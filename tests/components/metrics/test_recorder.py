@@ -19,7 +19,12 @@ def test_each_reduction_over_numbers_and_tensors() -> None:
         for value in (1.5, torch.tensor(2), torch.tensor([4.0], dtype=torch.bfloat16), 3):
             for reduce in ("sum", "mean", "max", "min"):
                 record(f"test/{reduce}", value, reduce)
-    assert recorder.flush() == {"test/sum": 10.5, "test/mean": 2.625, "test/max": 4, "test/min": 1.5}
+    assert recorder.flush() == {
+        "test/sum": 10.5,
+        "test/mean": 2.625,
+        "test/max": 4,
+        "test/min": 1.5,
+    }
 
 
 def test_a_flush_begins_anew() -> None:
@@ -61,7 +66,9 @@ def test_a_recorder_is_closed_after_an_error() -> None:
 
 
 def test_an_unknown_reduction_is_refused() -> None:
-    with pytest.raises(ValueError, match="test/a is recorded with reduce='median'; use one of sum, mean, max, min"):
+    with pytest.raises(
+        ValueError, match="test/a is recorded with reduce='median'; use one of sum, mean, max, min"
+    ):
         Recorder(CPU).add("test/a", 1, "median")  # type: ignore[arg-type]
 
 
@@ -139,7 +146,9 @@ def test_a_backward_hook_may_record() -> None:
 
 def test_ranks_are_reduced_with_one_collective_for_each_operation(tmp_path: Path) -> None:
     script = str(Path(__file__).with_name("one_of_two_ranks.py"))
-    commands = [[sys.executable, script, str(rank), str(tmp_path / "rendezvous")] for rank in range(2)]
+    commands = [
+        [sys.executable, script, str(rank), str(tmp_path / "rendezvous")] for rank in range(2)
+    ]
     ranks = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
     outputs = [json.loads(rank.communicate(timeout=60)[0]) for rank in ranks]
     expected = {"data/mean": 13 / 4, "a/sum": 3, "b/sum": 3, "c/max": 1, "c/min": 0}

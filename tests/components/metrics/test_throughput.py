@@ -14,7 +14,13 @@ class Clock:
 
 
 def throughput(clock: Clock, *, peak: float | None = None, ranks_per_row: int = 1) -> Throughput:
-    return Throughput(flops_per_token=1e9, peak_flops=peak, device=torch.device("cpu"), ranks_per_row=ranks_per_row, clock=clock)
+    return Throughput(
+        flops_per_token=1e9,
+        peak_flops=peak,
+        device=torch.device("cpu"),
+        ranks_per_row=ranks_per_row,
+        clock=clock,
+    )
 
 
 def test_one_step_of_a_rank_that_shares_its_rows_with_another() -> None:
@@ -84,7 +90,13 @@ def test_where_the_peak_is_not_known_there_is_no_mfu() -> None:
     meter = throughput(clock)
     clock.now += 1
     meter.count_step(1)
-    assert meter.flush().keys() == {"tps", "tflops", "time/step_seconds", "time/data_seconds", "memory_gib"}
+    assert meter.flush().keys() == {
+        "tps",
+        "tflops",
+        "time/step_seconds",
+        "time/data_seconds",
+        "memory_gib",
+    }
 
 
 def test_an_interval_without_a_step_has_memory_only() -> None:

@@ -15,7 +15,13 @@ from typing import Any
 
 import pytest
 
-from titanrun.components.metrics.config import CsvConfig, MlflowConfig, TensorBoardConfig, TrackioConfig, WandbConfig
+from titanrun.components.metrics.config import (
+    CsvConfig,
+    MlflowConfig,
+    TensorBoardConfig,
+    TrackioConfig,
+    WandbConfig,
+)
 from titanrun.components.metrics.csv_file import CsvTracker
 from titanrun.components.metrics.mlflow import MlflowTracker
 from titanrun.components.metrics.tensorboard import TensorBoardTracker
@@ -34,12 +40,26 @@ def test_tensorboard_curves_do_not_double_after_a_resume(tmp_path: Path) -> None
     log_twice(TensorBoardTracker, tmp_path, TensorBoardConfig())
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
-    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 2)]
-    texts = {name: events.Tensors(f"{name}/text_summary")[-1].tensor_proto.string_val[0].decode() for name in ("recipe", "recipe_hash")}
-    assert texts == {"recipe": "    name: first\n    model:\n      dim: 32\n", "recipe_hash": TOLD.recipe_hash}
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [
+        (1, 1),
+        (2, 1),
+        (3, 2),
+        (4, 2),
+        (5, 2),
+    ]
+    texts = {
+        name: events.Tensors(f"{name}/text_summary")[-1].tensor_proto.string_val[0].decode()
+        for name in ("recipe", "recipe_hash")
+    }
+    assert texts == {
+        "recipe": "    name: first\n    model:\n      dim: 32\n",
+        "recipe_hash": TOLD.recipe_hash,
+    }
 
 
-@pytest.mark.parametrize(("tracker", "config"), [(TensorBoardTracker, TensorBoardConfig()), (CsvTracker, CsvConfig())])
+@pytest.mark.parametrize(
+    ("tracker", "config"), [(TensorBoardTracker, TensorBoardConfig()), (CsvTracker, CsvConfig())]
+)
 def test_a_run_that_logs_nothing_leaves_no_file(tracker: Any, config: Any, tmp_path: Path) -> None:
     tracker(config, run_dir=tmp_path, tracked=TOLD).close()
     assert list(tmp_path.iterdir()) == []
@@ -53,9 +73,16 @@ PACKAGES = [
 ]
 
 
-@pytest.mark.parametrize(("tracker", "config", "name", "module"), PACKAGES, ids=[row[2] for row in PACKAGES])
+@pytest.mark.parametrize(
+    ("tracker", "config", "name", "module"), PACKAGES, ids=[row[2] for row in PACKAGES]
+)
 def test_a_missing_package_is_a_problem_with_the_install_line(
-    tracker: Any, config: Any, name: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tracker: Any,
+    config: Any,
+    name: str,
+    module: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, name, None)
@@ -79,7 +106,11 @@ def test_a_table_grows_columns_and_loses_the_steps_that_come_again(tmp_path: Pat
     second.log(3, {"loss": 4.0})
     with file.open(newline="") as opened:
         rows = list(csv.DictReader(opened))
-    assert [(row["step"], row["loss"], row["a,b"]) for row in rows] == [("1", "0.1", ""), ("2", "1e-17", "nan"), ("3", "4.0", "")]
+    assert [(row["step"], row["loss"], row["a,b"]) for row in rows] == [
+        ("1", "0.1", ""),
+        ("2", "1e-17", "nan"),
+        ("3", "4.0", ""),
+    ]
     assert {row["recipe_hash"] for row in rows} == {TOLD.recipe_hash}
     assert [path.name for path in file.parent.iterdir()] == ["metrics.csv"]
 
@@ -88,9 +119,18 @@ def test_a_table_grows_columns_and_loses_the_steps_that_come_again(tmp_path: Pat
 CANARY = "a-cAnArY-0123456789"
 
 
-def in_a_process(cwd: Path, tracker: str, state: str = "finished", **config: Any) -> subprocess.CompletedProcess[str]:
+def in_a_process(
+    cwd: Path, tracker: str, state: str = "finished", **config: Any
+) -> subprocess.CompletedProcess[str]:
     """Logs twice where the network is out of reach and a key is in the environment; both ends of the run are in that state."""
-    command = [sys.executable, str(Path(__file__).with_name("log_twice.py")), tracker, json.dumps(config), state, CANARY]
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("log_twice.py")),
+        tracker,
+        json.dumps(config),
+        state,
+        CANARY,
+    ]
     path = os.pathsep.join((str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")))
     environment = {
         **os.environ,
@@ -100,9 +140,13 @@ def in_a_process(cwd: Path, tracker: str, state: str = "finished", **config: Any
         "MLFLOW_TRACKING_TOKEN": CANARY,
         "no_proxy": "*",
     }
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    leaks = [path for path in cwd.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
+    leaks = [
+        path for path in cwd.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()
+    ]
     assert leaks == []
     return done
 
@@ -128,28 +172,52 @@ def records(file: Path) -> Iterator[Any]:
 
 @pytest.mark.slow
 def test_wandb_gets_the_recipe_and_every_step_offline(tmp_path: Path) -> None:
-    options = {"project": "p", "entity": "e", "group": "g", "tags": ["one", "two"], "folder": "boards", "mode": "offline"}
+    options = {
+        "project": "p",
+        "entity": "e",
+        "group": "g",
+        "tags": ["one", "two"],
+        "folder": "boards",
+        "mode": "offline",
+    }
     done = in_a_process(tmp_path, "wandb", **options)
     assert done.stdout + done.stderr == ""
-    files = sorted((tmp_path / "boards" / "wandb").glob("offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime)
+    files = sorted(
+        (tmp_path / "boards" / "wandb").glob("offline-run-*/*.wandb"),
+        key=lambda file: file.stat().st_mtime,
+    )
     points: list[tuple[int, float]] = []
     for file in files:
         found = list(records(file))
         begun = next(record.run for record in found if record.WhichOneof("record_type") == "run")
-        assert (begun.project, begun.entity, begun.run_group, list(begun.tags)) == ("p", "e", "g", ["one", "two"])
-        assert (begun.display_name, begun.run_id) == ("first", (tmp_path / "boards" / "run_id").read_text().strip())
+        assert (begun.project, begun.entity, begun.run_group, list(begun.tags)) == (
+            "p",
+            "e",
+            "g",
+            ["one", "two"],
+        )
+        assert (begun.display_name, begun.run_id) == (
+            "first",
+            (tmp_path / "boards" / "run_id").read_text().strip(),
+        )
         config = {item.key: json.loads(item.value_json) for item in begun.config.update}
         assert {key: config[key] for key in ("model", "converters")} == TOLD.settings
         assert config["recipe_hash"] == TOLD.recipe_hash
-        lines = [record.history for record in found if record.WhichOneof("record_type") == "history"]
+        lines = [
+            record.history for record in found if record.WhichOneof("record_type") == "history"
+        ]
         for line in lines:
-            values = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in line.item}
+            values = {
+                item.key or item.nested_key[0]: json.loads(item.value_json) for item in line.item
+            }
             points.append((values["step"], values["loss"]))
     assert len(files) == 2
     assert points == [(1, 1), (2, 1), (3, 1), (4, 1), (3, 2), (4, 2), (5, 2)]
 
 
-def test_wandb_without_a_key_does_not_ask_for_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_without_a_key_does_not_ask_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[dict[str, bool]] = []
 
     def login(**options: bool) -> bool:
@@ -178,9 +246,21 @@ def test_mlflow_gets_the_recipe_and_every_step(where: str, tmp_path: Path) -> No
     id = found.info.run_id
     assert (found.info.run_name, found.info.status) == ("first", "FINISHED")
     assert found.data.tags["recipe_hash"] == TOLD.recipe_hash
-    assert found.data.params == {"model.dim": "32", "model.name": "llama3", "converters": '["a", "b"]'}
+    assert found.data.params == {
+        "model.dim": "32",
+        "model.name": "llama3",
+        "converters": '["a", "b"]',
+    }
     history = client.get_metric_history(id, "loss")
-    assert sorted((point.step, point.value) for point in history) == [(1, 1), (2, 1), (3, 1), (3, 2), (4, 1), (4, 2), (5, 2)]
+    assert sorted((point.step, point.value) for point in history) == [
+        (1, 1),
+        (2, 1),
+        (3, 1),
+        (3, 2),
+        (4, 1),
+        (4, 2),
+        (5, 2),
+    ]
     assert found.data.metrics["loss"] == 2
     if where == "own":
         (artifact,) = (tmp_path / "ml" / "artifacts").rglob("resolved.yaml")
@@ -194,18 +274,25 @@ def test_trackio_gets_the_recipe_and_every_step(tmp_path: Path) -> None:
     id = (tmp_path / "tio" / "run_id").read_text().strip()
     (database,) = (tmp_path / ".cache" / "huggingface" / "trackio").glob("p*.db")
     with closing(sqlite3.connect(database)) as connection:
-        logged = connection.execute("select run_name, step, metrics from metrics order by id").fetchall()
+        logged = connection.execute(
+            "select run_name, step, metrics from metrics order by id"
+        ).fetchall()
         ((config,),) = connection.execute("select config from configs").fetchall()
     assert {name for name, _, _ in logged} == {f"first-{id}"}
     points = [(step, json.loads(metrics)["loss"]) for _, step, metrics in logged]
     assert points == [(1, 1), (2, 1), (3, 1), (4, 1), (3, 2), (4, 2), (5, 2)]
     told = json.loads(config)
-    assert ({key: told[key] for key in ("model", "converters")}, told["_Group"]) == (TOLD.settings, "g")
+    assert ({key: told[key] for key in ("model", "converters")}, told["_Group"]) == (
+        TOLD.settings,
+        "g",
+    )
     assert told["recipe_hash"] == TOLD.recipe_hash
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("state", "status"), [("finished", "FINISHED"), ("preempted", "KILLED"), ("failed", "FAILED")])
+@pytest.mark.parametrize(
+    ("state", "status"), [("finished", "FINISHED"), ("preempted", "KILLED"), ("failed", "FAILED")]
+)
 def test_mlflow_is_told_how_the_run_ended(state: str, status: str, tmp_path: Path) -> None:
     from mlflow import MlflowClient
 
@@ -220,11 +307,17 @@ def test_mlflow_is_told_how_the_run_ended(state: str, status: str, tmp_path: Pat
 def test_wandb_is_told_how_the_run_ended(state: str, code: int, tmp_path: Path) -> None:
     in_a_process(tmp_path, "wandb", state=state, mode="offline")
     for file in (tmp_path / "wandb" / "wandb").glob("offline-run-*/*.wandb"):
-        (ended,) = [record.exit.exit_code for record in records(file) if record.WhichOneof("record_type") == "exit"]
+        (ended,) = [
+            record.exit.exit_code
+            for record in records(file)
+            if record.WhichOneof("record_type") == "exit"
+        ]
         assert ended == code
 
 
-def test_trackio_is_asked_for_the_space_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trackio_is_asked_for_the_space_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: dict[str, Any] = {}
 
     def init(**options: Any) -> SimpleNamespace:
@@ -235,4 +328,8 @@ def test_trackio_is_asked_for_the_space_that_is_named(tmp_path: Path, monkeypatc
     tracker = TrackioTracker(TrackioConfig(space_id="team/runs"), run_dir=tmp_path, tracked=TOLD)
     tracker.log(1, {"loss": 1.0})
     tracker.close()
-    assert (asked["space_id"], asked["resume"], asked["auto_log_gpu"]) == ("team/runs", "allow", False)
+    assert (asked["space_id"], asked["resume"], asked["auto_log_gpu"]) == (
+        "team/runs",
+        "allow",
+        False,
+    )

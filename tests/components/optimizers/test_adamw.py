@@ -16,9 +16,13 @@ def model(dtype: torch.dtype = torch.float32) -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, 8), nn.RMSNorm(8), nn.Linear(8, 4)).to(dtype)
 
 
-def stepped(trained: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 5) -> list[torch.Tensor]:
+def stepped(
+    trained: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 5
+) -> list[torch.Tensor]:
     for step in range(steps):
-        inputs = torch.randn(4, 8, generator=torch.Generator().manual_seed(step)).to(next(trained.parameters()).dtype)
+        inputs = torch.randn(4, 8, generator=torch.Generator().manual_seed(step)).to(
+            next(trained.parameters()).dtype
+        )
         trained(inputs).square().mean().backward()
         for group in optimizer.param_groups:
             group["lr"] = 1e-2 / (step + 1)
@@ -30,11 +34,19 @@ def stepped(trained: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 5
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_steps_are_those_of_torchs_adamw_bit_for_bit(kernel: Kernel, dtype: torch.dtype) -> None:
-    config = AdamWConfig(lr=1e-2, beta1=0.8, beta2=0.9, eps=1e-6, weight_decay=0.3, implementation=kernel)
+    config = AdamWConfig(
+        lr=1e-2, beta1=0.8, beta2=0.9, eps=1e-6, weight_decay=0.3, implementation=kernel
+    )
     ours, theirs = model(dtype), model(dtype)
     optimizer = build_adamw(config, parameters=list(ours.named_parameters()))
     torchs = torch.optim.AdamW(
-        theirs.parameters(), lr=1e-2, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.3, fused=kernel == "fused", foreach=kernel == "foreach"
+        theirs.parameters(),
+        lr=1e-2,
+        betas=(0.8, 0.9),
+        eps=1e-6,
+        weight_decay=0.3,
+        fused=kernel == "fused",
+        foreach=kernel == "foreach",
     )
     for one, other in zip(stepped(ours, optimizer), stepped(theirs, torchs), strict=True):
         assert torch.equal(one, other)
@@ -44,21 +56,29 @@ def test_the_update_follows_the_paper_in_float64() -> None:
     config = AdamWConfig(lr=1e-2, beta1=0.8, beta2=0.9, eps=1e-6, weight_decay=0.3)
     weight = nn.Parameter(torch.tensor([1.0, -2.0]))
     optimizer = build_adamw(config, parameters=[("weight", weight)])
-    expected, mean, square = weight.detach().double(), torch.zeros(2).double(), torch.zeros(2).double()
+    expected, mean, square = (
+        weight.detach().double(),
+        torch.zeros(2).double(),
+        torch.zeros(2).double(),
+    )
     for step in range(1, 4):
         weight.grad = torch.tensor([0.5, -0.25]) * step
         gradient = weight.grad.double()
         optimizer.step()
         mean = 0.8 * mean + 0.2 * gradient
         square = 0.9 * square + 0.1 * gradient**2
-        expected = expected * (1 - 1e-2 * 0.3) - 1e-2 * (mean / (1 - 0.8**step)) / ((square / (1 - 0.9**step)).sqrt() + 1e-6)
+        expected = expected * (1 - 1e-2 * 0.3) - 1e-2 * (mean / (1 - 0.8**step)) / (
+            (square / (1 - 0.9**step)).sqrt() + 1e-6
+        )
     assert weight.tolist() == pytest.approx(expected.tolist(), rel=1e-6)
 
 
 def test_one_group_holds_every_parameter_by_name() -> None:
     given = model()
     optimizer = build_adamw(AdamWConfig(), parameters=list(given.named_parameters()))
-    assert [group["param_names"] for group in optimizer.param_groups] == [list(dict(given.named_parameters()))]
+    assert [group["param_names"] for group in optimizer.param_groups] == [
+        list(dict(given.named_parameters()))
+    ]
     assert optimizer.param_groups[0]["weight_decay"] == AdamWConfig().weight_decay
 
 

@@ -12,7 +12,10 @@ from titanrun.components.optimizers.few_bits import block_of, map_values
 from titanrun.distributed.torchao_parts import torchao_part
 
 SETTINGS: dict[str, Any] = {"lr": 1e-2, "weight_decay": 0.1, "beta1": 0.8, "beta2": 0.9}
-CONFIGS: dict[str, tuple[type[FewBitsConfig], str]] = {"8bit": (AdamW8bitConfig, "AdamW8bit"), "fp8": (AdamWFp8Config, "AdamWFp8")}
+CONFIGS: dict[str, tuple[type[FewBitsConfig], str]] = {
+    "8bit": (AdamW8bitConfig, "AdamW8bit"),
+    "fp8": (AdamWFp8Config, "AdamWFp8"),
+}
 STEPS = 20
 
 
@@ -28,7 +31,9 @@ class Pair(nn.Module):
 
 
 def built(config: FewBitsConfig, model: nn.Module) -> torch.optim.Optimizer:
-    optimizer: torch.optim.Optimizer = config.builder()(config, parameters=list(model.named_parameters()))
+    optimizer: torch.optim.Optimizer = config.builder()(
+        config, parameters=list(model.named_parameters())
+    )
     return optimizer
 
 
@@ -38,7 +43,9 @@ def slopes(model: nn.Module, step: int) -> None:
     for parameter in model.parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         lasting = torch.linspace(-3, 3, parameter.numel()).view(parameter.shape)
-        parameter.grad = ((noise + lasting) * torch.logspace(-3, 0, parameter.size(-1))).to(parameter.dtype)
+        parameter.grad = ((noise + lasting) * torch.logspace(-3, 0, parameter.size(-1))).to(
+            parameter.dtype
+        )
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range = range(STEPS)) -> None:
@@ -54,23 +61,33 @@ def test_codes_scales_and_weights_are_torchaos(name: str, dtype: torch.dtype) ->
     ours, theirs = Pair(dtype), Pair(dtype)
     train(ours, optimizer := built(kind(**SETTINGS), ours))
     adam = torchao_part("optim.adam")
-    original = getattr(adam, theirs_name)(theirs.parameters(), lr=1e-2, weight_decay=0.1, betas=(0.8, 0.9))
+    original = getattr(adam, theirs_name)(
+        theirs.parameters(), lr=1e-2, weight_decay=0.1, betas=(0.8, 0.9)
+    )
     with pytest.MonkeyPatch.context() as patch:
         # as it is written, without a compiler
         patch.setattr(torch, "compile", lambda function, **_: function)
         train(theirs, original)
     # one more or less rounding to bf16
-    torch.testing.assert_close(ours.wide, theirs.wide, rtol=2**-8 if dtype == torch.bfloat16 else 1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        ours.wide, theirs.wide, rtol=2**-8 if dtype == torch.bfloat16 else 1e-5, atol=1e-6
+    )
     state, expected = optimizer.state[ours.wide], original.state[theirs.wide]
     for mean in ("exp_avg", "exp_avg_sq"):
-        torch.testing.assert_close(state[f"{mean}_scales"].flatten(), expected[mean].scale, rtol=1e-5, atol=0)
+        torch.testing.assert_close(
+            state[f"{mean}_scales"].flatten(), expected[mean].scale, rtol=1e-5, atol=0
+        )
         # a number that lies between two codes may be rounded either way
-        assert (state[f"{mean}_codes"] != expected[mean].codes.view(torch.uint8)).float().mean() < 1e-3
+        assert (
+            state[f"{mean}_codes"] != expected[mean].codes.view(torch.uint8)
+        ).float().mean() < 1e-3
 
 
 @pytest.mark.parametrize("signed", [True, False])
 def test_the_map_has_the_values_of_the_paper_as_torchao_lists_them(signed: bool) -> None:
-    theirs = torch.tensor(torchao_part("optim.quant_utils").create_dynamic_map(signed), dtype=torch.float64)
+    theirs = torch.tensor(
+        torchao_part("optim.quant_utils").create_dynamic_map(signed), dtype=torch.float64
+    )
     ours = torch.tensor(sorted(map_values(signed)), dtype=torch.float64)
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0)
 
@@ -79,7 +96,9 @@ def test_the_map_has_the_values_of_the_paper_as_torchao_lists_them(signed: bool)
 def test_twenty_steps_end_near_those_of_adamw(name: str, far: float) -> None:
     ours, theirs, start = Pair(), Pair(), Pair()
     train(ours, built(CONFIGS[name][0](**SETTINGS), ours))
-    train(theirs, torch.optim.AdamW(theirs.parameters(), lr=1e-2, weight_decay=0.1, betas=(0.8, 0.9)))
+    train(
+        theirs, torch.optim.AdamW(theirs.parameters(), lr=1e-2, weight_decay=0.1, betas=(0.8, 0.9))
+    )
     walked = (theirs.wide - start.wide).norm()
     assert 0 < (ours.wide - theirs.wide).norm() < far * walked
     torch.testing.assert_close(ours.short, theirs.short, rtol=1e-6, atol=1e-6)
@@ -99,7 +118,10 @@ def test_training_goes_on_bitwise_after_a_restore(name: str, cut: int) -> None:
     resumed.load_state_dict(model.state_dict())
     restore(resumed, resumed_optimizer := built(config, resumed), saved)
     train(resumed, resumed_optimizer, range(cut, 6))
-    assert all(torch.equal(mine, other) for mine, other in zip(resumed.parameters(), uncut.parameters(), strict=True))
+    assert all(
+        torch.equal(mine, other)
+        for mine, other in zip(resumed.parameters(), uncut.parameters(), strict=True)
+    )
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -108,16 +130,28 @@ def test_states_take_the_bytes_that_plans_count(name: str, block_size: Any) -> N
     model = Pair()
     config = CONFIGS[name][0](block_size=block_size)
     train(model, optimizer := built(config, model), range(1))
-    held = sum(tensor.nbytes for key, tensor in optimizer.state[model.wide].items() if key != "step")
+    held = sum(
+        tensor.nbytes for key, tensor in optimizer.state[model.wide].items() if key != "step"
+    )
     assert held == model.wide.numel() * config.state_bytes(4, in_layer=True)
     assert held < 0.27 * 2 * model.wide.nbytes
 
 
 @pytest.mark.parametrize(
     ("shape", "block"),
-    [((3, 4096), 256), ((3, 256), 32), ((2, 5, 64), 8), ((3, 11008), 32), ((3, 40), None), ((3, 2049), None), ((4096,), None)],
+    [
+        ((3, 4096), 256),
+        ((3, 256), 32),
+        ((2, 5, 64), 8),
+        ((3, 11008), 32),
+        ((3, 40), None),
+        ((3, 2049), None),
+        ((4096,), None),
+    ],
 )
-def test_blocks_lie_within_an_eighth_of_a_row_whoever_holds_it(shape: tuple[int, ...], block: int | None) -> None:
+def test_blocks_lie_within_an_eighth_of_a_row_whoever_holds_it(
+    shape: tuple[int, ...], block: int | None
+) -> None:
     assert block_of(torch.Size(shape), 256) == block
 
 
@@ -154,5 +188,7 @@ def test_another_value_gives_other_weights(field: str) -> None:
             model = Normed()
             # through the names of a recipe, as they are validated there
             train(model, built(kind.model_validate(settings), model), range(3))
-            found.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
+            found.append(
+                torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+            )
         assert not torch.equal(*found)

@@ -40,11 +40,18 @@ class Tiny(nn.Module):
 
 
 def built(config: GroupedConfig, model: nn.Module) -> torch.optim.Optimizer:
-    optimizer: torch.optim.Optimizer = config.builder()(config, parameters=list(model.named_parameters()))
+    optimizer: torch.optim.Optimizer = config.builder()(
+        config, parameters=list(model.named_parameters())
+    )
     return optimizer
 
 
-def train(model: nn.Module, optimizer: torch.optim.Optimizer, *, rate: Callable[[int], float] | None = None) -> dict[str, torch.Tensor]:
+def train(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    rate: Callable[[int], float] | None = None,
+) -> dict[str, torch.Tensor]:
     for step in range(STEPS):
         tokens = torch.randint(11, (4, 8), generator=torch.Generator().manual_seed(step))
         nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
@@ -55,20 +62,40 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, *, rate: Callable[
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
-def assert_equal(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], rel: float = 1e-12) -> None:
+def assert_equal(
+    ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], rel: float = 1e-12
+) -> None:
     for name, tensor in theirs.items():
-        torch.testing.assert_close(ours[name], tensor, rtol=rel, atol=rel, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            ours[name], tensor, rtol=rel, atol=rel, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 def test_adam_is_torchs() -> None:
     ours, theirs = Tiny(), Tiny()
-    found = train(ours, built(AdamConfig(lr=0.01, beta1=0.8, beta2=0.9, eps=1e-6, weight_decay=0.1, implementation="for-loop"), ours))
-    torchs = torch.optim.Adam(theirs.parameters(), lr=0.01, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.1)
+    found = train(
+        ours,
+        built(
+            AdamConfig(
+                lr=0.01, beta1=0.8, beta2=0.9, eps=1e-6, weight_decay=0.1, implementation="for-loop"
+            ),
+            ours,
+        ),
+    )
+    torchs = torch.optim.Adam(
+        theirs.parameters(), lr=0.01, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.1
+    )
     assert_equal(found, train(theirs, torchs))
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"momentum": 0.9}, {"momentum": 0.9, "dampening": 0.3}, {"momentum": 0.8, "nesterov": True, "weight_decay": 0.1}]
+    "settings",
+    [
+        {},
+        {"momentum": 0.9},
+        {"momentum": 0.9, "dampening": 0.3},
+        {"momentum": 0.8, "nesterov": True, "weight_decay": 0.1},
+    ],
 )
 def test_sgd_is_torchs(settings: dict[str, Any]) -> None:
     ours, theirs = Tiny(), Tiny()
@@ -78,12 +105,20 @@ def test_sgd_is_torchs(settings: dict[str, Any]) -> None:
 
 def test_schedule_free_is_its_authors_trained_and_averaged() -> None:
     ours, theirs = Tiny(), Tiny()
-    optimizer = built(ScheduleFreeAdamWConfig(lr=0.02, beta1=0.85, beta2=0.95, eps=1e-6, weight_decay=0.1), ours)
-    original = schedulefree.AdamWScheduleFreeReference(theirs.parameters(), lr=0.02, betas=(0.85, 0.95), eps=1e-6, weight_decay=0.1)
+    optimizer = built(
+        ScheduleFreeAdamWConfig(lr=0.02, beta1=0.85, beta2=0.95, eps=1e-6, weight_decay=0.1), ours
+    )
+    original = schedulefree.AdamWScheduleFreeReference(
+        theirs.parameters(), lr=0.02, betas=(0.85, 0.95), eps=1e-6, weight_decay=0.1
+    )
     original.train()
     # a warmup and a decay, by which the steps weigh differently
     rates = [0.02 * min((step + 1) / 5, (STEPS - step) / 10, 1.0) for step in range(STEPS)]
-    assert_equal(train(ours, optimizer, rate=rates.__getitem__), train(theirs, original, rate=rates.__getitem__), rel=1e-9)
+    assert_equal(
+        train(ours, optimizer, rate=rates.__getitem__),
+        train(theirs, original, rate=rates.__getitem__),
+        rel=1e-9,
+    )
     averages = {name: optimizer.averages[parameter] for name, parameter in ours.named_parameters()}  # type: ignore[attr-defined]
     original.eval()
     assert_equal(averages, dict(theirs.named_parameters()), rel=1e-9)
@@ -104,13 +139,32 @@ def test_looking_at_the_averages_changes_no_bit_of_the_training() -> None:
 
 @pytest.mark.parametrize("nesterov", [True, False])
 @pytest.mark.parametrize("rule", ["match_rms_adamw", "original"])
-def test_muon_steps_matrices_as_torchs_muon_and_the_rest_as_adamw(nesterov: bool, rule: Any) -> None:
+def test_muon_steps_matrices_as_torchs_muon_and_the_rest_as_adamw(
+    nesterov: bool, rule: Any
+) -> None:
     ours, theirs = Tiny().float(), Tiny().float()
-    config = MuonConfig(lr=0.01, weight_decay=0.1, momentum=0.9, nesterov=nesterov, adjust_lr=rule, ns_steps=4, beta2=0.9, eps=1e-6)
+    config = MuonConfig(
+        lr=0.01,
+        weight_decay=0.1,
+        momentum=0.9,
+        nesterov=nesterov,
+        adjust_lr=rule,
+        ns_steps=4,
+        beta2=0.9,
+        eps=1e-6,
+    )
     found = train(ours, built(config, ours))
     matrices = [theirs.layers["0"].weight]
     others = [parameter for parameter in theirs.parameters() if parameter is not matrices[0]]
-    muon = torch.optim.Muon(matrices, lr=0.01, weight_decay=0.1, momentum=0.9, nesterov=nesterov, adjust_lr_fn=rule, ns_steps=4)
+    muon = torch.optim.Muon(
+        matrices,
+        lr=0.01,
+        weight_decay=0.1,
+        momentum=0.9,
+        nesterov=nesterov,
+        adjust_lr_fn=rule,
+        ns_steps=4,
+    )
     adamw = torch.optim.AdamW(others, lr=0.01, weight_decay=0.1, betas=(0.9, 0.9), eps=1e-6)
 
     class Both:
@@ -162,25 +216,50 @@ KEPT: list[tuple[GroupedConfig, int]] = [
 
 
 @pytest.mark.parametrize(("config", "bytes_in_layer"), KEPT)
-def test_a_weight_of_a_layer_has_the_state_that_plans_count(config: GroupedConfig, bytes_in_layer: int) -> None:
+def test_a_weight_of_a_layer_has_the_state_that_plans_count(
+    config: GroupedConfig, bytes_in_layer: int
+) -> None:
     model = Tiny().float()
     optimizer = built(config, model)
     train(model, optimizer)
     weight = model.layers["0"].weight
     kept = {**optimizer.state[weight], "average": getattr(optimizer, "averages", {}).get(weight)}
-    found = sum(tensor.nbytes for tensor in kept.values() if tensor is not None and tensor.shape == weight.shape)
+    found = sum(
+        tensor.nbytes
+        for tensor in kept.values()
+        if tensor is not None and tensor.shape == weight.shape
+    )
     assert found / weight.numel() == bytes_in_layer == config.state_bytes(4, in_layer=True)
 
 
 def state_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    return sum(tensor.nbytes for name, tensor in flatten(model, optimizer).items() if not name.endswith(".step"))
+    return sum(
+        tensor.nbytes
+        for name, tensor in flatten(model, optimizer).items()
+        if not name.endswith(".step")
+    )
 
 
 def test_each_parameter_has_the_settings_of_its_group() -> None:
     model = Tiny()
-    groups = (ParamGroup(match=("output.*",), lr=0.5), ParamGroup(match=("layers.*.weight", "norm.*"), weight_decay=0.7))
-    optimizer = built(AdamWConfig(lr=0.1, weight_decay=0.2, no_decay=("biases", "norms", "embeddings"), param_groups=groups), model)
-    found = {name: (group["lr"], group["weight_decay"]) for group in optimizer.param_groups for name in group["param_names"]}
+    groups = (
+        ParamGroup(match=("output.*",), lr=0.5),
+        ParamGroup(match=("layers.*.weight", "norm.*"), weight_decay=0.7),
+    )
+    optimizer = built(
+        AdamWConfig(
+            lr=0.1,
+            weight_decay=0.2,
+            no_decay=("biases", "norms", "embeddings"),
+            param_groups=groups,
+        ),
+        model,
+    )
+    found = {
+        name: (group["lr"], group["weight_decay"])
+        for group in optimizer.param_groups
+        for name in group["param_names"]
+    }
     assert found == {
         "tok_embeddings.weight": (0.1, 0.0),
         "layers.0.bias": (0.1, 0.0),
@@ -192,7 +271,12 @@ def test_each_parameter_has_the_settings_of_its_group() -> None:
 
 def test_claims_that_overlap_or_find_nothing_are_problems() -> None:
     groups = (ParamGroup(match=("layers.*",)), ParamGroup(match=("*.bias", "head.*")))
-    problems = AdamWConfig(param_groups=groups).claim_problems([name for name, _ in Tiny().named_parameters()])
-    assert [(problem.code, problem.path[2]) for problem in problems] == [("no-effect", 1), ("conflict", 1)]
+    problems = AdamWConfig(param_groups=groups).claim_problems(
+        [name for name, _ in Tiny().named_parameters()]
+    )
+    assert [(problem.code, problem.path[2]) for problem in problems] == [
+        ("no-effect", 1),
+        ("conflict", 1),
+    ]
     assert problems[0].message == "no parameter is called 'head.*'"
     assert problems[1].message == "'layers.0.bias' belongs to param_groups[0] already"

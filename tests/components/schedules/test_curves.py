@@ -45,31 +45,43 @@ def rates(theirs: LRScheduler, steps: int = STEPS) -> list[float]:
 
 def test_cosine_is_transformers_when_the_first_step_is_0() -> None:
     theirs = optimization.get_cosine_schedule_with_warmup(optimizer(), WARMUP, STEPS)
-    assert factors(CosineConfig(warmup_steps=WARMUP, total_steps=STEPS, first_step=0)) == pytest.approx(rates(theirs), abs=1e-12)
+    assert factors(
+        CosineConfig(warmup_steps=WARMUP, total_steps=STEPS, first_step=0)
+    ) == pytest.approx(rates(theirs), abs=1e-12)
 
 
 def test_cosine_with_a_floor_is_transformers() -> None:
-    theirs = optimization.get_cosine_with_min_lr_schedule_with_warmup(optimizer(), WARMUP, STEPS, min_lr_rate=0.1)
+    theirs = optimization.get_cosine_with_min_lr_schedule_with_warmup(
+        optimizer(), WARMUP, STEPS, min_lr_rate=0.1
+    )
     ours = CosineConfig(warmup_steps=WARMUP, total_steps=STEPS, first_step=0, min_lr_factor=0.1)
     assert factors(ours) == pytest.approx(rates(theirs), abs=1e-12)
 
 
 @pytest.mark.parametrize("power", [1.0, 2.5])
 def test_polynomial_is_transformers(power: float) -> None:
-    theirs = optimization.get_polynomial_decay_schedule_with_warmup(optimizer(), WARMUP, STEPS, lr_end=0.05 * LR, power=power)
-    ours = PolynomialConfig(warmup_steps=WARMUP, total_steps=STEPS, first_step=0, min_lr_factor=0.05, power=power)
+    theirs = optimization.get_polynomial_decay_schedule_with_warmup(
+        optimizer(), WARMUP, STEPS, lr_end=0.05 * LR, power=power
+    )
+    ours = PolynomialConfig(
+        warmup_steps=WARMUP, total_steps=STEPS, first_step=0, min_lr_factor=0.05, power=power
+    )
     assert factors(ours, STEPS + 5) == pytest.approx(rates(theirs, STEPS + 5), abs=1e-12)
 
 
 @pytest.mark.parametrize("timescale", [None, 7])
 def test_inverse_sqrt_is_transformers(timescale: int | None) -> None:
     theirs = optimization.get_inverse_sqrt_schedule(optimizer(), WARMUP, timescale)
-    assert factors(InverseSqrtConfig(warmup_steps=WARMUP, first_step=0, timescale=timescale)) == pytest.approx(rates(theirs), abs=1e-12)
+    assert factors(
+        InverseSqrtConfig(warmup_steps=WARMUP, first_step=0, timescale=timescale)
+    ) == pytest.approx(rates(theirs), abs=1e-12)
 
 
 def test_constant_is_transformers() -> None:
     theirs = optimization.get_constant_schedule_with_warmup(optimizer(), WARMUP)
-    assert factors(ConstantConfig(warmup_steps=WARMUP, first_step=0)) == pytest.approx(rates(theirs), abs=1e-12)
+    assert factors(ConstantConfig(warmup_steps=WARMUP, first_step=0)) == pytest.approx(
+        rates(theirs), abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("anneal", ["cosine", "linear"])
@@ -77,7 +89,9 @@ def test_one_cycle_is_torchs(anneal: Any) -> None:
     strategy = {"cosine": "cos", "linear": "linear"}[anneal]
     theirs = OneCycleLR(optimizer(), max_lr=LR, total_steps=STEPS + 1, anneal_strategy=strategy)  # type: ignore[arg-type]
     ours = OneCycleConfig(total_steps=STEPS + 1, first_step=0, anneal=anneal)
-    assert factors(ours, STEPS + 1) == pytest.approx([*rates(theirs), theirs.get_last_lr()[0] / LR], abs=1e-12)
+    assert factors(ours, STEPS + 1) == pytest.approx(
+        [*rates(theirs), theirs.get_last_lr()[0] / LR], abs=1e-12
+    )
 
 
 def test_a_warmup_from_a_share_of_the_peak_is_torchs() -> None:
@@ -89,10 +103,14 @@ def test_a_warmup_from_a_share_of_the_peak_is_torchs() -> None:
 def test_linear_decay_of_verl_begins_at_0_and_that_of_torchtitan_does_not() -> None:
     horizon: dict[str, Any] = {"warmup_steps": 2, "total_steps": 10}
     decay = [1, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125]
-    assert factors(WarmupStableDecayConfig(**horizon, first_step=0), 10) == pytest.approx([0, 0.5, *decay])
+    assert factors(WarmupStableDecayConfig(**horizon, first_step=0), 10) == pytest.approx(
+        [0, 0.5, *decay]
+    )
     assert factors(WarmupStableDecayConfig(**horizon), 10) == pytest.approx([0.5, 1, *decay])
     theirs = LambdaLR(optimizer(), lambda step: step / 2 if step < 2 else (10 - step) / 8)
-    assert factors(WarmupStableDecayConfig(**horizon, first_step=0), 10) == pytest.approx(rates(theirs, 10))
+    assert factors(WarmupStableDecayConfig(**horizon, first_step=0), 10) == pytest.approx(
+        rates(theirs, 10)
+    )
 
 
 @pytest.mark.parametrize("config", [CosineConfig, PolynomialConfig, OneCycleConfig])
@@ -138,5 +156,9 @@ LEAVES: dict[str, Any] = {
 def test_another_value_gives_another_curve(leaf: str) -> None:
     name, _, field = leaf.removeprefix("lr_scheduler:").partition(".")
     config = registry.choice(ScheduleConfig, name)
-    own = {name: value for name, value in {"warmup_steps": WARMUP, "total_steps": STEPS}.items() if name in config.model_fields}
+    own = {
+        name: value
+        for name, value in {"warmup_steps": WARMUP, "total_steps": STEPS}.items()
+        if name in config.model_fields
+    }
     assert factors(config(**{**own, field: LEAVES[leaf]})) != factors(config(**own))

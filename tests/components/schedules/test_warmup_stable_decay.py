@@ -60,7 +60,9 @@ RECORDED = [
 
 
 def schedule(**fields: Any) -> WarmupStableDecay:
-    return WarmupStableDecay(WarmupStableDecayConfig(**{"total_steps": 10, "warmup_steps": 0, **fields}))
+    return WarmupStableDecay(
+        WarmupStableDecayConfig(**{"total_steps": 10, "warmup_steps": 0, **fields})
+    )
 
 
 @pytest.mark.parametrize(("fields", "expected"), VECTORS)
@@ -71,7 +73,9 @@ def test_factors_are_those_worked_by_hand(fields: dict[str, Any], expected: list
 
 @pytest.mark.parametrize("decay_type", ["linear", "sqrt", "cosine"])
 @pytest.mark.parametrize("floor", [0.0, 0.1])
-def test_the_floor_is_reached_right_after_the_last_step_and_kept(decay_type: str, floor: float) -> None:
+def test_the_floor_is_reached_right_after_the_last_step_and_kept(
+    decay_type: str, floor: float
+) -> None:
     decays = schedule(warmup_steps=2, decay_type=decay_type, min_lr_factor=floor)
     assert decays.factor(9) > floor
     assert [decays.factor(step) for step in (10, 11, 1000)] == pytest.approx([floor] * 3)

@@ -17,7 +17,17 @@ from titanrun.config.problems import Problem, ProblemsFound
 
 MakeFolder = Callable[..., Path]
 BOS, EOS = 0, 1
-TEXTS = ["", " ", "The cat", " naïve\r\n\tcafé ☕ 3.50€", "a</s>b", "<s>", "\n\n\n  x", "नमस्ते 👩‍👩‍👧 \u200b", "x" * 300]
+TEXTS = [
+    "",
+    " ",
+    "The cat",
+    " naïve\r\n\tcafé ☕ 3.50€",
+    "a</s>b",
+    "<s>",
+    "\n\n\n  x",
+    "नमस्ते 👩‍👩‍👧 \u200b",
+    "x" * 300,
+]
 
 
 def opened(folder: Path) -> FolderTokenizer:
@@ -33,7 +43,9 @@ def problem_of(folder: Path) -> Problem:
 
 
 @pytest.mark.parametrize("template", [None, "<s> $A", "$A </s>", "<s> $A </s>"])
-def test_bos_and_eos_stand_once_whatever_the_template_adds(make_folder: MakeFolder, template: str | None) -> None:
+def test_bos_and_eos_stand_once_whatever_the_template_adds(
+    make_folder: MakeFolder, template: str | None
+) -> None:
     folder = make_folder(template)
     tokenizer, oracle = opened(folder), AutoTokenizer.from_pretrained(folder)
     assert (tokenizer.bos_id, tokenizer.eos_id) == (BOS, EOS)
@@ -78,11 +90,25 @@ def test_vocabulary_and_merges_are_byte_level_bpe(make_folder: MakeFolder, tmp_p
     folder = tmp_path / "two-files"
     folder.mkdir()
     Tokenizer.from_file(str(make_folder() / "tokenizer.json")).model.save(str(folder))
-    added = {"300": {"content": "<|one|>", "special": True}, "301": {"content": "two", "special": False, "lstrip": True}}
-    config = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "pad_token": "<pad>", "added_tokens_decoder": added}
+    added = {
+        "300": {"content": "<|one|>", "special": True},
+        "301": {"content": "two", "special": False, "lstrip": True},
+    }
+    config = {
+        "bos_token": "<s>",
+        "eos_token": {"content": "</s>"},
+        "pad_token": "<pad>",
+        "added_tokens_decoder": added,
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     tokenizer = opened(folder)
-    oracle = GPT2Tokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"), bos_token="<s>", eos_token="</s>", unk_token=None)
+    oracle = GPT2Tokenizer(
+        str(folder / "vocab.json"),
+        str(folder / "merges.txt"),
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token=None,
+    )
     for text in TEXTS:
         assert tokenizer.encode(text, bos=False, eos=False) == oracle.encode(text)
     assert tokenizer.encode("<|one|>  two", bos=False, eos=False) == [300, 301]
@@ -97,13 +123,17 @@ def test_limits_that_a_model_was_saved_with_do_not_cut_documents(make_folder: Ma
     library.enable_padding(length=8)
     library.save(str(folder / "tokenizer.json"))
     tokenizer = opened(folder)
-    assert tokenizer.decode(tokenizer.encode("The cat sat on the mat.")) == "The cat sat on the mat."
+    assert (
+        tokenizer.decode(tokenizer.encode("The cat sat on the mat.")) == "The cat sat on the mat."
+    )
     assert tokenizer.encode("", bos=False, eos=False) == []
 
 
 def test_older_folders_name_special_tokens_in_a_file_of_their_own(make_folder: MakeFolder) -> None:
     folder = make_folder(bos_token=None)
-    (folder / "special_tokens_map.json").write_text(json.dumps({"bos_token": {"content": "<s>"}, "eos_token": "other"}))
+    (folder / "special_tokens_map.json").write_text(
+        json.dumps({"bos_token": {"content": "<s>"}, "eos_token": "other"})
+    )
     assert (opened(folder).bos_id, opened(folder).eos_id) == (BOS, EOS)
 
 
@@ -116,12 +146,23 @@ def test_the_fingerprint_changes_with_the_files_that_count(make_folder: MakeFold
     assert opened(make_folder("<s> $A")).fingerprint != first
 
 
-def test_added_tokens_with_other_ids_than_the_vocabulary_gives_are_refused(make_folder: MakeFolder) -> None:
+def test_added_tokens_with_other_ids_than_the_vocabulary_gives_are_refused(
+    make_folder: MakeFolder,
+) -> None:
     folder = make_folder(added_tokens_decoder={"400": {"content": "<|far|>", "special": True}})
     assert problem_of(folder).message.endswith("gives '<|far|>' the id 400, its vocabulary 300")
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]", '{"model": {"type": "BPE"}}', '{"model": {"type": "Nope", "vocab": {"a": 0}}}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[1]",
+        '{"model": {"type": "BPE"}}',
+        '{"model": {"type": "Nope", "vocab": {"a": 0}}}',
+    ],
+)
 def test_a_damaged_tokenizer_is_a_problem(tmp_path: Path, content: str) -> None:
     (tmp_path / "tokenizer.json").write_text(content)
     assert "tokenizer.json'" in problem_of(tmp_path).message
@@ -136,7 +177,19 @@ def test_damaged_merges_are_a_problem(tmp_path: Path) -> None:
 
 
 def test_the_quick_size_of_the_vocabulary_is_the_tokenizers(make_folder: MakeFolder) -> None:
-    added = {str(id): {"__type": "AddedToken", "content": f"<{id}>", "special": id == 300} for id in (300, 301)}
-    for config in ({}, {"pad_token": "<pad>"}, {"added_tokens_decoder": added, "pad_token": "<pad>"}, {"pad_token": "<s>"}):
+    added = {
+        str(id): {"__type": "AddedToken", "content": f"<{id}>", "special": id == 300}
+        for id in (300, 301)
+    }
+    for config in (
+        {},
+        {"pad_token": "<pad>"},
+        {"added_tokens_decoder": added, "pad_token": "<pad>"},
+        {"pad_token": "<s>"},
+    ):
         folder = make_folder(**config)
-        assert vocabulary_size(folder) == opened(folder).vocab_size == len(AutoTokenizer.from_pretrained(folder)), config
+        assert (
+            vocabulary_size(folder)
+            == opened(folder).vocab_size
+            == len(AutoTokenizer.from_pretrained(folder))
+        ), config

@@ -25,9 +25,22 @@ def write(folder: Path, name: str, data: object) -> None:
 
 
 def test_the_size_is_one_more_than_the_highest_id(tmp_path: Path) -> None:
-    write(tmp_path, "tokenizer.json", {"model": {"vocab": {"a": 0, "b": 7}}, "added_tokens": [{"content": "<s>", "id": 40}]})
+    write(
+        tmp_path,
+        "tokenizer.json",
+        {"model": {"vocab": {"a": 0, "b": 7}}, "added_tokens": [{"content": "<s>", "id": 40}]},
+    )
     assert vocabulary_size(tmp_path) == 41
-    write(tmp_path, "tokenizer_config.json", {"bos_token": "<s>", "eos_token": "</s>", "pad_token": {"content": "</s>"}, "unk_token": None})
+    write(
+        tmp_path,
+        "tokenizer_config.json",
+        {
+            "bos_token": "<s>",
+            "eos_token": "</s>",
+            "pad_token": {"content": "</s>"},
+            "unk_token": None,
+        },
+    )
     assert vocabulary_size(tmp_path) == 42
 
 
@@ -41,7 +54,14 @@ def test_a_unigram_model_is_counted(tmp_path: Path) -> None:
 def test_vocabulary_and_merges_are_counted(tmp_path: Path) -> None:
     write(tmp_path, "vocab.json", {"a": 0, "b": 1})
     (tmp_path / "merges.txt").write_text("")
-    write(tmp_path, "tokenizer_config.json", {"added_tokens_decoder": {"2": {"content": "<s>"}, "0": {"content": "a"}}, "bos_token": "<s>"})
+    write(
+        tmp_path,
+        "tokenizer_config.json",
+        {
+            "added_tokens_decoder": {"2": {"content": "<s>"}, "0": {"content": "a"}},
+            "bos_token": "<s>",
+        },
+    )
     assert vocabulary_size(tmp_path) == 3
     assert open_folder(tmp_path).special_tokens == {"bos_token": "<s>"}
 
@@ -51,7 +71,9 @@ def test_a_folder_without_a_tokenizer_lists_what_it_holds(tmp_path: Path) -> Non
     assert problem_of(tmp_path).message.endswith("holds no tokenizer; found: nothing")
     write(tmp_path, "vocab.json", {"a": 0})
     (tmp_path / "tokenizer.model").touch()
-    assert problem_of(tmp_path).message.endswith("holds no tokenizer; found: tokenizer.model, vocab.json")
+    assert problem_of(tmp_path).message.endswith(
+        "holds no tokenizer; found: tokenizer.model, vocab.json"
+    )
     assert "save_pretrained" in (problem_of(tmp_path).help or "")
     for number in range(20):
         (tmp_path / f"shard-{number:02}").touch()
@@ -61,7 +83,10 @@ def test_a_folder_without_a_tokenizer_lists_what_it_holds(tmp_path: Path) -> Non
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text('{\n"model": ')
-    assert problem_of(tmp_path).message == f"'{tmp_path / 'tokenizer.json'}' is not JSON at line 2 column 10"
+    assert (
+        problem_of(tmp_path).message
+        == f"'{tmp_path / 'tokenizer.json'}' is not JSON at line 2 column 10"
+    )
     write(tmp_path, "tokenizer.json", {"model": None})
     assert "holds no vocabulary" in problem_of(tmp_path).message
     (tmp_path / "tokenizer.json").write_bytes(b"\xff\xfe\x00")
@@ -77,4 +102,9 @@ import sys
 import titanrun.components.tokenizers.vocabulary
 print([name for name in ("torch", "numpy", "tokenizers", "transformers") if name in sys.modules])
 """
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )

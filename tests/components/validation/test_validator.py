@@ -44,7 +44,12 @@ def mean_label(batch: TokenBatch) -> Output:
 
 
 def validator(steps: int | None = None, rows: int = 7) -> Validator:
-    return Validator(ValidationConfig(enable=True, dataset="auto", local_batch_size=2, seq_len=3, freq=5, steps=steps), rows=FakeRows(rows))
+    return Validator(
+        ValidationConfig(
+            enable=True, dataset="auto", local_batch_size=2, seq_len=3, freq=5, steps=steps
+        ),
+        rows=FakeRows(rows),
+    )
 
 
 @pytest.mark.parametrize(("steps", "rows"), [(None, 7), (2, 4), (4, 7), (100, 7), (1, 2)])
@@ -100,9 +105,13 @@ class OpenedRows(FakeRows):
 
 
 @pytest.mark.parametrize(("stay", "ahead", "processes"), [(True, None, 2), (False, 1, 4)])
-def test_processes_read_the_same_rows_as_asked(stay: bool, ahead: int | None, processes: int, tmp_path: Path) -> None:
+def test_processes_read_the_same_rows_as_asked(
+    stay: bool, ahead: int | None, processes: int, tmp_path: Path
+) -> None:
     loading = DataLoaderConfig(num_workers=2, persistent_workers=stay, prefetch_factor=ahead)
-    config = ValidationConfig(enable=True, dataset="auto", local_batch_size=2, seq_len=3, freq=5, dataloader=loading)
+    config = ValidationConfig(
+        enable=True, dataset="auto", local_batch_size=2, seq_len=3, freq=5, dataloader=loading
+    )
     measured = Validator(config, rows=OpenedRows(fingerprint=str(tmp_path / "readers")))
     assert [measured.measure(mean_label) for _ in range(2)] == [validator().measure(mean_label)] * 2
     measured.close()
@@ -112,7 +121,10 @@ def test_processes_read_the_same_rows_as_asked(stay: bool, ahead: int | None, pr
 
 def test_several_sets_have_a_loss_each() -> None:
     both = Validators({"validation/loss": validator(), "validation/code/loss": validator(rows=2)})
-    assert both.measure(mean_label) == {"validation/loss": validator().measure(mean_label), "validation/code/loss": 52.0}
+    assert both.measure(mean_label) == {
+        "validation/loss": validator().measure(mean_label),
+        "validation/code/loss": 52.0,
+    }
     assert both.is_due(5, is_last=False) and not both.is_due(4, is_last=False)
     assert both.measure(mean_label, stop=lambda: True) == {}
     both.close()

@@ -13,14 +13,22 @@ LATENT = {"n_kv_heads": "auto", "head_dim": "auto", "attention": {"latent": LATE
 # fields, where the problem stands, and what it says
 CONFLICTS = {
     "heads": ({"n_heads": 6, "head_dim": "auto"}, "n_heads", "dim 64 cannot be split over 6 heads"),
-    "shared heads": ({"n_kv_heads": 3}, "n_kv_heads", "4 query heads cannot share 3 key and value heads evenly"),
+    "shared heads": (
+        {"n_kv_heads": 3},
+        "n_kv_heads",
+        "4 query heads cannot share 3 key and value heads evenly",
+    ),
     "odd head": ({"head_dim": 15}, "head_dim", "head_dim 15 is odd, and RoPE turns pairs"),
     "long pattern": (
         {"rope": {"pattern": ["rope", "rope", "none"]}},
         "rope.pattern",
         "rope.pattern says what 3 layers are, and there are 2",
     ),
-    "empty pattern": ({"rope": {"pattern": []}}, "rope.pattern", "rope.pattern says what no layer is"),
+    "empty pattern": (
+        {"rope": {"pattern": []}},
+        "rope.pattern",
+        "rope.pattern says what no layer is",
+    ),
     "no window": (
         {"attention": {"window_pattern": ["window", "full"]}},
         "attention.window_pattern",
@@ -31,8 +39,16 @@ CONFLICTS = {
         "attention.window_pattern",
         "no layer has what attention.window describes",
     ),
-    "no experts": ({"hidden_pattern": ["dense", "experts"]}, "hidden_pattern", "some layers are to have experts, and moe is null"),
-    "experts nowhere": ({"hidden_pattern": ["dense"], "moe": EXPERTS}, "hidden_pattern", "no layer has what moe describes"),
+    "no experts": (
+        {"hidden_pattern": ["dense", "experts"]},
+        "hidden_pattern",
+        "some layers are to have experts, and moe is null",
+    ),
+    "experts nowhere": (
+        {"hidden_pattern": ["dense"], "moe": EXPERTS},
+        "hidden_pattern",
+        "no layer has what moe describes",
+    ),
     "groups": (
         {"moe": {**EXPERTS, "num_expert_groups": 3, "num_limited_groups": 2}},
         "moe.num_expert_groups",
@@ -92,13 +108,23 @@ def test_ingredients_that_exclude_each_other_are_a_problem(case, decoder):
     with pytest.raises(ProblemsFound) as found:
         decoder(**fields)
     (problem,) = found.value.problems
-    assert (problem.code, ".".join(problem.path[1:]), problem.message) == ("conflict", place, message)
+    assert (problem.code, ".".join(problem.path[1:]), problem.message) == (
+        "conflict",
+        place,
+        message,
+    )
     assert problem.help
 
 
 def test_layers_follow_patterns_over_and_over(decoder):
     attention = {"window": 8, "window_pattern": ["window", "window", "full"]}
-    config = decoder(n_layers=5, attention=attention, rope={"pattern": ["rope", "none"]}, hidden_pattern=["dense", "experts"], moe=EXPERTS)
+    config = decoder(
+        n_layers=5,
+        attention=attention,
+        rope={"pattern": ["rope", "none"]},
+        hidden_pattern=["dense", "experts"],
+        moe=EXPERTS,
+    )
     assert [config.window(layer) for layer in range(5)] == [8, 8, None, 8, 8]
     assert [config.uses_rope(layer) for layer in range(5)] == [True, False, True, False, True]
     assert [config.has_experts(layer) for layer in range(5)] == [False, True, False, True, False]
@@ -107,7 +133,12 @@ def test_layers_follow_patterns_over_and_over(decoder):
 
 def test_experts_that_nobody_describes_are_the_plainest(decoder):
     moe = decoder(moe=EXPERTS).moe
-    assert (moe.score_func, moe.route_norm, moe.swiglu_limit, moe.swiglu_alpha) == ("softmax", True, None, None)
+    assert (moe.score_func, moe.route_norm, moe.swiglu_limit, moe.swiglu_alpha) == (
+        "softmax",
+        True,
+        None,
+        None,
+    )
     assert decoder(moe={**EXPERTS, "swiglu_limit": 7.0}).moe.swiglu_alpha == 1.702
 
 

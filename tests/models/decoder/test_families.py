@@ -17,11 +17,16 @@ from titanrun.recipe.resolve import resolve
 from titanrun.worker.build_model import build_model, materialise
 
 # the recipe of each pair that is not written as ingredients
-FAMILIES = {family: f"{family}_debug" for family in ("llama3", "qwen3", "qwen3_moe", "gpt_oss", "deepseek_v3")}
+FAMILIES = {
+    family: f"{family}_debug"
+    for family in ("llama3", "qwen3", "qwen3_moe", "gpt_oss", "deepseek_v3")
+}
 TINY = ("model.dim=64", "model.n_layers=2")
 # of a family's recipe, and of the ingredients': a pattern for two layers, and the norms that the class of transformers has
 OWN = {"deepseek_v3": ("model.latent_norm_eps=1e-6",)}
-COMPOSED = {"deepseek_v3": ("model.hidden_pattern=[dense, experts]", "model.attention.latent.norm_eps=1e-6")}
+COMPOSED = {
+    "deepseek_v3": ("model.hidden_pattern=[dense, experts]", "model.attention.latent.norm_eps=1e-6")
+}
 
 
 def recipe_named(name, *overrides):
@@ -58,17 +63,30 @@ def test_the_recipe_of_ingredients_gives_the_familys_logits_and_gradients_bit_fo
     expected.logsumexp(-1).mean().backward()
     logits.logsumexp(-1).mean().backward()
     for name, parameter in theirs.named_parameters():
-        assert parameter.grad is None or torch.equal(ours.get_parameter(name).grad, parameter.grad), name
+        assert parameter.grad is None or torch.equal(
+            ours.get_parameter(name).grad, parameter.grad
+        ), name
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_is_known_before_a_model_is_built_is_the_familys(family):
-    own, composed = recipe_named(FAMILIES[family]).model, recipe_named(f"decoder_{family}_debug").model
+    own, composed = (
+        recipe_named(FAMILIES[family]).model,
+        recipe_named(f"decoder_{family}_debug").model,
+    )
     assert composed.parameter_shapes() == own.parameter_shapes()
     assert composed.buffer_shapes() == own.buffer_shapes()
     assert active_parameter_count(composed) == active_parameter_count(own)
     assert flops_per_token(composed, 128) == flops_per_token(own, 128)
-    for asked in ("kept_widths", "key_value_width", "heads", "hidden_widths", "module_names", "routed_experts", "stream_width"):
+    for asked in (
+        "kept_widths",
+        "key_value_width",
+        "heads",
+        "hidden_widths",
+        "module_names",
+        "routed_experts",
+        "stream_width",
+    ):
         assert getattr(composed, asked)() == getattr(own, asked)(), asked
 
 
@@ -95,7 +113,9 @@ def test_flavor_auto_reads_the_ingredients_from_config_json(family, tmp_path):
     composed = pair(family, "model.n_layers=2")[1].model
     content = family_module(type(composed), "huggingface").huggingface_config(composed, "float32")
     (tmp_path / "config.json").write_text(json.dumps(content))
-    read = recipe_named("llama3_debug", f"model={{name: decoder, flavor: auto, hf_assets_path: {tmp_path}}}").model
+    read = recipe_named(
+        "llama3_debug", f"model={{name: decoder, flavor: auto, hf_assets_path: {tmp_path}}}"
+    ).model
     assert read.parameter_shapes() == composed.parameter_shapes()
     for field in ("theta", "pairs", "pattern"):
         assert getattr(read.rope, field) == getattr(composed.rope, field), field
@@ -109,8 +129,14 @@ def test_flavor_auto_reads_the_ingredients_from_config_json(family, tmp_path):
 def test_transformers_opens_what_is_exported(family, tmp_path):
     composed = pair(family, *TINY)[1]
     model, module = model_of(composed), family_module(type(composed.model), "huggingface")
-    save_file(module.to_huggingface(composed.model, model.state_dict()), tmp_path / "model.safetensors", metadata={"format": "pt"})
-    (tmp_path / "config.json").write_text(json.dumps(module.huggingface_config(composed.model, "float32")))
+    save_file(
+        module.to_huggingface(composed.model, model.state_dict()),
+        tmp_path / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    (tmp_path / "config.json").write_text(
+        json.dumps(module.huggingface_config(composed.model, "float32"))
+    )
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path)
     ids = torch.randint(2048, (1, 40), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
@@ -122,14 +148,24 @@ def test_halves_of_a_llama_are_not_reordered():
     state = model_of(composed).state_dict()
     module = family_module(type(composed.model), "huggingface")
     exported = module.to_huggingface(composed.model, state)
-    assert torch.equal(exported["model.layers.0.self_attn.q_proj.weight"], state["layers.0.attention.wq.weight"])
-    assert all(torch.equal(tensor, state[name]) for name, tensor in module.from_huggingface(composed.model, exported).items())
+    assert torch.equal(
+        exported["model.layers.0.self_attn.q_proj.weight"], state["layers.0.attention.wq.weight"]
+    )
+    assert all(
+        torch.equal(tensor, state[name])
+        for name, tensor in module.from_huggingface(composed.model, exported).items()
+    )
 
 
 def test_ingredients_that_no_class_has_are_named_and_not_exported():
-    composed = recipe_named("decoder_qwen3_debug", *TINY, "model.attention.sinks=true", "model.logit_soft_cap=30")
+    composed = recipe_named(
+        "decoder_qwen3_debug", *TINY, "model.attention.sinks=true", "model.logit_soft_cap=30"
+    )
     problems = composed.model.export_problems()
-    assert [problem.path for problem in problems] == [("model", "logit_soft_cap"), ("model", "attention", "sinks")]
+    assert [problem.path for problem in problems] == [
+        ("model", "logit_soft_cap"),
+        ("model", "attention", "sinks"),
+    ]
     assert "Qwen3 is nearest, with logit_soft_cap null, and here it is 30.0" in problems[0].message
     with pytest.raises(ProblemsFound):
         family_module(type(composed.model), "huggingface").to_huggingface(composed.model, {})
@@ -138,7 +174,10 @@ def test_ingredients_that_no_class_has_are_named_and_not_exported():
 def test_a_config_json_that_no_family_reads_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     with pytest.raises(
-        ProblemsFound, match="model_type is 'gpt2', and a decoder is read from deepseek_v3, gpt_oss, llama, qwen3 or qwen3_moe"
+        ProblemsFound,
+        match="model_type is 'gpt2', and a decoder is read from deepseek_v3, gpt_oss, llama, qwen3 or qwen3_moe",
     ):
-        recipe_named("llama3_debug", f"model={{name: decoder, flavor: auto, hf_assets_path: {tmp_path}}}")
+        recipe_named(
+            "llama3_debug", f"model={{name: decoder, flavor: auto, hf_assets_path: {tmp_path}}}"
+        )
     assert Path(tmp_path).exists()

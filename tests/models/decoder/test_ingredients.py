@@ -21,7 +21,12 @@ from transformers import (
 )
 
 from titanrun.models.decoder.model import ComposedDecoder
-from titanrun.models.shared.huggingface_weights import ATTENTION_NAMES, FEED_FORWARD_NAMES, NAMES, NORM_NAMES
+from titanrun.models.shared.huggingface_weights import (
+    ATTENTION_NAMES,
+    FEED_FORWARD_NAMES,
+    NAMES,
+    NORM_NAMES,
+)
 from titanrun.models.shared.kv_cache import cached
 
 SIZES: dict[str, Any] = {
@@ -38,9 +43,18 @@ SIZES: dict[str, Any] = {
     "pad_token_id": None,
     "rms_norm_eps": 1e-6,
 }
-OURS = {"n_layers": 4, "n_kv_heads": 2, "head_dim": 16, "norm_eps": 1e-6, "feed_forward": {"hidden_dim": 96}}
+OURS = {
+    "n_layers": 4,
+    "n_kv_heads": 2,
+    "head_dim": 16,
+    "norm_eps": 1e-6,
+    "feed_forward": {"hidden_dim": 96},
+}
 LAYER_NAMES = {**ATTENTION_NAMES, **FEED_FORWARD_NAMES, **NORM_NAMES}
-LAYER_NAMES |= {ours.replace("weight", "bias"): theirs.replace("weight", "bias") for ours, theirs in LAYER_NAMES.items()}
+LAYER_NAMES |= {
+    ours.replace("weight", "bias"): theirs.replace("weight", "bias")
+    for ours, theirs in LAYER_NAMES.items()
+}
 GEMMA_NORMS = {
     "ffn_norm.weight": "pre_feedforward_layernorm.weight",
     "attention_post_norm.weight": "post_attention_layernorm.weight",
@@ -74,7 +88,11 @@ def llama_with_layer_norms() -> nn.Module:
     return model
 
 
-CAPS = {"attention": {"window": 8, "window_pattern": ["window", "full"], "soft_cap": 3.0}, "post_norms": True, "logit_soft_cap": 5.0}
+CAPS = {
+    "attention": {"window": 8, "window_pattern": ["window", "full"], "soft_cap": 3.0},
+    "post_norms": True,
+    "logit_soft_cap": 5.0,
+}
 CLASSES = {
     "soft caps, windows in turns, norms behind the parts": Class(
         lambda: Gemma2ForCausalLM(
@@ -91,16 +109,25 @@ CLASSES = {
         GEMMA_NORMS,
         gemma_weight,
     ),
-    "biases of queries, keys and values": Class(lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES)), {"attention": {"bias": "qkv"}}),
+    "biases of queries, keys and values": Class(
+        lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES)), {"attention": {"bias": "qkv"}}
+    ),
     "all biases": Class(
         lambda: LlamaForCausalLM(LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True)),
         {"attention": {"bias": "all"}, "feed_forward": {"bias": True}},
     ),
     "layers without RoPE": Class(
-        lambda: SmolLM3ForCausalLM(SmolLM3Config(**SIZES, no_rope_layers=[1, 1, 0, 1], use_sliding_window=False, rope_theta=10000.0)),
+        lambda: SmolLM3ForCausalLM(
+            SmolLM3Config(
+                **SIZES, no_rope_layers=[1, 1, 0, 1], use_sliding_window=False, rope_theta=10000.0
+            )
+        ),
         {"rope": {"pattern": ["rope", "rope", "none", "rope"]}},
     ),
-    "windows in all layers": Class(lambda: MistralForCausalLM(MistralConfig(**SIZES, sliding_window=8)), {"attention": {"window": 8}}),
+    "windows in all layers": Class(
+        lambda: MistralForCausalLM(MistralConfig(**SIZES, sliding_window=8)),
+        {"attention": {"window": 8}},
+    ),
     "layer norms": Class(llama_with_layer_norms, {"norm": "layer"}),
 }
 
@@ -129,13 +156,22 @@ def test_logits_and_gradients_are_those_of_transformers(made, decoder):
     for ours, name in names.items():
         wanted, found = theirs.get_parameter(name).grad, model.get_parameter(ours).grad
         # what is changed on the way in has another gradient by the same factor
-        factor = SIZES["hidden_size"] ** 0.5 if made.change is gemma_weight and name == NAMES["tok_embeddings.weight"] else 1.0
-        torch.testing.assert_close(found * factor, wanted, atol=1e-5 * max(wanted.abs().max().item(), 1e-2), rtol=1e-3)
+        factor = (
+            SIZES["hidden_size"] ** 0.5
+            if made.change is gemma_weight and name == NAMES["tok_embeddings.weight"]
+            else 1.0
+        )
+        torch.testing.assert_close(
+            found * factor, wanted, atol=1e-5 * max(wanted.abs().max().item(), 1e-2), rtol=1e-3
+        )
 
 
 def sections(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields, with those of the tiny model in sections that they share."""
-    merged = {key: {**OURS.get(key, {}), **value} if isinstance(value, dict) else value for key, value in fields.items()}
+    merged = {
+        key: {**OURS.get(key, {}), **value} if isinstance(value, dict) else value
+        for key, value in fields.items()
+    }
     return merged
 
 

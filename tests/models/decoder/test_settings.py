@@ -80,7 +80,10 @@ def test_another_value_gives_another_model(leaf, decoder):
     for step in reversed(leaf.split(".")):
         value = {step: value}
     changed = overlaid(given, value)
-    before, after = outcome(decoder(**standing_out(given))), outcome(decoder(**standing_out(changed)))
+    before, after = (
+        outcome(decoder(**standing_out(given))),
+        outcome(decoder(**standing_out(changed))),
+    )
     assert before["names"] != after["names"] or not torch.equal(before["logits"], after["logits"])
 
 
@@ -103,7 +106,9 @@ def outcome(config: Any) -> dict[str, Any]:
     """Logits of a row, and the names in a checkpoint, which are those that the config tells."""
     model, generator = ComposedDecoder(config, seq_len=32), Generator().manual_seed(0)
     model.init_weights(generator)
-    assert {name: tuple(weight.shape) for name, weight in model.named_parameters()} == config.parameter_shapes()
+    assert {
+        name: tuple(weight.shape) for name, weight in model.named_parameters()
+    } == config.parameter_shapes()
     ids = torch.randint(96, (1, 24), generator=generator.manual_seed(1))
     with torch.no_grad():
         return {"logits": model(ids)[..., :96], "names": set(model.state_dict())}

@@ -97,8 +97,14 @@ def test_the_shapes_are_those_of_the_model(deepseek_v3, flavor):
     config = deepseek_v3(flavor)
     with torch.device("meta"):
         model = DeepseekV3(config, seq_len=8)
-    assert {name: tuple(parameter.shape) for name, parameter in model.named_parameters()} == config.parameter_shapes()
-    buffers = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name not in config.parameter_shapes()}
+    assert {
+        name: tuple(parameter.shape) for name, parameter in model.named_parameters()
+    } == config.parameter_shapes()
+    buffers = {
+        name: tuple(tensor.shape)
+        for name, tensor in model.state_dict().items()
+        if name not in config.parameter_shapes()
+    }
     assert buffers == config.buffer_shapes()
 
 
@@ -113,14 +119,18 @@ def test_what_is_spelled_out_is_the_dump_of_a_config_and_stays_as_it_is(deepseek
 
 @pytest.mark.parametrize(("rows", "scaled"), [(4096, False), (4097, True)])
 def test_a_flavor_has_yarn_where_rows_outgrow_its_original_context(rows, scaled):
-    assert (spell_out(DeepseekV3Config(flavor="671B"), row_length=rows)["rope"]["scaling"] is not None) == scaled
+    assert (
+        spell_out(DeepseekV3Config(flavor="671B"), row_length=rows)["rope"]["scaling"] is not None
+    ) == scaled
     written = DeepseekV3Config(flavor="671B", rope={"scaling": {"name": "yarn"}})
     assert spell_out(written, row_length=rows)["rope"]["scaling"]["factor"] == 40.0
 
 
 def read(folder, written):
     (folder / "config.json").write_text(json.dumps(written))
-    return DeepseekV3Config.model_validate(spell_out(DeepseekV3Config(flavor="auto", hf_assets_path=str(folder)), row_length=128))
+    return DeepseekV3Config.model_validate(
+        spell_out(DeepseekV3Config(flavor="auto", hf_assets_path=str(folder)), row_length=128)
+    )
 
 
 def test_the_released_config_json_gives_the_flavor_with_yarn(tmp_path, deepseek_v3):
@@ -130,15 +140,25 @@ def test_the_released_config_json_gives_the_flavor_with_yarn(tmp_path, deepseek_
     assert (released.norm_eps, released.latent_norm_eps) == (1e-6, 1e-6)
     assert released.rope.scaling.magnitude() == 1.0
     # (0.1 ln 40 + 1)^2 / sqrt(192)
-    assert score_scale(released, released.rope.scaling) == pytest.approx(1.8738542070926265 / 13.856406460551018, rel=1e-12)
+    assert score_scale(released, released.rope.scaling) == pytest.approx(
+        1.8738542070926265 / 13.856406460551018, rel=1e-12
+    )
 
 
-@pytest.mark.parametrize("theirs", [TheirConfig(), TheirConfig(q_lora_rank=None, n_group=1, topk_group=1)], ids=["default", "no groups"])
+@pytest.mark.parametrize(
+    "theirs",
+    [TheirConfig(), TheirConfig(q_lora_rank=None, n_group=1, topk_group=1)],
+    ids=["default", "no groups"],
+)
 def test_config_json_of_transformers_is_read_and_written_back(theirs, tmp_path):
     theirs.save_pretrained(tmp_path)
     config = read(tmp_path, json.loads((tmp_path / "config.json").read_text()))
     assert read(tmp_path, huggingface_config(config, "float32")) == config
-    assert (config.n_layers, config.n_dense_layers, config.q_lora_rank) == (61, 3, theirs.q_lora_rank)
+    assert (config.n_layers, config.n_dense_layers, config.q_lora_rank) == (
+        61,
+        3,
+        theirs.q_lora_rank,
+    )
     assert config.moe.num_expert_groups == (None if theirs.n_group == 1 else 8)
 
 
@@ -152,7 +172,9 @@ def test_config_json_of_transformers_is_read_and_written_back(theirs, tmp_path):
         ({}, 1.3688879454113937, 1.0),
     ],
 )
-def test_what_config_json_leaves_unsaid_of_yarn_is_what_transformers_infers(scaling, magnitude, score_factor, tmp_path):
+def test_what_config_json_leaves_unsaid_of_yarn_is_what_transformers_infers(
+    scaling, magnitude, score_factor, tmp_path
+):
     yarn = {"rope_type": "yarn", "original_max_position_embeddings": 4096, **scaling}
     config = read(tmp_path, {**RELEASED, "rope_scaling": yarn})
     assert config.rope.scaling.magnitude() == pytest.approx(magnitude, rel=1e-12)
@@ -162,15 +184,24 @@ def test_what_config_json_leaves_unsaid_of_yarn_is_what_transformers_infers(scal
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"scoring_func": "softmax"}, 'scoring_func is "softmax", and deepseek_v3 has only "sigmoid"'),
+        (
+            {"scoring_func": "softmax"},
+            'scoring_func is "softmax", and deepseek_v3 has only "sigmoid"',
+        ),
         ({"topk_method": "greedy"}, 'topk_method is "greedy"'),
         ({"rope_interleave": False}, "rope_interleave is false"),
         ({"num_key_value_heads": 8}, "num_key_value_heads is 8, and deepseek_v3 has only 128"),
         ({"moe_layer_freq": 2}, "moe_layer_freq is 2"),
         ({"attention_bias": True}, "attention_bias is true"),
         ({"model_type": "deepseek_v2"}, 'model_type is "deepseek_v2"'),
-        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, 'rope_scaling.rope_type is "linear"'),
-        ({"rope_scaling": {**RELEASED["rope_scaling"], "mscale": -1}}, "rope_scaling.mscale is -1, expected a number from zero on"),
+        (
+            {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+            'rope_scaling.rope_type is "linear"',
+        ),
+        (
+            {"rope_scaling": {**RELEASED["rope_scaling"], "mscale": -1}},
+            "rope_scaling.mscale is -1, expected a number from zero on",
+        ),
         ({"index_topk": 2048}, "index_topk is a switch that deepseek_v3 does not know"),
     ],
     ids=str,
@@ -191,7 +222,10 @@ def test_mathematics_that_deepseek_v3_does_not_have_is_refused_by_name(change, m
         ({"moe": {"num_expert_groups": 4, "num_limited_groups": 1}}, "moe.num_limited_groups"),
         ({"moe": {"num_expert_groups": 4, "num_limited_groups": 5}}, "moe.num_limited_groups"),
         ({"moe": {"num_limited_groups": 1}}, "moe.num_limited_groups"),
-        ({"rope": {"scaling": {"name": "yarn", "beta_fast": 1.0, "beta_slow": 2.0}}}, "rope.scaling.beta_fast"),
+        (
+            {"rope": {"scaling": {"name": "yarn", "beta_fast": 1.0, "beta_slow": 2.0}}},
+            "rope.scaling.beta_fast",
+        ),
         ({"rope": {"theta": 1.0, "scaling": {"name": "yarn"}}}, "rope.theta"),
     ],
     ids=str,
@@ -204,7 +238,11 @@ def test_sizes_that_exclude_each_other_are_named(change, path):
 
 def test_everything_that_is_wrong_is_said_at_once():
     with pytest.raises(ProblemsFound) as found:
-        spell_out(DeepseekV3Config(flavor="debugmodel", qk_rope_head_dim=7, n_dense_layers=7, moe={"top_k": 9}))
+        spell_out(
+            DeepseekV3Config(
+                flavor="debugmodel", qk_rope_head_dim=7, n_dense_layers=7, moe={"top_k": 9}
+            )
+        )
     assert len(found.value.problems) == 3
 
 
@@ -223,14 +261,23 @@ def test_what_transformers_does_not_have_is_not_exported_by_half(change, path, t
     asked = ["checkpoint.enable=true", "checkpoint.last_save_in_hf=true"]
     resolved(tmp_path, *asked, *(f"model.{setting}" for setting in exportable))
     with pytest.raises(ProblemsFound) as found:
-        resolved(tmp_path, *asked, *(f"model.{setting}" for setting in exportable if not setting.startswith(path)), f"model.{change}")
-    assert [(problem.rule, ".".join(problem.path)) for problem in found.value.problems] == [("export-fits-transformers", f"model.{path}")]
+        resolved(
+            tmp_path,
+            *asked,
+            *(f"model.{setting}" for setting in exportable if not setting.startswith(path)),
+            f"model.{change}",
+        )
+    assert [(problem.rule, ".".join(problem.path)) for problem in found.value.problems] == [
+        ("export-fits-transformers", f"model.{path}")
+    ]
 
 
 def resolved(folder, *overrides):
     """A recipe of the debug flavor and `overrides`, resolved."""
     recipe = folder / "recipe.yaml"
-    recipe.write_text("version: 1\nmodel: {name: deepseek_v3, flavor: debugmodel}\ntraining: {dataset: tiny}\n")
+    recipe.write_text(
+        "version: 1\nmodel: {name: deepseek_v3, flavor: debugmodel}\ntraining: {dataset: tiny}\n"
+    )
     return resolve(str(recipe), list(overrides), environment={}).run
 
 
@@ -240,7 +287,12 @@ def test_rows_longer_than_the_context_are_refused(tmp_path):
     assert [problem.rule for problem in found.value.problems] == ["rows-fit-context"]
 
 
-YARN = {"rope": {"theta": 100.0, "scaling": {"name": "yarn", "original_max_position_embeddings": 64, "beta_fast": 4.0}}}
+YARN = {
+    "rope": {
+        "theta": 100.0,
+        "scaling": {"name": "yarn", "original_max_position_embeddings": 64, "beta_fast": 4.0},
+    }
+}
 GROUPED = {"moe": {"num_expert_groups": 4, "num_limited_groups": 2}}
 # for each setting that moves the logits another value than `deepseek_v3` has, and what must be so for it to be read
 MOVES = {
@@ -269,7 +321,10 @@ MOVES = {
     "moe.route_scale": ({"moe": {"route_scale": 2.0}}, {}),
     "moe.gate_bias": ({"moe": {"gate_bias": True}}, {}),
     "moe.score_before_experts": ({"moe": {"score_before_experts": True}}, {}),
-    "moe.num_expert_groups": ({"moe": {"num_expert_groups": 2}}, {"moe": {"num_expert_groups": 4, "num_limited_groups": 2}}),
+    "moe.num_expert_groups": (
+        {"moe": {"num_expert_groups": 2}},
+        {"moe": {"num_expert_groups": 4, "num_limited_groups": 2}},
+    ),
     "moe.num_limited_groups": ({"moe": {"num_limited_groups": 3}}, GROUPED),
     "moe.load_balance_coeff": ({"moe": {"load_balance_coeff": None}}, {}),
     "init.embedding_std": ({"init": {"embedding_std": 0.5}}, {}),
@@ -281,7 +336,10 @@ MOVES = {
     "yarn.factor": ({"rope": {"scaling": {"factor": 2.0}}}, YARN),
     "yarn.beta_fast": ({"rope": {"scaling": {"beta_fast": 1.5}}}, YARN),
     "yarn.beta_slow": ({"rope": {"scaling": {"beta_slow": 0.25}}}, YARN),
-    "yarn.original_max_position_embeddings": ({"rope": {"scaling": {"original_max_position_embeddings": 256}}}, YARN),
+    "yarn.original_max_position_embeddings": (
+        {"rope": {"scaling": {"original_max_position_embeddings": 256}}},
+        YARN,
+    ),
     "yarn.truncate": ({"rope": {"scaling": {"truncate": False}}}, YARN),
     "yarn.mscale": ({"rope": {"scaling": {"mscale": 0.5}}}, YARN),
     "yarn.mscale_all_dim": ({"rope": {"scaling": {"mscale_all_dim": 0.5}}}, YARN),
@@ -300,7 +358,11 @@ def test_another_value_gives_another_model(setting, deepseek_v3):
 
 def nested(base, top):
     """`base` with the values of `top`, key by key, also within a component."""
-    both = {key: nested(base[key], top[key]) for key in base.keys() & top.keys() if isinstance(base[key], dict)}
+    both = {
+        key: nested(base[key], top[key])
+        for key in base.keys() & top.keys()
+        if isinstance(base[key], dict)
+    }
     return {**base, **top, **both}
 
 

@@ -7,7 +7,11 @@ from torch import Generator
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 from transformers import DeepseekV3Config as TheirConfig
-from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3DecoderLayer, DeepseekV3RMSNorm, DeepseekV3RotaryEmbedding
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import (
+    DeepseekV3DecoderLayer,
+    DeepseekV3RMSNorm,
+    DeepseekV3RotaryEmbedding,
+)
 
 from titanrun.components.data.batch import TokenBatch
 from titanrun.components.data.further_tokens import further_tokens, with_further_tokens
@@ -18,7 +22,11 @@ from titanrun.distributed.degrees import Degrees
 from titanrun.distributed.device import CPU
 from titanrun.distributed.precision import precision_named
 from titanrun.models.deepseek_v3.config import DeepseekV3Config
-from titanrun.models.deepseek_v3.huggingface import from_huggingface, huggingface_config, to_huggingface
+from titanrun.models.deepseek_v3.huggingface import (
+    from_huggingface,
+    huggingface_config,
+    to_huggingface,
+)
 from titanrun.models.deepseek_v3.model import DeepseekV3
 from titanrun.models.shared.counting import active_parameter_count, flops_per_token, parameter_count
 from titanrun.recipe.plan.layout import NOTHING, Layout
@@ -33,7 +41,13 @@ EXPERTS = {"score_func": "sigmoid", "route_norm": True, "route_scale": 2.5}
 
 @pytest.fixture(params=[{}, {"n_dense_layers": 3}], ids=["experts", "dense"])
 def config(request, deepseek_v3):
-    return deepseek_v3(**request.param, num_mtp_layers=DEPTH, moe=EXPERTS, latent_norm_eps=1e-6, init={"linear_std": 0.1})
+    return deepseek_v3(
+        **request.param,
+        num_mtp_layers=DEPTH,
+        moe=EXPERTS,
+        latent_norm_eps=1e-6,
+        init={"linear_std": 0.1},
+    )
 
 
 @pytest.fixture
@@ -49,7 +63,9 @@ def model(config):
 
 @pytest.fixture
 def batch(config):
-    return TokenBatch.from_rows(torch.randint(config.vocab_size, (2, LENGTH + 1), generator=Generator().manual_seed(1)))
+    return TokenBatch.from_rows(
+        torch.randint(config.vocab_size, (2, LENGTH + 1), generator=Generator().manual_seed(1))
+    )
 
 
 class Reference:
@@ -62,11 +78,16 @@ class Reference:
 
     def layer(self, index, x_BTD):
         layer = DeepseekV3DecoderLayer(self.theirs, min(index, self.config.n_layers - 1)).double()
-        own = {name.removeprefix(f"model.layers.{index}."): weight for name, weight in self.state.items()}
+        own = {
+            name.removeprefix(f"model.layers.{index}."): weight
+            for name, weight in self.state.items()
+        }
         weights = stacked(layer.state_dict(), own)
         assert weights.keys() == layer.state_dict().keys()
         positions = torch.arange(x_BTD.size(1))[None]
-        mask = torch.full((x_BTD.size(1),) * 2, float("-inf"), dtype=torch.float64).triu(1)[None, None]
+        mask = torch.full((x_BTD.size(1),) * 2, float("-inf"), dtype=torch.float64).triu(1)[
+            None, None
+        ]
         turned = DeepseekV3RotaryEmbedding(self.theirs)(x_BTD, positions)
         told = {"attention_mask": mask, "position_ids": positions, "position_embeddings": turned}
         return functional_call(layer, weights, x_BTD, told)
@@ -87,14 +108,23 @@ class Reference:
             index = self.config.n_layers + depth - 1
             name = f"model.layers.{index}."
             embedded = self.state[f"{name}embed_tokens.weight"][inputs_BT[:, depth:]]
-            both = [self.norm(f"{name}enorm.weight", embedded), self.norm(f"{name}hnorm.weight", h_BTD[:, : LENGTH - depth])]
+            both = [
+                self.norm(f"{name}enorm.weight", embedded),
+                self.norm(f"{name}hnorm.weight", h_BTD[:, : LENGTH - depth]),
+            ]
             h_BTD = self.layer(index, torch.cat(both, -1) @ self.state[f"{name}eh_proj.weight"].T)
             h_BTD = self.norm(f"{name}shared_head.norm.weight", h_BTD)
-            found.append(self.cross_entropy(f"{name}shared_head.head.weight", h_BTD, tokens_BT[:, depth + 1 :]))
+            found.append(
+                self.cross_entropy(
+                    f"{name}shared_head.head.weight", h_BTD, tokens_BT[:, depth + 1 :]
+                )
+            )
         return found
 
     def cross_entropy(self, head, h_BTD, labels_BT):
-        return cross_entropy((h_BTD @ self.state[head].T).flatten(0, 1), labels_BT.flatten(), reduction="sum")
+        return cross_entropy(
+            (h_BTD @ self.state[head].T).flatten(0, 1), labels_BT.flatten(), reduction="sum"
+        )
 
 
 def stacked(wanted, own):
@@ -103,7 +133,10 @@ def stacked(wanted, own):
     for name in wanted:
         if name.endswith("experts.gate_up_proj"):
             front, count = name.removesuffix("gate_up_proj"), len(wanted[name])
-            parts = [torch.cat([own[f"{front}{e}.{part}_proj.weight"] for part in ("gate", "up")]) for e in range(count)]
+            parts = [
+                torch.cat([own[f"{front}{e}.{part}_proj.weight"] for part in ("gate", "up")])
+                for e in range(count)
+            ]
             found[name] = torch.stack(parts)
         elif name.endswith("experts.down_proj"):
             front, count = name.removesuffix("down_proj"), len(wanted[name])
@@ -119,10 +152,17 @@ def passes(model, **options):
 def test_losses_and_gradients_are_those_of_the_paper(config, model, batch):
     total = passes(model).backward(with_further_tokens(batch, DEPTH), torch.tensor(1.0))
     ours = dict(model.named_parameters())
-    state = {name: weight.detach().clone().requires_grad_() for name, weight in to_huggingface(config, model.state_dict()).items()}
-    first, *further = Reference(config, state).losses(torch.cat([batch.tokens[:, :1], batch.labels], 1))
+    state = {
+        name: weight.detach().clone().requires_grad_()
+        for name, weight in to_huggingface(config, model.state_dict()).items()
+    }
+    first, *further = Reference(config, state).losses(
+        torch.cat([batch.tokens[:, :1], batch.labels], 1)
+    )
     wanted = first + SCALE / DEPTH * sum(further)
-    assert total.item() == pytest.approx(wanted.item(), rel=1e-6)  # the loss itself is computed in fp32
+    assert total.item() == pytest.approx(
+        wanted.item(), rel=1e-6
+    )  # the loss itself is computed in fp32
     wanted.backward()
     front = f"model.layers.{config.n_layers}."
     for name, theirs in (
@@ -130,19 +170,31 @@ def test_losses_and_gradients_are_those_of_the_paper(config, model, batch):
         ("layers.3.out_norm", f"{front}shared_head.norm"), ("layers.3.attention.wo", f"{front}self_attn.o_proj"),
         ("layers.0.attention.wo", "model.layers.0.self_attn.o_proj"), ("norm", "model.norm"),
     ):  # fmt: skip
-        assert torch.allclose(ours[f"{name}.weight"].grad, state[f"{theirs}.weight"].grad, rtol=1e-5, atol=1e-6), name
+        assert torch.allclose(
+            ours[f"{name}.weight"].grad, state[f"{theirs}.weight"].grad, rtol=1e-5, atol=1e-6
+        ), name
     for name, copied in (("tok_embeddings", "embed_tokens"), ("output", "shared_head.head")):
         own = {"tok_embeddings": "model.embed_tokens.weight", "output": "lm_head.weight"}[name]
-        shared = state[own].grad + sum(state[f"model.layers.{config.n_layers + k}.{copied}.weight"].grad for k in range(DEPTH))
+        shared = state[own].grad + sum(
+            state[f"model.layers.{config.n_layers + k}.{copied}.weight"].grad for k in range(DEPTH)
+        )
         assert torch.allclose(ours[f"{name}.weight"].grad, shared, rtol=1e-5, atol=1e-6), name
 
 
 def test_the_next_token_is_predicted_as_without_further_layers(deepseek_v3, config, model, batch):
     alone = DeepseekV3(without_them(config), seq_len=LENGTH).double()
-    alone.load_state_dict({name: weight for name, weight in model.state_dict().items() if int(number(name)) < config.n_layers})
+    alone.load_state_dict(
+        {
+            name: weight
+            for name, weight in model.state_dict().items()
+            if int(number(name)) < config.n_layers
+        }
+    )
     told = with_further_tokens(batch, DEPTH)
     assert torch.equal(model(batch.tokens), alone(batch.tokens))
-    plain = WholeModel(alone, CrossEntropy(CrossEntropyConfig()), precision_named("float32", "float32"), CPU)
+    plain = WholeModel(
+        alone, CrossEntropy(CrossEntropyConfig()), precision_named("float32", "float32"), CPU
+    )
     assert torch.equal(passes(model).loss_sum(told), plain.loss_sum(batch))
     logits = model(batch.tokens, further_KBT=further_tokens(told, DEPTH))
     assert torch.allclose(logits[: len(batch.tokens)], alone(batch.tokens), atol=1e-12)
@@ -150,9 +202,13 @@ def test_the_next_token_is_predicted_as_without_further_layers(deepseek_v3, conf
 
 def test_a_plan_has_the_logits_of_all_depths(tmp_path):
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text("version: 1\nmodel: {name: deepseek_v3, flavor: debugmodel}\ntraining: {dataset: tiny}\n")
+    recipe.write_text(
+        "version: 1\nmodel: {name: deepseek_v3, flavor: debugmodel}\ntraining: {dataset: tiny}\n"
+    )
     further = ["loss=multi_token_cross_entropy", "model.num_mtp_layers=2"]
-    plain, told = (resolve(str(recipe), overrides, environment={}).run for overrides in ([], further))
+    plain, told = (
+        resolve(str(recipe), overrides, environment={}).run for overrides in ([], further)
+    )
     plain, told = (logits_of(Layout(run, Degrees(), NOTHING, [], NOTHING)) for run in (plain, told))
     assert told.bytes == 3 * plain.bytes
 
@@ -192,7 +248,9 @@ def test_counts_are_those_that_deepseek_publishes(deepseek_v3):
     assert round((active + ends - join) / 1e9, 1) == 2.4
     length = 128
     attention = config.key_value_width() * length
-    assert flops_per_token(config, length) - flops_per_token(without, length) == 6 * (active + ends // 2 + attention)
+    assert flops_per_token(config, length) - flops_per_token(without, length) == 6 * (
+        active + ends // 2 + attention
+    )
 
 
 def test_a_mistyped_count_is_refused_before_its_layers_are_listed():
@@ -201,5 +259,9 @@ def test_a_mistyped_count_is_refused_before_its_layers_are_listed():
 
 
 def test_the_shapes_are_those_of_the_model(config, model):
-    assert {name: tuple(parameter.shape) for name, parameter in model.named_parameters()} == config.parameter_shapes()
-    assert {name for name in model.state_dict() if name not in config.parameter_shapes()} == config.buffer_shapes().keys()
+    assert {
+        name: tuple(parameter.shape) for name, parameter in model.named_parameters()
+    } == config.parameter_shapes()
+    assert {
+        name for name in model.state_dict() if name not in config.parameter_shapes()
+    } == config.buffer_shapes().keys()

@@ -14,22 +14,41 @@ from titanrun.components.data.batch import TokenBatch
 from titanrun.components.data.documents import marked_by_positions
 from titanrun.config.problems import ProblemsFound
 from titanrun.models.deepseek_v3.config import DeepseekV3Config
-from titanrun.models.deepseek_v3.huggingface import from_huggingface, huggingface_config, to_huggingface
+from titanrun.models.deepseek_v3.huggingface import (
+    from_huggingface,
+    huggingface_config,
+    to_huggingface,
+)
 from titanrun.models.deepseek_v3.model import DeepseekV3
 from titanrun.models.shared.flavors import spell_out
 
-YARN = {"name": "yarn", "factor": 8.0, "original_max_position_embeddings": 256, "mscale": 1.0, "mscale_all_dim": 1.0}
+YARN = {
+    "name": "yarn",
+    "factor": 8.0,
+    "original_max_position_embeddings": 256,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+}
 EXPERTS = {"score_func": "sigmoid", "route_norm": True, "route_scale": 2.5}
 SHAPES = {
     "no query compression, no groups": {"q_lora_rank": None},
-    "query compression, two of four groups": {"moe": {"num_expert_groups": 4, "num_limited_groups": 2}},
-    "YaRN": {"rope": {"scaling": YARN}, "moe": {"num_shared_experts": 1, "num_expert_groups": 2, "num_limited_groups": 1}},
+    "query compression, two of four groups": {
+        "moe": {"num_expert_groups": 4, "num_limited_groups": 2}
+    },
+    "YaRN": {
+        "rope": {"scaling": YARN},
+        "moe": {"num_shared_experts": 1, "num_expert_groups": 2, "num_limited_groups": 1},
+    },
     "YaRN whose mscales differ, from the first layer on experts": {
         "rope": {"scaling": {**YARN, "mscale": 0.7, "mscale_all_dim": 0.3, "truncate": False}},
         "n_dense_layers": 0,
         "moe": {"route_norm": False, "use_grouped_mm": False},
     },
-    "tied, all layers dense": {"tie_word_embeddings": True, "n_dense_layers": 3, "q_lora_rank": None},
+    "tied, all layers dense": {
+        "tie_word_embeddings": True,
+        "n_dense_layers": 3,
+        "q_lora_rank": None,
+    },
 }
 SEQ_LEN = 2048
 
@@ -55,7 +74,11 @@ def random_model(config, seed=0):
 
 def opened(config, model, folder):
     """The model as transformers opens it."""
-    save_file(to_huggingface(config, model.state_dict()), folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        to_huggingface(config, model.state_dict()),
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
     (folder / "config.json").write_text(json.dumps(huggingface_config(config, "float32")))
     theirs, told = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     assert type(theirs) is DeepseekV3ForCausalLM
@@ -68,7 +91,11 @@ def difference(model, theirs, config):
     ids = torch.randint(config.vocab_size, (2, 64), generator=Generator().manual_seed(1))
     mask = torch.ones_like(ids)
     largest = 0.0
-    for positions in (torch.arange(64)[None], torch.arange(1900, 1964)[None], torch.arange(64)[None] * 31):
+    for positions in (
+        torch.arange(64)[None],
+        torch.arange(1900, 1964)[None],
+        torch.arange(64)[None] * 31,
+    ):
         with torch.no_grad():
             ours, other = model(ids, positions), theirs(ids, mask, position_ids=positions).logits
         assert 0.5 < other.std() < 5
@@ -84,9 +111,13 @@ def test_transformers_opens_what_is_exported_and_gives_the_same_logits(config, t
 
 def test_weights_of_transformers_give_its_logits_here(config, tmp_path):
     torch.manual_seed(2)
-    theirs = DeepseekV3ForCausalLM(TheirConfig(**{**huggingface_config(config, "float32"), "initializer_range": 0.1}))
+    theirs = DeepseekV3ForCausalLM(
+        TheirConfig(**{**huggingface_config(config, "float32"), "initializer_range": 0.1})
+    )
     theirs.save_pretrained(tmp_path)
-    read = DeepseekV3Config.model_validate(spell_out(DeepseekV3Config(flavor="auto", hf_assets_path=str(tmp_path))))
+    read = DeepseekV3Config.model_validate(
+        spell_out(DeepseekV3Config(flavor="auto", hf_assets_path=str(tmp_path)))
+    )
     model = DeepseekV3(read, seq_len=SEQ_LEN)
     model.load_state_dict(from_huggingface(read, load_file(tmp_path / "model.safetensors")))
     assert difference(model, theirs, config) < 1e-5
@@ -100,7 +131,11 @@ def test_gradients_are_those_of_transformers(config, tmp_path):
     theirs(ids).logits.logsumexp(-1).mean().backward()
     # gradients are mapped as weights are
     state = model.state_dict() | {name: weight.grad for name, weight in model.named_parameters()}
-    ours = {name: gradient for name, gradient in to_huggingface(config, state).items() if not name.endswith("bias")}
+    ours = {
+        name: gradient
+        for name, gradient in to_huggingface(config, state).items()
+        if not name.endswith("bias")
+    }
     wanted = experts_apart({name: weight.grad for name, weight in theirs.named_parameters()})
     assert ours.keys() == wanted.keys()
     differences = [distance(ours[name], wanted[name]) for name in ours]
@@ -113,10 +148,14 @@ def experts_apart(stacked):
     apart = {}
     for name, tensor in stacked.items():
         layer, _, kind = name.partition(".experts.")
-        parts = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}.get(kind, ())
+        parts = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}.get(
+            kind, ()
+        )
         for expert, matrix in enumerate(tensor if parts else ()):
             pieces = zip(parts, matrix.chunk(len(parts)), strict=True)
-            apart.update({f"{layer}.experts.{expert}.{part}.weight": piece for part, piece in pieces})
+            apart.update(
+                {f"{layer}.experts.{expert}.{part}.weight": piece for part, piece in pieces}
+            )
         if not parts:
             apart[name] = tensor
     return apart
@@ -125,20 +164,36 @@ def experts_apart(stacked):
 def distance(ours, theirs):
     """Largest difference over the largest element; an expert that no token was sent to has no gradient."""
     largest = theirs.abs().max()
-    return 0.0 if largest == 0 and not ours.any() else ((ours - theirs).abs().max() / largest).item()
+    return (
+        0.0 if largest == 0 and not ours.any() else ((ours - theirs).abs().max() / largest).item()
+    )
 
 
 def test_packed_documents_have_the_logits_that_transformers_gives_them(deepseek_v3):
     attention = {"backend": "flex", "mask": "block_causal", "documents": "positions"}
-    config = deepseek_v3(latent_norm_eps=1e-6, moe=EXPERTS, rope={"scaling": YARN}, init={"linear_std": 0.1}, attention=attention)
+    config = deepseek_v3(
+        latent_norm_eps=1e-6,
+        moe=EXPERTS,
+        rope={"scaling": YARN},
+        init={"linear_std": 0.1},
+        attention=attention,
+    )
     model = random_model(config)
     theirs = DeepseekV3ForCausalLM(TheirConfig(**huggingface_config(config, "float32")))
     theirs.load_state_dict(stacked(to_huggingface(config, model.state_dict())))
-    positions = torch.stack([torch.cat([torch.arange(length) for length in lengths]) for lengths in ((20, 1, 43), (64,))])
+    positions = torch.stack(
+        [
+            torch.cat([torch.arange(length) for length in lengths])
+            for lengths in ((20, 1, 43), (64,))
+        ]
+    )
     rows = torch.randint(config.vocab_size, (2, 65), generator=Generator().manual_seed(1))
     batch = marked_by_positions(replace(TokenBatch.from_rows(rows), positions=positions))
     with torch.no_grad():
-        ours, across = model(batch.tokens, positions, batch.documents), model(batch.tokens, positions)
+        ours, across = (
+            model(batch.tokens, positions, batch.documents),
+            model(batch.tokens, positions),
+        )
         # with a cache transformers does not look for documents
         expected = theirs(batch.tokens, position_ids=positions, use_cache=False).logits
     assert (ours - expected).abs().max() < 1e-5
@@ -150,8 +205,13 @@ def stacked(saved):
     whole = {name: tensor for name, tensor in saved.items() if ".experts." not in name}
     for layer in {name.partition(".experts.")[0] for name in saved if ".experts." in name}:
         count = sum(name.startswith(f"{layer}.experts.") for name in saved) // 3
-        of = {kind: [saved[f"{layer}.experts.{expert}.{kind}_proj.weight"] for expert in range(count)] for kind in ("gate", "up", "down")}
-        whole[f"{layer}.experts.gate_up_proj"] = torch.cat([torch.stack(of["gate"]), torch.stack(of["up"])], dim=1)
+        of = {
+            kind: [saved[f"{layer}.experts.{expert}.{kind}_proj.weight"] for expert in range(count)]
+            for kind in ("gate", "up", "down")
+        }
+        whole[f"{layer}.experts.gate_up_proj"] = torch.cat(
+            [torch.stack(of["gate"]), torch.stack(of["up"])], dim=1
+        )
         whole[f"{layer}.experts.down_proj"] = torch.stack(of["down"])
     return whole
 
@@ -193,5 +253,7 @@ def test_weights_of_another_model_are_named(deepseek_v3):
     config = exportable(deepseek_v3)
     exported = to_huggingface(config, random_model(config).state_dict())
     del exported["model.layers.1.self_attn.kv_a_layernorm.weight"]
-    with pytest.raises(ProblemsFound, match=r"missing: model\.layers\.1\.self_attn\.kv_a_layernorm\.weight"):
+    with pytest.raises(
+        ProblemsFound, match=r"missing: model\.layers\.1\.self_attn\.kv_a_layernorm\.weight"
+    ):
         from_huggingface(config, exported)

@@ -46,30 +46,50 @@ def theirs(model: Autoencoder) -> AutoencoderKL:
 def test_latents_and_pictures_are_those_of_diffusers(made: Autoencoder) -> None:
     other = theirs(made)
     generator = Generator().manual_seed(1)
-    pictures, noise = torch.rand(2, 3, 24, 16, generator=generator) * 2 - 1, torch.randn(2, 4, 6, 4, generator=generator)
+    pictures, noise = (
+        torch.rand(2, 3, 24, 16, generator=generator) * 2 - 1,
+        torch.randn(2, 4, 6, 4, generator=generator),
+    )
     found = other.encode(pictures).latent_dist
     expected = (found.mean + found.std * noise - SHIFT) * SCALE
     assert found.std.std() > 0.001
     torch.testing.assert_close(made.encode(pictures, noise), expected, rtol=1e-5, atol=1e-5)
     latents = torch.randn(2, 4, 6, 4, generator=generator)
-    torch.testing.assert_close(made.decode(latents), other.decode(latents / SCALE + SHIFT).sample, rtol=1e-5, atol=2e-5)
+    torch.testing.assert_close(
+        made.decode(latents), other.decode(latents / SCALE + SHIFT).sample, rtol=1e-5, atol=2e-5
+    )
 
 
-def test_a_file_says_its_own_sizes_and_a_wrong_one_is_a_problem(made: Autoencoder, tmp_path: Path) -> None:
+def test_a_file_says_its_own_sizes_and_a_wrong_one_is_a_problem(
+    made: Autoencoder, tmp_path: Path
+) -> None:
     file = tmp_path / "ae.safetensors"
     safetensors.torch.save_file(made.state_dict(), file)
 
     def coder(**changes: int) -> object:
-        encoder = {"t5_encoder": "tiny", "clip_encoder": "tiny", "autoencoder_path": str(file), "max_t5_encoding_len": 4}
+        encoder = {
+            "t5_encoder": "tiny",
+            "clip_encoder": "tiny",
+            "autoencoder_path": str(file),
+            "max_t5_encoding_len": 4,
+        }
         config = FluxConfig.model_validate({"flavor": "tiny", "encoder": encoder, **changes})
-        return picture_coder(FluxConfig.model_validate(spell_out(config)), device=torch.device("cpu"), dtype=torch.float32)
+        return picture_coder(
+            FluxConfig.model_validate(spell_out(config)),
+            device=torch.device("cpu"),
+            dtype=torch.float32,
+        )
 
     opened = coder(in_channels=16)
     assert isinstance(opened, Autoencoder)
-    assert all(torch.equal(tensor, made.state_dict()[name]) for name, tensor in opened.state_dict().items())
+    assert all(
+        torch.equal(tensor, made.state_dict()[name]) for name, tensor in opened.state_dict().items()
+    )
     with pytest.raises(ProblemsFound, match="the autoencoder has 4 channels"):
         coder()
-    safetensors.torch.save_file({name: tensor for name, tensor in made.state_dict().items() if "mid" not in name}, file)
+    safetensors.torch.save_file(
+        {name: tensor for name, tensor in made.state_dict().items() if "mid" not in name}, file
+    )
     with pytest.raises(ProblemsFound, match=r"decoder\.mid\.attn_1"):
         coder(in_channels=16)
     file.write_bytes(b"no weights")
@@ -89,7 +109,11 @@ def test_the_autoencoder_of_flux_has_its_published_size() -> None:
             use_quant_conv=False,
             use_post_quant_conv=False,
         )
-    assert sum(weight.numel() for weight in model.parameters()) == sum(weight.numel() for weight in other.parameters()) == 83_819_683
+    assert (
+        sum(weight.numel() for weight in model.parameters())
+        == sum(weight.numel() for weight in other.parameters())
+        == 83_819_683
+    )
 
 
 def test_weights_of_something_else_are_a_problem() -> None:

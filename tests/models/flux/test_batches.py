@@ -9,7 +9,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import CLIPTextConfig, CLIPTextModel, PreTrainedTokenizerFast, T5Config, T5EncoderModel
+from transformers import (
+    CLIPTextConfig,
+    CLIPTextModel,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5EncoderModel,
+)
 
 from titanrun.components.data.config import TinyImagesConfig
 from titanrun.components.data.images import tiny_rows
@@ -27,7 +33,9 @@ CPU = torch.device("cpu")
 
 
 def config_of(**changes: Any) -> FluxConfig:
-    return FluxConfig.model_validate(spell_out(FluxConfig.model_validate({"flavor": "tiny", **changes})))
+    return FluxConfig.model_validate(
+        spell_out(FluxConfig.model_validate({"flavor": "tiny", **changes}))
+    )
 
 
 def batches(**changes: Any) -> FluxBatches:
@@ -36,7 +44,9 @@ def batches(**changes: Any) -> FluxBatches:
 
 @pytest.fixture(scope="module")
 def rows() -> NDArray[Any]:
-    found = tiny_rows(TinyImagesConfig(image_size=32), tokenizer=None, row_length=21, cache_folder=Path())
+    found = tiny_rows(
+        TinyImagesConfig(image_size=32), tokenizer=None, row_length=21, cache_folder=Path()
+    )
     return np.stack([found[DrawnRow(index, 1000 + index)] for index in range(6)])
 
 
@@ -45,7 +55,9 @@ def test_a_sample_is_the_same_in_whatever_batch(rows: NDArray[Any]) -> None:
     together, apart = maker.training(rows, 6), maker.training(rows, 2)
     assert len(apart) == 3
     for name in ("latents", "target", "times", "text", "pooled", "loss_mask"):
-        assert torch.equal(getattr(together[0], name), torch.cat([getattr(part, name) for part in apart])), name
+        assert torch.equal(
+            getattr(together[0], name), torch.cat([getattr(part, name) for part in apart])
+        ), name
     again = rows.copy()
     again["key"] += 1
     assert not torch.equal(maker.training(again, 6)[0].target, together[0].target)
@@ -55,7 +67,13 @@ def test_latents_are_on_the_line_from_picture_to_noise(rows: NDArray[Any]) -> No
     maker = batches()
     (batch,) = maker.training(rows, 6)
     pixels = torch.from_numpy(rows["pixels"]).float() / 127.5 - 1
-    clean = maker.coder.encode(pixels, torch.zeros(1)).unfold(2, 2, 2).unfold(3, 2, 2).permute(0, 2, 3, 1, 4, 5).reshape(6, 4, 64)
+    clean = (
+        maker.coder.encode(pixels, torch.zeros(1))
+        .unfold(2, 2, 2)
+        .unfold(3, 2, 2)
+        .permute(0, 2, 3, 1, 4, 5)
+        .reshape(6, 4, 64)
+    )
     noise = clean + batch.target
     assert float(noise.mean()) == pytest.approx(0, abs=0.1)
     assert float(noise.std()) == pytest.approx(1, abs=0.1)
@@ -71,11 +89,15 @@ def test_the_loss_is_the_mean_squared_error_of_the_velocity(rows: NDArray[Any]) 
     loss = FlowMatchingConfig().builder()(FlowMatchingConfig())
     velocity = torch.randn(batch.target.shape, generator=torch.Generator().manual_seed(0))
     expected = torch.nn.functional.mse_loss(velocity[:4].double(), batch.target[:4].double())
-    assert float(loss(velocity, batch) / batch.valid_count()) == pytest.approx(float(expected), rel=1e-6)
+    assert float(loss(velocity, batch) / batch.valid_count()) == pytest.approx(
+        float(expected), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize(("dropped", "share"), [(0.0, 0), (1.0, 1)])
-def test_captions_are_dropped_as_often_as_asked(dropped: float, share: int, rows: NDArray[Any]) -> None:
+def test_captions_are_dropped_as_often_as_asked(
+    dropped: float, share: int, rows: NDArray[Any]
+) -> None:
     (batch,) = batches(classifier_free_guidance_prob=dropped).training(rows, 6)
     assert float((batch.text == 0).all(-1).all(-1).float().mean()) == share
     assert float((batch.pooled == 0).all(-1).float().mean()) == share
@@ -83,7 +105,9 @@ def test_captions_are_dropped_as_often_as_asked(dropped: float, share: int, rows
 
 @pytest.mark.slow
 def test_the_two_captions_are_dropped_independently() -> None:
-    found = tiny_rows(TinyImagesConfig(image_size=16), tokenizer=None, row_length=21, cache_folder=Path())
+    found = tiny_rows(
+        TinyImagesConfig(image_size=16), tokenizer=None, row_length=21, cache_folder=Path()
+    )
     many = np.stack([found[DrawnRow(index % 4, index)] for index in range(400)])
     (batch,) = batches(classifier_free_guidance_prob=0.4).training(many, 400)
     t5, clip = (batch.text == 0).all(-1).all(-1).float(), (batch.pooled == 0).all(-1).float()
@@ -93,7 +117,10 @@ def test_the_two_captions_are_dropped_independently() -> None:
 
 def test_held_out_pictures_are_measured_at_fixed_times(rows: NDArray[Any]) -> None:
     eighths = (torch.arange(8) + 0.5) / 8
-    (one, every) = (batches(all_timesteps=each, classifier_free_guidance_prob=1.0).held_out(rows, counted=5) for each in (False, True))
+    (one, every) = (
+        batches(all_timesteps=each, classifier_free_guidance_prob=1.0).held_out(rows, counted=5)
+        for each in (False, True)
+    )
     assert torch.equal(one.times, time_features(eighths[torch.from_numpy(rows["number"]) % 8]))
     assert torch.equal(every.times, time_features(eighths.repeat(6)))
     assert one.loss_mask.any(1).tolist() == [True] * 5 + [False]
@@ -106,21 +133,37 @@ def test_held_out_pictures_are_measured_at_fixed_times(rows: NDArray[Any]) -> No
 
 def word_tokenizer(folder: Path) -> None:
     vocabulary = {
-        word: index for index, word in enumerate(["<pad>", "<unk>", "</s>", "<s>", "a", "red", "blue", "circle", "square", "left"])
+        word: index
+        for index, word in enumerate(
+            ["<pad>", "<unk>", "</s>", "<s>", "a", "red", "blue", "circle", "square", "left"]
+        )
     }
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>", eos_token="</s>").save_pretrained(folder)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 2)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>", eos_token="</s>"
+    ).save_pretrained(folder)
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     torch.manual_seed(0)
     t5, clip = tmp_path_factory.mktemp("t5"), tmp_path_factory.mktemp("clip")
-    T5EncoderModel(T5Config(vocab_size=10, d_model=64, d_kv=16, d_ff=64, num_layers=1, num_heads=2)).save_pretrained(t5)
+    T5EncoderModel(
+        T5Config(vocab_size=10, d_model=64, d_kv=16, d_ff=64, num_layers=1, num_heads=2)
+    ).save_pretrained(t5)
     CLIPTextModel(
-        CLIPTextConfig(vocab_size=10, hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2, eos_token_id=2)
+        CLIPTextConfig(
+            vocab_size=10,
+            hidden_size=64,
+            intermediate_size=64,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            eos_token_id=2,
+        )
     ).save_pretrained(clip)
     word_tokenizer(t5)
     word_tokenizer(clip)
@@ -129,8 +172,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def test_encoders_say_what_transformers_says(folders: tuple[Path, Path]) -> None:
     t5, clip = folders
-    config = config_of(encoder={"t5_encoder": str(t5), "clip_encoder": str(clip), "max_t5_encoding_len": 6})
-    tokens, whole = (encode(["a red circle left", ""]) for encode in text_encoders(config, device=CPU, dtype=torch.float32))
+    config = config_of(
+        encoder={"t5_encoder": str(t5), "clip_encoder": str(clip), "max_t5_encoding_len": 6}
+    )
+    tokens, whole = (
+        encode(["a red circle left", ""])
+        for encode in text_encoders(config, device=CPU, dtype=torch.float32)
+    )
     ids = torch.tensor([[4, 5, 7, 9, 2, 0], [2, 0, 0, 0, 0, 0]])
     with torch.no_grad():
         expected = T5EncoderModel.from_pretrained(t5).eval()(input_ids=ids).last_hidden_state
@@ -141,7 +189,9 @@ def test_encoders_say_what_transformers_says(folders: tuple[Path, Path]) -> None
     assert tokens.shape == (2, 6, 64)
 
 
-def test_an_encoder_that_does_not_fit_is_a_problem(folders: tuple[Path, Path], tmp_path: Path) -> None:
+def test_an_encoder_that_does_not_fit_is_a_problem(
+    folders: tuple[Path, Path], tmp_path: Path
+) -> None:
     t5, _ = folders
 
     def problem(**changes: Any) -> str:
@@ -152,7 +202,9 @@ def test_an_encoder_that_does_not_fit_is_a_problem(folders: tuple[Path, Path], t
     encoder = {"t5_encoder": str(t5), "clip_encoder": "tiny", "max_t5_encoding_len": 6}
     assert "64 wide, model.context_in_dim 32" in problem(encoder=encoder, context_in_dim=32)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5"}))
-    assert "cannot be read as a T5EncoderModel" in problem(encoder=encoder | {"t5_encoder": str(tmp_path)})
+    assert "cannot be read as a T5EncoderModel" in problem(
+        encoder=encoder | {"t5_encoder": str(tmp_path)}
+    )
 
 
 def test_the_schedule_is_shifted_by_the_size_of_the_picture() -> None:
@@ -171,7 +223,13 @@ class Straight(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.zeros(1))
         self.goal, self.time_of = goal, {}
 
-    def forward(self, latents: torch.Tensor, times: torch.Tensor, text: torch.Tensor, *others: torch.Tensor | None) -> torch.Tensor:
+    def forward(
+        self,
+        latents: torch.Tensor,
+        times: torch.Tensor,
+        text: torch.Tensor,
+        *others: torch.Tensor | None,
+    ) -> torch.Tensor:
         time = (times[0, 191 - 64].clamp(-1, 1)).acos() / (1000 * 10000 ** (-127 / 128))
         goal = self.goal * (1 if bool(text.any()) else 0)
         return (latents - goal) / time
@@ -198,14 +256,22 @@ def test_a_model_with_the_embedding_is_told_the_strength_of_guidance(rows: NDArr
     for number, weight in enumerate(model.parameters()):
         weight.normal_(0, 0.05, generator=torch.Generator().manual_seed(number))
     with_default, same, other = (
-        pictures(model, config, ["a red circle"], PictureSampling(steps=2, size=32, seed=5, guidance=strength), device=CPU)
+        pictures(
+            model,
+            config,
+            ["a red circle"],
+            PictureSampling(steps=2, size=32, seed=5, guidance=strength),
+            device=CPU,
+        )
         for strength in (None, 2.0, 4.0)
     )
     assert torch.equal(with_default, same)
     assert not torch.equal(with_default, other)
 
 
-def test_a_share_of_a_batch_has_tokens_of_the_text_and_of_the_picture_with_their_places(rows: NDArray[Any]) -> None:
+def test_a_share_of_a_batch_has_tokens_of_the_text_and_of_the_picture_with_their_places(
+    rows: NDArray[Any],
+) -> None:
     (whole,) = batches(guidance_embed=2.0).training(rows, 6)
     share = whole.shared(lambda tensor: tensor[:, 1::2])
     assert torch.equal(share.latents, whole.latents[:, 1::2])
@@ -221,8 +287,12 @@ def test_a_picture_depends_on_its_own_seed_only() -> None:
     config = config_of()
     model = Flux(config, seq_len=32)
     model.init_weights(torch.Generator().manual_seed(0))
-    torch.nn.init.normal_(model.output.linear.weight, std=0.1, generator=torch.Generator().manual_seed(0))
-    both = pictures(model, config, ["a", "b"], PictureSampling(steps=2, size=32, seed=5), device=CPU)
+    torch.nn.init.normal_(
+        model.output.linear.weight, std=0.1, generator=torch.Generator().manual_seed(0)
+    )
+    both = pictures(
+        model, config, ["a", "b"], PictureSampling(steps=2, size=32, seed=5), device=CPU
+    )
     alone = pictures(model, config, ["b"], PictureSampling(steps=2, size=32, seed=6), device=CPU)
     assert torch.equal(both[1:], alone)
     assert not torch.equal(both[:1], alone)

@@ -21,9 +21,19 @@ from titanrun.recipe.menu import open_menu
 SMALL = {"flavor": "tiny", "encoder": {"max_t5_encoding_len": 5}}
 SHAPES: dict[str, dict[str, Any]] = {
     "both kinds of layers": {},
-    "three heads, wide hidden part": {"n_double_layers": 2, "n_single_layers": 1, "in_channels": 16, "context_in_dim": 24},
+    "three heads, wide hidden part": {
+        "n_double_layers": 2,
+        "n_single_layers": 1,
+        "in_channels": 16,
+        "context_in_dim": 24,
+    },
     "told a strength of guidance": {"guidance_embed": 3.5, "n_single_layers": 1},
-    "one wide head": {"n_heads": 1, "axes_dim": [16, 40, 40], "n_single_layers": 3, "vec_in_dim": 8},
+    "one wide head": {
+        "n_heads": 1,
+        "axes_dim": [16, 40, 40],
+        "n_single_layers": 3,
+        "vec_in_dim": 8,
+    },
 }
 
 
@@ -55,7 +65,11 @@ def inputs(config: FluxConfig) -> dict[str, Tensor]:
         "pooled": draw(int(config.vec_in_dim)),
         "times": torch.tensor([0.0, 0.37, 1.0]),
     }
-    return given if config.guidance_embed is None else {**given, "guidance": torch.tensor([1.0, 3.5, 30.0])}
+    return (
+        given
+        if config.guidance_embed is None
+        else {**given, "guidance": torch.tensor([1.0, 3.5, 30.0])}
+    )
 
 
 def theirs(config: FluxConfig, model: Flux) -> FluxTransformer2DModel:
@@ -80,7 +94,14 @@ def their_velocity(model: FluxTransformer2DModel, given: dict[str, Tensor]) -> T
 
 def our_velocity(model: Flux, given: dict[str, Tensor]) -> Tensor:
     told = time_features(given["guidance"]) if "guidance" in given else None
-    velocity: Tensor = model(given["latents"], time_features(given["times"]), given["text"], given["pooled"], places_of(2, 3), told)
+    velocity: Tensor = model(
+        given["latents"],
+        time_features(given["times"]),
+        given["text"],
+        given["pooled"],
+        places_of(2, 3),
+        told,
+    )
     return velocity
 
 
@@ -95,9 +116,13 @@ def test_velocity_and_gradients_are_those_of_diffusers(shape: str) -> None:
     assert (ours - expected).abs().max() < 1e-5
     ours.square().mean().backward()
     expected.square().mean().backward()
-    gradients = to_huggingface(config, {name: weight.grad for name, weight in model.named_parameters()})
+    gradients = to_huggingface(
+        config, {name: weight.grad for name, weight in model.named_parameters()}
+    )
     for name, weight in other.named_parameters():
-        assert (gradients[name] - weight.grad).abs().max() <= 1e-5 * max(1, float(weight.grad.abs().max())), name
+        assert (gradients[name] - weight.grad).abs().max() <= 1e-5 * max(
+            1, float(weight.grad.abs().max())
+        ), name
 
 
 def test_a_later_token_of_the_picture_is_seen_by_earlier_ones() -> None:
@@ -121,9 +146,11 @@ def test_the_original_release_names_the_same_weights() -> None:
     config = config_of(guidance_embed=3.5)
     state = built(config).state_dict()
     original = {original_name(config, name): tensor for name, tensor in state.items()}
-    assert {"double_blocks.0.img_attn.norm.key_norm.scale", "single_blocks.1.modulation.lin.bias", "final_layer.linear.weight"} <= set(
-        original
-    )
+    assert {
+        "double_blocks.0.img_attn.norm.key_norm.scale",
+        "single_blocks.1.modulation.lin.bias",
+        "final_layer.linear.weight",
+    } <= set(original)
     back = from_huggingface(config, original)
     assert all(torch.equal(back[name], state[name]) for name in state)
 
@@ -134,7 +161,11 @@ def original_name(config: FluxConfig, name: str) -> str:
     if parts[0] == "layers":
         number, rest, kind = int(parts[1]), parts[2:-1], parts[-1]
         if number >= int(config.n_double_layers):
-            inner = {"modulation": "modulation.lin", "query_norm": "norm.query_norm", "key_norm": "norm.key_norm"}.get(rest[0], rest[0])
+            inner = {
+                "modulation": "modulation.lin",
+                "query_norm": "norm.query_norm",
+                "key_norm": "norm.key_norm",
+            }.get(rest[0], rest[0])
             return f"single_blocks.{number - int(config.n_double_layers)}.{inner}.{'scale' if 'norm' in inner else kind}"
         side, inner = rest[0], ".".join(rest[1:])
         holder = {"modulation": "mod.lin", "mlp.0": "mlp.0", "mlp.2": "mlp.2"}.get(
@@ -153,17 +184,30 @@ def test_diffusers_opens_an_export(tmp_path: Path) -> None:
     config = config_of()
     model, given = built(config), inputs(config)
     folder = tmp_path / "hf"
-    write_folder(folder, to_huggingface(config, model.state_dict()), huggingface_config(config, "float32"), stem="diffusion_pytorch_model")
+    write_folder(
+        folder,
+        to_huggingface(config, model.state_dict()),
+        huggingface_config(config, "float32"),
+        stem="diffusion_pytorch_model",
+    )
     opened = FluxTransformer2DModel.from_pretrained(folder)
-    torch.testing.assert_close(their_velocity(opened, given), our_velocity(model, given), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        their_velocity(opened, given), our_velocity(model, given), rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("double_blocks.9.img_mod.lin.weight", "no place"), ("double_blocks.0.img_mod.lin.weight", "missing")]
+    ("name", "message"),
+    [
+        ("double_blocks.9.img_mod.lin.weight", "no place"),
+        ("double_blocks.0.img_mod.lin.weight", "missing"),
+    ],
 )
 def test_weights_of_another_model_are_a_problem(name: str, message: str) -> None:
     config = config_of()
-    original = {original_name(config, own): tensor for own, tensor in built(config).state_dict().items()}
+    original = {
+        original_name(config, own): tensor for own, tensor in built(config).state_dict().items()
+    }
     if name in original:
         del original[name]
     else:
@@ -176,10 +220,16 @@ def test_a_guidance_embedding_on_one_side_only_is_a_problem_that_says_what_to_se
     told, plain = config_of(guidance_embed=3.5), config_of()
     with pytest.raises(ProblemsFound) as found:
         from_huggingface(plain, to_huggingface(told, built(told).state_dict()))
-    assert found.value.problems[0].help == "these have a guidance embedding: set model.guidance_embed, such as 3.5"
+    assert (
+        found.value.problems[0].help
+        == "these have a guidance embedding: set model.guidance_embed, such as 3.5"
+    )
     with pytest.raises(ProblemsFound) as found:
         from_huggingface(told, to_huggingface(plain, built(plain).state_dict()))
-    assert found.value.problems[0].help == "these have no guidance embedding: remove model.guidance_embed"
+    assert (
+        found.value.problems[0].help
+        == "these have no guidance embedding: remove model.guidance_embed"
+    )
 
 
 def test_every_flavor_has_the_parameters_of_its_description() -> None:
@@ -188,15 +238,24 @@ def test_every_flavor_has_the_parameters_of_its_description() -> None:
     found = {name: counted(name) for name in flavors("flux")}
     # and of that of FLUX.1-dev
     assert counted("dev", guidance_embed=3.5) == 11901408320
-    assert found == {"tiny": 700352, "debugmodel": 258286144, "dev": 11891178560, "schnell": 11891178560}
+    assert found == {
+        "tiny": 700352,
+        "debugmodel": 258286144,
+        "dev": 11891178560,
+        "schnell": 11891178560,
+    }
 
 
 def counted(flavor: str, **changes: Any) -> int:
     encoder = {"t5_encoder": "a", "clip_encoder": "b", "autoencoder_path": "c"}
-    config = FluxConfig.model_validate(spell_out(FluxConfig(flavor=flavor, encoder=encoder, **changes)))
+    config = FluxConfig.model_validate(
+        spell_out(FluxConfig(flavor=flavor, encoder=encoder, **changes))
+    )
     count = parameter_count(config)
     with torch.device("meta"):
-        assert count == sum(parameter.numel() for parameter in Flux(config, seq_len=512).parameters())
+        assert count == sum(
+            parameter.numel() for parameter in Flux(config, seq_len=512).parameters()
+        )
         if flavor == "schnell" or changes:
             made = FluxTransformer2DModel.from_config(huggingface_config(config, "float32"))
             assert count == sum(parameter.numel() for parameter in made.parameters())
@@ -215,7 +274,9 @@ def test_first_weights_predict_nothing_and_depend_on_the_seed() -> None:
     config = config_of()
     model = Flux(config, seq_len=64).requires_grad_(False)
     model.init_weights(Generator().manual_seed(3))
-    assert torch.equal(our_velocity(model, inputs(config)), torch.zeros(3, 6, int(config.in_channels)))
+    assert torch.equal(
+        our_velocity(model, inputs(config)), torch.zeros(3, 6, int(config.in_channels))
+    )
     qkv = model.layers["0"].img.qkv.weight
     assert float(qkv.std()) == pytest.approx(math.sqrt(2 / sum(qkv.shape)), rel=0.05)
     assert float(model.time_in[0].weight.std()) == pytest.approx(0.02, rel=0.05)

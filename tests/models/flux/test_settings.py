@@ -32,7 +32,9 @@ LEAVES: dict[str, tuple[Any, dict[str, Any]]] = {
 
 def outcome(**changes: Any) -> tuple[list[tuple[str, Any]], torch.Tensor]:
     """Names and shapes of the weights, and what the model says with weights that are drawn all over."""
-    config = FluxConfig.model_validate(spell_out(FluxConfig.model_validate({"flavor": "tiny", **changes})))
+    config = FluxConfig.model_validate(
+        spell_out(FluxConfig.model_validate({"flavor": "tiny", **changes}))
+    )
     model = Flux(config, seq_len=32).requires_grad_(False)
     generator = Generator().manual_seed(0)
     for weight in model.parameters():
@@ -41,7 +43,9 @@ def outcome(**changes: Any) -> tuple[list[tuple[str, Any]], torch.Tensor]:
     drawn = [torch.randn(2, *size, generator=generator) for size in sizes]
     shapes = [(name, weight.shape) for name, weight in model.named_parameters()]
     told = None if config.guidance_embed is None else guidance_features(config.guidance_embed, 2)
-    return shapes, model(drawn[0], time_features(torch.tensor([0.2, 0.7])), drawn[1], drawn[2], places_of(2, 3), told)
+    return shapes, model(
+        drawn[0], time_features(torch.tensor([0.2, 0.7])), drawn[1], drawn[2], places_of(2, 3), told
+    )
 
 
 @pytest.mark.parametrize("leaf", LEAVES)
@@ -66,7 +70,9 @@ def test_another_value_gives_another_model(leaf: str) -> None:
 def test_sizes_that_exclude_each_other_are_a_problem(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(ProblemsFound) as found:
         spell_out(FluxConfig.model_validate({"flavor": "tiny", **changes}))
-    assert any(re.search(told, problem.message) for problem in found.value.problems), found.value.problems
+    assert any(re.search(told, problem.message) for problem in found.value.problems), (
+        found.value.problems
+    )
 
 
 def test_there_is_no_vocabulary() -> None:

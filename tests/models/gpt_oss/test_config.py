@@ -67,7 +67,9 @@ PUBLISHED = {
         ("120b", 116_829_156_672, 5_711_982_912, 8192, 45_292_611_456),
     ],
 )
-def test_counts_equal_the_worked_numbers_and_the_model(gpt_oss, flavor, parameters, active, seq_len, flops):
+def test_counts_equal_the_worked_numbers_and_the_model(
+    gpt_oss, flavor, parameters, active, seq_len, flops
+):
     config = gpt_oss(flavor)
     assert parameter_count(config) == parameters
     assert active_parameter_count(config) == active
@@ -83,13 +85,24 @@ def test_the_sizes_of_the_published_model_are_those_of_its_flavor(gpt_oss):
     assert overlaid(flavor, GptOssConfig.sizes_from_huggingface(PUBLISHED)) == flavor
 
 
-@pytest.mark.parametrize("fields", [{}, {"sliding_window": None, "rope": {"scaling": None}}, {"moe": {"swiglu_limit": 3.0, "top_k": 1}}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"sliding_window": None, "rope": {"scaling": None}},
+        {"moe": {"swiglu_limit": 3.0, "top_k": 1}},
+    ],
+)
 def test_the_sizes_of_an_export_are_read_back(gpt_oss, fields):
     config = gpt_oss(**fields)
-    read = GptOssConfig.sizes_from_huggingface(json.loads(json.dumps(huggingface_config(config, "float32"))))
+    read = GptOssConfig.sizes_from_huggingface(
+        json.loads(json.dumps(huggingface_config(config, "float32")))
+    )
     expected = {name: value for name, value in dump(config).items() if name in read}
     if expected["rope"]["scaling"] is not None:
-        assert read["rope"]["scaling"].pop("attention_factor") == pytest.approx(config.rope.scaling.magnitude())
+        assert read["rope"]["scaling"].pop("attention_factor") == pytest.approx(
+            config.rope.scaling.magnitude()
+        )
         del expected["rope"]["scaling"]["attention_factor"]
     del expected["moe"]["use_grouped_mm"]
     assert read == expected
@@ -115,13 +128,20 @@ def test_a_config_json_of_another_model_is_refused(key, value):
 def test_sizes_that_contradict_each_other_are_all_found():
     with pytest.raises(ProblemsFound) as found:
         spell_out(GptOssConfig(flavor="debugmodel", n_heads=9, head_dim=15, moe={"top_k": 65}))
-    assert [problem.path for problem in found.value.problems] == [("model", "head_dim"), ("model", "n_kv_heads"), ("model", "moe", "top_k")]
+    assert [problem.path for problem in found.value.problems] == [
+        ("model", "head_dim"),
+        ("model", "n_kv_heads"),
+        ("model", "moe", "top_k"),
+    ]
 
 
 @pytest.mark.parametrize(
     ("rope", "field"),
     [
-        ({"scaling": {"name": "yarn", "beta_fast": 1.0, "beta_slow": 32.0}}, "rope.scaling.beta_fast"),
+        (
+            {"scaling": {"name": "yarn", "beta_fast": 1.0, "beta_slow": 32.0}},
+            "rope.scaling.beta_fast",
+        ),
         ({"theta": 1.0}, "rope.theta"),
     ],
 )
@@ -162,7 +182,9 @@ def test_experts_equal_the_formula_in_float64(gpt_oss):
         hidden = w1 @ row + b1
         gate, value = hidden[::2].clamp(max=0.5), hidden[1::2].clamp(-0.5, 0.5)
         expected.append(w2 @ (gate / (1 + torch.exp(-1.702 * gate)) * (value + 1)) + b2)
-    torch.testing.assert_close(experts(x, counts).double(), torch.stack(expected), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        experts(x, counts).double(), torch.stack(expected), atol=1e-5, rtol=1e-5
+    )
 
 
 def test_slots_know_their_expert_and_padding_counts_as_the_last_ones():
@@ -178,7 +200,14 @@ def test_ranks_that_share_a_bias_add_it_up_once_and_have_its_whole_gradient():
 
 @pytest.mark.parametrize(
     "change",
-    ["score_func=sigmoid", "num_shared_experts=1", "gate_bias=false", "score_before_experts=true", "route_scale=2.0", "route_norm=false"],
+    [
+        "score_func=sigmoid",
+        "num_shared_experts=1",
+        "gate_bias=false",
+        "score_before_experts=true",
+        "route_scale=2.0",
+        "route_norm=false",
+    ],
 )
 def test_experts_that_transformers_does_not_have_are_not_exported_by_half(change, tmp_path):
     asked = ["checkpoint.enable=true", "checkpoint.last_save_in_hf=true", f"model.moe.{change}"]
@@ -195,7 +224,11 @@ def test_varlen_attention_has_no_sinks(tmp_path):
 def test_flavor_auto_reads_the_folder_that_the_recipe_names(tmp_path, gpt_oss):
     (tmp_path / "config.json").write_text(json.dumps(PUBLISHED))
     read = spell_out(GptOssConfig(flavor="auto", hf_assets_path=str(tmp_path)))
-    assert dump(GptOssConfig.model_validate(read)) == {**dump(gpt_oss("20b")), "flavor": None, "hf_assets_path": str(tmp_path)}
+    assert dump(GptOssConfig.model_validate(read)) == {
+        **dump(gpt_oss("20b")),
+        "flavor": None,
+        "hf_assets_path": str(tmp_path),
+    }
 
 
 def test_rows_longer_than_the_context_are_refused(tmp_path):
@@ -206,7 +239,9 @@ def test_rows_longer_than_the_context_are_refused(tmp_path):
 def problems_of(folder, *overrides):
     """What is wrong with a recipe of the debug flavor and `overrides`."""
     recipe = folder / "recipe.yaml"
-    recipe.write_text("version: 1\nmodel: {name: gpt_oss, flavor: debugmodel}\ntraining: {dataset: tiny}\n")
+    recipe.write_text(
+        "version: 1\nmodel: {name: gpt_oss, flavor: debugmodel}\ntraining: {dataset: tiny}\n"
+    )
     with pytest.raises(ProblemsFound) as found:
         resolve(str(recipe), list(overrides), environment={})
     return found.value.problems

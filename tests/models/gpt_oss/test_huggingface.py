@@ -22,10 +22,23 @@ from titanrun.models.gpt_oss.model import GptOss
 YARN = {"name": "yarn", "factor": 8.0, "original_max_position_embeddings": 64, "truncate": False}
 SHAPES = {
     "as published": {},
-    "other heads, three layers": {"dim": 96, "n_heads": 6, "n_kv_heads": 1, "n_layers": 3, "head_dim": 32},
+    "other heads, three layers": {
+        "dim": 96,
+        "n_heads": 6,
+        "n_kv_heads": 1,
+        "n_layers": 3,
+        "head_dim": 32,
+    },
     "stretched early": {"rope": {"theta": 10000.0, "scaling": YARN}},
-    "tied, without windows and stretching": {"tie_word_embeddings": True, "sliding_window": None, "rope": {"scaling": None}},
-    "sdpa, experts one by one": {"attention": {"backend": "sdpa", "mask": "causal"}, "moe": {"use_grouped_mm": False}},
+    "tied, without windows and stretching": {
+        "tie_word_embeddings": True,
+        "sliding_window": None,
+        "rope": {"scaling": None},
+    },
+    "sdpa, experts one by one": {
+        "attention": {"backend": "sdpa", "mask": "causal"},
+        "moe": {"use_grouped_mm": False},
+    },
     "gates that are cut off": {"moe": {"swiglu_limit": 0.05, "swiglu_alpha": 3.0}},
 }
 SEQ_LEN = 2048
@@ -54,7 +67,11 @@ def random_model(config, seed=0):
 
 def exported(model, folder):
     """What transformers makes of the model's export; eagerly, since its other kernels have no sinks on a CPU."""
-    save_file(to_huggingface(model.config, model.state_dict()), folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        to_huggingface(model.config, model.state_dict()),
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
     (folder / "config.json").write_text(json.dumps(huggingface_config(model.config, "float32")))
     return AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
 
@@ -63,9 +80,16 @@ def difference(model, theirs):
     """Largest distance of the logits, at the row's start and far behind it."""
     ids = torch.randint(model.config.vocab_size, (2, 64), generator=Generator().manual_seed(1))
     largest = 0.0
-    for positions in (torch.arange(64)[None], torch.arange(1900, 1964)[None], torch.arange(64)[None] * 31):
+    for positions in (
+        torch.arange(64)[None],
+        torch.arange(1900, 1964)[None],
+        torch.arange(64)[None] * 31,
+    ):
         with torch.no_grad():
-            ours, other = model(ids, positions), theirs(ids, torch.ones_like(ids), position_ids=positions).logits
+            ours, other = (
+                model(ids, positions),
+                theirs(ids, torch.ones_like(ids), position_ids=positions).logits,
+            )
         assert 0.5 < other.std() < 5
         largest = max(largest, (ours - other).abs().max().item())
     print(f"largest difference of logits: {largest:.1e}")
@@ -81,7 +105,13 @@ def test_transformers_opens_what_is_exported_and_gives_the_same_logits(config, t
 
 def test_weights_of_transformers_give_its_logits_here(config, tmp_path):
     torch.manual_seed(2)
-    theirs = GptOssForCausalLM(GptOssConfig(**huggingface_config(config, "float32"), initializer_range=0.1, attn_implementation="eager"))
+    theirs = GptOssForCausalLM(
+        GptOssConfig(
+            **huggingface_config(config, "float32"),
+            initializer_range=0.1,
+            attn_implementation="eager",
+        )
+    )
     theirs.save_pretrained(tmp_path)
     model = GptOss(config, seq_len=SEQ_LEN)
     model.load_state_dict(from_huggingface(config, load_file(tmp_path / "model.safetensors")))
@@ -99,14 +129,24 @@ def test_gradients_are_those_of_transformers(config, tmp_path):
 
 @pytest.mark.parametrize("backend", ["sdpa", "flex"])
 def test_packed_documents_do_not_see_each_other(gpt_oss, backend, tmp_path):
-    config = made(gpt_oss, {"attention": {"backend": backend, "mask": "block_causal", "documents": "positions"}})
+    config = made(
+        gpt_oss,
+        {"attention": {"backend": backend, "mask": "block_causal", "documents": "positions"}},
+    )
     model = random_model(config)
     theirs = exported(model, tmp_path)
     rows = torch.randint(config.vocab_size, (2, 65), generator=Generator().manual_seed(1))
-    positions = torch.stack([torch.cat([torch.arange(length) for length in lengths]) for lengths in ((20, 1, 43), (64,))])
+    positions = torch.stack(
+        [
+            torch.cat([torch.arange(length) for length in lengths])
+            for lengths in ((20, 1, 43), (64,))
+        ]
+    )
     batch = marked_by_positions(replace(TokenBatch.from_rows(rows), positions=positions))
     ours = model(batch.tokens, positions, batch.documents)
-    expected = theirs(batch.tokens, masks(batch.documents, config.sliding_window), position_ids=positions).logits
+    expected = theirs(
+        batch.tokens, masks(batch.documents, config.sliding_window), position_ids=positions
+    ).logits
     assert (ours - expected).abs().max() < 1e-5
     assert (ours - model(batch.tokens, positions)).abs().max() > 0.01
     ours.logsumexp(-1).mean().backward()
@@ -119,17 +159,32 @@ def masks(documents, window):
     place = torch.arange(documents.size(1))
     ahead = place[:, None] - place[None, :]
     own = documents[:, :, None] == documents[:, None, :]
-    seen = {"full_attention": own & (ahead >= 0), "sliding_attention": own & (ahead >= 0) & (ahead < window)}
-    return {kind: torch.zeros(allowed.shape).masked_fill(~allowed, -torch.inf)[:, None] for kind, allowed in seen.items()}
+    seen = {
+        "full_attention": own & (ahead >= 0),
+        "sliding_attention": own & (ahead >= 0) & (ahead < window),
+    }
+    return {
+        kind: torch.zeros(allowed.shape).masked_fill(~allowed, -torch.inf)[:, None]
+        for kind, allowed in seen.items()
+    }
 
 
 def compare_gradients(model, theirs):
     """Every gradient within 1e-5 of the largest number in it."""
-    found = to_huggingface(model.config, {**model.state_dict(), **{name: weight.grad for name, weight in model.named_parameters()}})
+    found = to_huggingface(
+        model.config,
+        {**model.state_dict(), **{name: weight.grad for name, weight in model.named_parameters()}},
+    )
     for name, parameter in theirs.named_parameters():
         largest = parameter.grad.abs().max().item()
         assert largest > 0, name
-        torch.testing.assert_close(found[name], parameter.grad, atol=1e-5 * largest, rtol=0, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            found[name],
+            parameter.grad,
+            atol=1e-5 * largest,
+            rtol=0,
+            msg=lambda text, name=name: f"{name}: {text}",
+        )
 
 
 def test_there_and_back_is_bitwise_the_same(config):
@@ -139,21 +194,34 @@ def test_there_and_back_is_bitwise_the_same(config):
     assert all(torch.equal(back[name], state[name]) for name in state)
 
 
-def test_the_weights_that_openai_published_in_mxfp4_are_those_that_transformers_makes_of_them(gpt_oss):
+def test_the_weights_that_openai_published_in_mxfp4_are_those_that_transformers_makes_of_them(
+    gpt_oss,
+):
     config = gpt_oss(dim=64, moe={"hidden_dim": 32, "num_experts": 4})
     state = to_huggingface(config, random_model(config).state_dict())
     wanted = {}
-    for name in [name for name in state if name.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
+    for name in [
+        name for name in state if name.endswith(("experts.gate_up_proj", "experts.down_proj"))
+    ]:
         experts, width, rows = state.pop(name).shape
-        blocks = torch.randint(256, (experts, rows, width // 32, 16), generator=Generator().manual_seed(0), dtype=torch.uint8)
-        scales = torch.randint(120, 130, blocks.shape[:-1], generator=Generator().manual_seed(1), dtype=torch.uint8)
+        blocks = torch.randint(
+            256,
+            (experts, rows, width // 32, 16),
+            generator=Generator().manual_seed(0),
+            dtype=torch.uint8,
+        )
+        scales = torch.randint(
+            120, 130, blocks.shape[:-1], generator=Generator().manual_seed(1), dtype=torch.uint8
+        )
         state |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
         wanted[name] = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
     weights = from_huggingface(config, expanded(state, Quantization("mxfp4")))
     for layer in range(2):
         theirs = f"model.layers.{layer}.mlp.experts"
         for ours, name in (("mlp1_weight", "gate_up_proj"), ("mlp2_weight", "down_proj")):
-            assert torch.equal(weights[f"layers.{layer}.moe.experts.{ours}"], wanted[f"{theirs}.{name}"].mT)
+            assert torch.equal(
+                weights[f"layers.{layer}.moe.experts.{ours}"], wanted[f"{theirs}.{name}"].mT
+            )
 
 
 def test_weights_of_another_model_are_named(gpt_oss):

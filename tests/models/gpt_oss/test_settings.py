@@ -51,7 +51,10 @@ def test_another_value_gives_another_model(leaf, gpt_oss):
     first, last = leaf.rpartition(".")[::2]
     section = {**given.get(first, {}), last: value}
     changed = {**given, first: section} if first else {**given, last: value}
-    before, after = outcome(gpt_oss(**standing_out(given))), outcome(gpt_oss(**standing_out(changed)))
+    before, after = (
+        outcome(gpt_oss(**standing_out(given))),
+        outcome(gpt_oss(**standing_out(changed))),
+    )
     assert before["names"] != after["names"] or not torch.equal(before["logits"], after["logits"])
 
 

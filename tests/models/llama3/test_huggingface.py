@@ -16,12 +16,21 @@ from titanrun.models.llama3.huggingface import from_huggingface, huggingface_con
 from titanrun.models.llama3.model import Llama3
 
 # original context 256: at 40 to 2000 positions all three bands of the scaling are in use
-STRETCHED = {"theta": 10000.0, "scaling": {"name": "llama3", "original_max_position_embeddings": 256}}
+STRETCHED = {
+    "theta": 10000.0,
+    "scaling": {"name": "llama3", "original_max_position_embeddings": 256},
+}
 SHAPES = {
     "grouped queries": {"n_kv_heads": 2, "rope": {"theta": 10000.0, "scaling": None}},
     "tied": {"tie_word_embeddings": True, "n_kv_heads": 1},
     "scaled, far positions": {"n_heads": 2, "rope": STRETCHED},
-    "YaRN": {"n_heads": 2, "rope": {"theta": 10000.0, "scaling": {"name": "yarn", "factor": 8.0, "original_max_position_embeddings": 256}}},
+    "YaRN": {
+        "n_heads": 2,
+        "rope": {
+            "theta": 10000.0,
+            "scaling": {"name": "yarn", "factor": 8.0, "original_max_position_embeddings": 256},
+        },
+    },
     "explicit head width": {"dim": 96, "head_dim": 32, "n_kv_heads": 2, "rope": STRETCHED},
     "Llama 3 defaults": {"n_layers": 3, "vocab_size": 500, "max_seq_len": 131072},
 }
@@ -49,9 +58,16 @@ def difference(model, transformers_model, config):
     # without a mask transformers takes a gap between positions for the start of another document
     mask = torch.ones_like(ids)
     largest = 0.0
-    for positions in (torch.arange(64)[None], torch.arange(1900, 1964)[None], torch.arange(64)[None] * 31):
+    for positions in (
+        torch.arange(64)[None],
+        torch.arange(1900, 1964)[None],
+        torch.arange(64)[None] * 31,
+    ):
         with torch.no_grad():
-            ours, theirs = model(ids, positions), transformers_model(ids, mask, position_ids=positions).logits
+            ours, theirs = (
+                model(ids, positions),
+                transformers_model(ids, mask, position_ids=positions).logits,
+            )
         assert 0.5 < theirs.std() < 5
         largest = max(largest, (ours - theirs).abs().max().item())
     print(f"largest difference of logits: {largest:.1e}")
@@ -60,7 +76,11 @@ def difference(model, transformers_model, config):
 
 def test_transformers_opens_what_is_exported_and_gives_the_same_logits(config, tmp_path):
     model = random_model(config)
-    save_file(to_huggingface(config, model.state_dict()), tmp_path / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        to_huggingface(config, model.state_dict()),
+        tmp_path / "model.safetensors",
+        metadata={"format": "pt"},
+    )
     (tmp_path / "config.json").write_text(json.dumps(huggingface_config(config, "float32")))
     theirs = LlamaForCausalLM.from_pretrained(tmp_path)
     assert theirs.dtype == torch.float32
@@ -69,7 +89,9 @@ def test_transformers_opens_what_is_exported_and_gives_the_same_logits(config, t
 
 def test_weights_of_transformers_give_its_logits_here(config):
     torch.manual_seed(2)
-    theirs = LlamaForCausalLM(LlamaConfig(**huggingface_config(config, "float32"), initializer_range=0.1))
+    theirs = LlamaForCausalLM(
+        LlamaConfig(**huggingface_config(config, "float32"), initializer_range=0.1)
+    )
     model = Llama3(config, seq_len=SEQ_LEN)
     model.load_state_dict(from_huggingface(config, theirs.state_dict()))
     assert difference(model, theirs, config) < 1e-5
@@ -78,39 +100,65 @@ def test_weights_of_transformers_give_its_logits_here(config):
 def test_gradients_are_those_of_transformers(config):
     model = random_model(config)
     theirs = LlamaForCausalLM(LlamaConfig(**huggingface_config(config, "float32")))
-    theirs.load_state_dict(to_huggingface(config, model.state_dict()), strict=not config.tie_word_embeddings)
+    theirs.load_state_dict(
+        to_huggingface(config, model.state_dict()), strict=not config.tie_word_embeddings
+    )
     ids = torch.randint(config.vocab_size, (2, 64), generator=Generator().manual_seed(1))
     model(ids).logsumexp(-1).mean().backward()
     theirs(ids).logits.logsumexp(-1).mean().backward()
-    gradients = to_huggingface(config, {name: parameter.grad for name, parameter in model.named_parameters()})
+    gradients = to_huggingface(
+        config, {name: parameter.grad for name, parameter in model.named_parameters()}
+    )
     largest = 0.0
     for name, parameter in theirs.named_parameters():
-        distance = float((gradients[name] - parameter.grad).abs().max() / parameter.grad.abs().max())
+        distance = float(
+            (gradients[name] - parameter.grad).abs().max() / parameter.grad.abs().max()
+        )
         assert distance < 1e-5, name
         largest = max(largest, distance)
     print(f"largest difference of gradients: {largest:.1e}")
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "flex", "varlen"])
-def test_packed_documents_have_the_logits_and_gradients_that_transformers_gives_them(llama3, backend):
+def test_packed_documents_have_the_logits_and_gradients_that_transformers_gives_them(
+    llama3, backend
+):
     config = llama3(
-        n_kv_heads=2, init={"linear_std": 0.1}, attention={"backend": backend, "mask": "block_causal", "documents": "positions"}
+        n_kv_heads=2,
+        init={"linear_std": 0.1},
+        attention={"backend": backend, "mask": "block_causal", "documents": "positions"},
     )
     model = random_model(config)
     theirs = LlamaForCausalLM(LlamaConfig(**huggingface_config(config, "float32")))
     theirs.load_state_dict(to_huggingface(config, model.state_dict()))
     rows = torch.randint(config.vocab_size, (2, 65), generator=Generator().manual_seed(1))
-    positions = torch.stack([torch.cat([torch.arange(length) for length in lengths]) for lengths in ((20, 1, 43), (64,))])
+    positions = torch.stack(
+        [
+            torch.cat([torch.arange(length) for length in lengths])
+            for lengths in ((20, 1, 43), (64,))
+        ]
+    )
     batch = marked_by_positions(replace(TokenBatch.from_rows(rows), positions=positions))
     # with a cache transformers does not look for documents
-    ours, expected = model(batch.tokens, positions, batch.documents), theirs(batch.tokens, position_ids=positions, use_cache=False).logits
+    ours, expected = (
+        model(batch.tokens, positions, batch.documents),
+        theirs(batch.tokens, position_ids=positions, use_cache=False).logits,
+    )
     assert (ours - expected).abs().max() < 1e-5
     assert (ours - model(batch.tokens, positions)).abs().max() > 0.1
     for logits in (ours, expected):
         torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.labels.flatten()).backward()
-    gradients = to_huggingface(config, {name: parameter.grad for name, parameter in model.named_parameters()})
+    gradients = to_huggingface(
+        config, {name: parameter.grad for name, parameter in model.named_parameters()}
+    )
     for name, parameter in theirs.named_parameters():
-        torch.testing.assert_close(gradients[name], parameter.grad, atol=1e-6, rtol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            gradients[name],
+            parameter.grad,
+            atol=1e-6,
+            rtol=1e-5,
+            msg=lambda text, name=name: f"{name}: {text}",
+        )
 
 
 def test_there_and_back_is_bitwise_the_same(config):

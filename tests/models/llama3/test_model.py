@@ -39,7 +39,10 @@ def test_a_model_built_on_meta_is_the_model_built_at_once(llama3):
     at_once = Llama3(config, seq_len=32)
     at_once.init_weights(Generator().manual_seed(0))
     from_meta = built(config)
-    assert all(torch.equal(one, other) for one, other in zip(at_once.parameters(), from_meta.parameters(), strict=True))
+    assert all(
+        torch.equal(one, other)
+        for one, other in zip(at_once.parameters(), from_meta.parameters(), strict=True)
+    )
     assert torch.equal(at_once.rope_table, from_meta.rope_table)
     assert torch.equal(at_once(tokens()), from_meta(tokens()))
 
@@ -52,12 +55,23 @@ def test_parameter_names_are_torchtitans(llama3):
         "ffn_norm.weight",
     ]
     layers = [f"layers.{index}.{name}" for index in range(2) for name in layer]
-    assert list(built(llama3()).state_dict()) == ["tok_embeddings.weight", *layers, "norm.weight", "output.weight"]
+    assert list(built(llama3()).state_dict()) == [
+        "tok_embeddings.weight",
+        *layers,
+        "norm.weight",
+        "output.weight",
+    ]
 
 
 @pytest.mark.parametrize("depth_scaling", ["layer", "model"])
 def test_each_kind_of_weight_has_its_std_and_bound(llama3, depth_scaling):
-    config = llama3(vocab_size=2000, dim=256, n_layers=4, feed_forward={"hidden_dim": 512}, init={"depth_scaling": depth_scaling})
+    config = llama3(
+        vocab_size=2000,
+        dim=256,
+        n_layers=4,
+        feed_forward={"hidden_dim": 512},
+        init={"depth_scaling": depth_scaling},
+    )
     weights = built(config).state_dict()
     deep = 0.02 / math.sqrt(2 * 4)
     shallow = 0.02 / math.sqrt(2) if depth_scaling == "layer" else deep
@@ -76,7 +90,13 @@ def test_each_kind_of_weight_has_its_std_and_bound(llama3, depth_scaling):
 
 
 def test_the_init_section_decides_the_draws(llama3):
-    init = {"embedding_std": 0.5, "linear_std": 0.1, "truncation": 0.2, "output_std": 0.3, "output_truncation_stds": 1.0}
+    init = {
+        "embedding_std": 0.5,
+        "linear_std": 0.1,
+        "truncation": 0.2,
+        "output_std": 0.3,
+        "output_truncation_stds": 1.0,
+    }
     weights = built(llama3(dim=128, n_heads=2, init=init)).state_dict()
     assert weights["tok_embeddings.weight"].std().item() == pytest.approx(0.5, rel=0.03)
     assert 0.19 < weights["layers.0.attention.wq.weight"].abs().max() <= 0.2
@@ -114,7 +134,9 @@ def test_positions_are_counted_where_they_are_absent(llama3):
     shifted = model(ids, torch.stack([counted, counted + 16]))
     assert torch.equal(logits[0], shifted[0])
     assert torch.allclose(logits[1], shifted[1], atol=1e-5)
-    assert not torch.allclose(logits[1], model(ids, torch.stack([counted, counted * 2]))[1], atol=1e-2)
+    assert not torch.allclose(
+        logits[1], model(ids, torch.stack([counted, counted * 2]))[1], atol=1e-2
+    )
 
 
 def test_under_bfloat16_the_rope_table_stays_complex64(llama3):
@@ -136,12 +158,16 @@ def test_a_table_that_was_cast_is_noticed(llama3):
 def test_gradients_reach_every_parameter(llama3):
     model = built(llama3(n_kv_heads=1))
     model(tokens()).sum().backward()
-    assert all(parameter.grad.isfinite().all() and parameter.grad.any() for parameter in model.parameters())
+    assert all(
+        parameter.grad.isfinite().all() and parameter.grad.any() for parameter in model.parameters()
+    )
 
 
 @pytest.mark.skipif(not REFERENCE.exists(), reason="the recorded run is not beside the repository")
 def test_recorded_weights_give_the_recorded_loss_and_gradient_norm():
-    config = Llama3Config.model_validate(spell_out(Llama3Config(flavor="auto", hf_assets_path=str(REFERENCE))))
+    config = Llama3Config.model_validate(
+        spell_out(Llama3Config(flavor="auto", hf_assets_path=str(REFERENCE)))
+    )
     model = built(config, seq_len=256)
     model.load_state_dict(from_huggingface(config, load_file(REFERENCE / "model.safetensors")))
     rows = torch.from_numpy(np.load(REFERENCE / "tokens.npy")[:8].astype(np.int64))

@@ -15,7 +15,12 @@ from titanrun.models.shared.counting import active_parameter_count, flops_per_to
 from titanrun.models.shared.flavors import spell_out
 from titanrun.recipe.resolve import resolve
 
-STRETCHED = {"factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192}
+STRETCHED = {
+    "factor": 8.0,
+    "high_freq_factor": 4.0,
+    "low_freq_factor": 1.0,
+    "original_max_position_embeddings": 8192,
+}
 # Scout's text model, with the keys of its first release
 RELEASED = {
     "attention_bias": False,
@@ -66,7 +71,13 @@ WHOLE = {
     "transformers_version": "4.51.0",
     "vision_config": {"hidden_size": 1408},
 }
-OF_META = {"every_n_layers_nope": 4, "first_nope_layer": 3, "fixed_attn_block_size": 8192, "qk_norm": True, "attn_scale": 0.1}
+OF_META = {
+    "every_n_layers_nope": 4,
+    "first_nope_layer": 3,
+    "fixed_attn_block_size": 8192,
+    "qk_norm": True,
+    "attn_scale": 0.1,
+}
 
 
 @pytest.mark.parametrize(
@@ -80,7 +91,9 @@ OF_META = {"every_n_layers_nope": 4, "first_nope_layer": 3, "fixed_attn_block_si
         ("17bx128e_irope", 400_711_848_960, 17_184_691_200, 8192, 121_060_423_680),
     ],
 )
-def test_counts_equal_the_worked_numbers_and_the_model(llama4, flavor, parameters, active, seq_len, flops):
+def test_counts_equal_the_worked_numbers_and_the_model(
+    llama4, flavor, parameters, active, seq_len, flops
+):
     config = llama4(flavor)
     assert parameter_count(config) == parameters
     assert active_parameter_count(config) == active
@@ -104,7 +117,14 @@ def test_layers_of_a_torchtitan_flavor(llama4):
     layers = model.layers.values()
     assert [layer.has_experts for layer in layers] == [False, True] * 3
     assert [layer.attention.uses_rope for layer in layers] == [False, True, True, True, False, True]
-    assert [layer.attention.backend.mask.block for layer in layers] == [None, 256, 256, 256, None, 256]
+    assert [layer.attention.backend.mask.block for layer in layers] == [
+        None,
+        256,
+        256,
+        256,
+        None,
+        256,
+    ]
     assert all(layer.attention.backend.mask.documents for layer in layers)
 
 
@@ -114,13 +134,24 @@ def test_flavor_auto_reads_the_folder_that_the_recipe_names(written, tmp_path, l
     read = spell_out(Llama4Config(flavor="auto", hf_assets_path=str(tmp_path)))
     widths = {"hidden_dim": 16384, "multiple_of": 256, "ffn_dim_multiplier": None}
     rope = {"scaling": {"name": "llama3", **STRETCHED}}
-    expected = llama4("17bx16e", **OF_META, feed_forward=widths, moe={"hidden_dim": 8192}, rope=rope)
+    expected = llama4(
+        "17bx16e", **OF_META, feed_forward=widths, moe={"hidden_dim": 8192}, rope=rope
+    )
     assert read == {**dump(expected), "flavor": None, "hf_assets_path": str(tmp_path)}
 
 
 def test_absent_keys_have_the_defaults_of_transformers():
     said = Llama4TextConfig().to_dict()
-    silent = {key: said[key] for key in ("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")}
+    silent = {
+        key: said[key]
+        for key in (
+            "model_type",
+            "vocab_size",
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+        )
+    }
     assert Llama4Config.sizes_from_huggingface(silent) == Llama4Config.sizes_from_huggingface(said)
 
 
@@ -128,18 +159,44 @@ def test_absent_keys_have_the_defaults_of_transformers():
     "fields",
     [
         {},
-        {"every_n_layers_nope": None, "first_nope_layer": 0, "attn_scale": 0.0, "fixed_attn_block_size": None},
-        {"n_layers": 5, "every_n_layers_nope": 3, "first_nope_layer": 0, "rope": {"scaling": None}, "moe": {"top_k": 2}},
-        {"interleave_moe_layer_step": 1, "every_n_layers_nope": 2, "first_nope_layer": 1, "qk_norm": False, "attn_scale": 0.0},
+        {
+            "every_n_layers_nope": None,
+            "first_nope_layer": 0,
+            "attn_scale": 0.0,
+            "fixed_attn_block_size": None,
+        },
+        {
+            "n_layers": 5,
+            "every_n_layers_nope": 3,
+            "first_nope_layer": 0,
+            "rope": {"scaling": None},
+            "moe": {"top_k": 2},
+        },
+        {
+            "interleave_moe_layer_step": 1,
+            "every_n_layers_nope": 2,
+            "first_nope_layer": 1,
+            "qk_norm": False,
+            "attn_scale": 0.0,
+        },
     ],
 )
 def test_the_sizes_of_an_export_are_read_back(llama4, fields):
     config = llama4(**fields)
-    read = Llama4Config.sizes_from_huggingface(json.loads(json.dumps(huggingface_config(config, "float32"))))
+    read = Llama4Config.sizes_from_huggingface(
+        json.loads(json.dumps(huggingface_config(config, "float32")))
+    )
     expected = {name: value for name, value in dump(config).items() if name in read}
-    del expected["moe"]["use_grouped_mm"], expected["feed_forward"]["multiple_of"], expected["feed_forward"]["ffn_dim_multiplier"]
+    del (
+        expected["moe"]["use_grouped_mm"],
+        expected["feed_forward"]["multiple_of"],
+        expected["feed_forward"]["ffn_dim_multiplier"],
+    )
     if config.fixed_attn_block_size is None:
-        assert read["fixed_attn_block_size"] == config.max_seq_len or read["fixed_attn_block_size"] is None
+        assert (
+            read["fixed_attn_block_size"] == config.max_seq_len
+            or read["fixed_attn_block_size"] is None
+        )
         expected["fixed_attn_block_size"] = read["fixed_attn_block_size"]
     assert read == expected
 
@@ -176,31 +233,52 @@ def test_experts_are_in_the_layers_that_the_list_names():
 @pytest.mark.parametrize(
     ("fields", "paths"),
     [
-        ({"n_heads": 9, "n_kv_heads": 2, "head_dim": 15, "moe": {"top_k": 65}}, ["head_dim", "n_kv_heads", "moe.top_k"]),
+        (
+            {"n_heads": 9, "n_kv_heads": 2, "head_dim": 15, "moe": {"top_k": 65}},
+            ["head_dim", "n_kv_heads", "moe.top_k"],
+        ),
         ({"dim": 250}, ["n_heads"]),
         ({"interleave_moe_layer_step": 7}, ["interleave_moe_layer_step"]),
         ({"every_n_layers_nope": 1}, ["every_n_layers_nope"]),
         ({"every_n_layers_nope": 4, "first_nope_layer": 4}, ["first_nope_layer"]),
         ({"every_n_layers_nope": 8, "first_nope_layer": 7}, ["first_nope_layer"]),
         ({"attn_scale": 0.1}, ["attn_scale"]),
-        ({"rope": {"scaling": {"name": "llama3", "low_freq_factor": 4.0, "high_freq_factor": 1.0}}}, ["rope.scaling.high_freq_factor"]),
+        (
+            {
+                "rope": {
+                    "scaling": {"name": "llama3", "low_freq_factor": 4.0, "high_freq_factor": 1.0}
+                }
+            },
+            ["rope.scaling.high_freq_factor"],
+        ),
     ],
 )
 def test_sizes_that_contradict_each_other_are_found(fields, paths):
     with pytest.raises(ProblemsFound) as found:
         spell_out(Llama4Config(flavor="debugmodel", **fields))
-    assert [problem.path for problem in found.value.problems] == [("model", *path.split(".")) for path in paths]
+    assert [problem.path for problem in found.value.problems] == [
+        ("model", *path.split(".")) for path in paths
+    ]
 
 
 def test_attention_sharpens_in_steps_of_floor_scale(llama4):
     model = Llama4(llama4(attn_scale=0.5, floor_scale=4), seq_len=12)
     model.init_weights()
-    expected = [1.0] * 3 + [1 + 0.5 * torch.tensor(2.0).log().item()] * 4 + [1 + 0.5 * torch.tensor(3.0).log().item()] * 4
+    expected = (
+        [1.0] * 3
+        + [1 + 0.5 * torch.tensor(2.0).log().item()] * 4
+        + [1 + 0.5 * torch.tensor(3.0).log().item()] * 4
+    )
     assert model.rope_table[:11, -1].real.tolist() == pytest.approx(expected)
 
 
 def test_every_weight_is_drawn_as_it_should_be(llama4):
-    model = Llama4(llama4(n_layers=2, dim=128, every_n_layers_nope=2, first_nope_layer=1, moe={"hidden_dim": 128}), seq_len=16)
+    model = Llama4(
+        llama4(
+            n_layers=2, dim=128, every_n_layers_nope=2, first_nope_layer=1, moe={"hidden_dim": 128}
+        ),
+        seq_len=16,
+    )
     for parameter in model.parameters():
         torch.nn.init.constant_(parameter, torch.nan)
     model.init_weights(torch.Generator().manual_seed(0))
@@ -208,13 +286,24 @@ def test_every_weight_is_drawn_as_it_should_be(llama4):
     for name, parameter in model.named_parameters():
         assert not parameter.isnan().any(), name
         if name.startswith("layers.") and "norm" not in name:
-            expected = 0.02 / (2 * (int(name.split(".")[1]) + 1)) ** 0.5 if name.endswith(into_stream) else 0.02
+            expected = (
+                0.02 / (2 * (int(name.split(".")[1]) + 1)) ** 0.5
+                if name.endswith(into_stream)
+                else 0.02
+            )
             assert parameter.std().item() == pytest.approx(expected, rel=0.1), name
 
 
 @pytest.mark.parametrize(
     "change",
-    ["score_func=softmax", "num_shared_experts=2", "gate_bias=true", "score_before_experts=false", "route_scale=2.0", "route_norm=true"],
+    [
+        "score_func=softmax",
+        "num_shared_experts=2",
+        "gate_bias=true",
+        "score_before_experts=false",
+        "route_scale=2.0",
+        "route_norm=true",
+    ],
 )
 def test_experts_that_transformers_does_not_have_are_not_exported_by_half(change, tmp_path):
     asked = ["checkpoint.enable=true", "checkpoint.last_save_in_hf=true", f"model.moe.{change}"]
@@ -231,7 +320,9 @@ def test_rows_longer_than_the_context_are_refused(tmp_path):
 def problems_of(folder, *overrides):
     """What is wrong with a recipe of the debug flavor and `overrides`."""
     recipe = folder / "recipe.yaml"
-    recipe.write_text("version: 1\nmodel: {name: llama4, flavor: debugmodel}\ntraining: {dataset: tiny}\n")
+    recipe.write_text(
+        "version: 1\nmodel: {name: llama4, flavor: debugmodel}\ntraining: {dataset: tiny}\n"
+    )
     with pytest.raises(ProblemsFound) as found:
         resolve(str(recipe), list(overrides), environment={})
     return found.value.problems

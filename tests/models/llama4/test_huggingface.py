@@ -18,7 +18,13 @@ from titanrun.models.llama4.model import Llama4
 from titanrun.models.shared.flavors import spell_out
 
 # original context 64: at the positions below frequencies of all three bands are in use
-STRETCHED = {"name": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+STRETCHED = {
+    "name": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
 # torchtitan's flavors leave no ramp between what is stretched and what is not
 AT_ONCE = {**STRETCHED, "factor": 16.0, "high_freq_factor": 1.0}
 # torchtitan's flavors: no norm, no sharpening, the first layer of four without RoPE
@@ -76,7 +82,11 @@ def random_model(config, seed=0):
 
 def exported(model, folder):
     """What transformers makes of the model's export."""
-    save_file(to_huggingface(model.config, model.state_dict()), folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        to_huggingface(model.config, model.state_dict()),
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
     (folder / "config.json").write_text(json.dumps(huggingface_config(model.config, "float32")))
     return AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
 
@@ -106,7 +116,9 @@ def test_transformers_opens_what_is_exported_and_gives_the_same_logits(config, t
 def test_weights_of_transformers_give_its_logits_here(config, tmp_path):
     torch.manual_seed(2)
     written = huggingface_config(config, "float32")
-    theirs = Llama4ForCausalLM(Llama4TextConfig(**written, initializer_range=0.1, attn_implementation="eager"))
+    theirs = Llama4ForCausalLM(
+        Llama4TextConfig(**written, initializer_range=0.1, attn_implementation="eager")
+    )
     theirs.save_pretrained(tmp_path)
     read = spell_out(Llama4Config(flavor="auto", hf_assets_path=str(tmp_path)))
     model = Llama4(Llama4Config.model_validate(read), seq_len=SEQ_LEN)
@@ -127,14 +139,26 @@ def test_gradients_are_those_of_transformers(config, tmp_path):
 @pytest.mark.parametrize("backend", ["sdpa", "flex"])
 def test_packed_documents_do_not_see_each_other(llama4, backend, tmp_path):
     """Without sharpening, which transformers counts along the row, also where documents begin anew."""
-    fields = {"attention": {"backend": backend, "mask": "block_causal", "documents": "positions"}, "attn_scale": 0.0}
+    fields = {
+        "attention": {"backend": backend, "mask": "block_causal", "documents": "positions"},
+        "attn_scale": 0.0,
+    }
     model = random_model(made(llama4, fields))
     theirs = exported(model, tmp_path)
     rows = some_ids(model.config, 65)
-    positions = torch.stack([torch.cat([torch.arange(length) for length in lengths]) for lengths in ((20, 1, 43), (64,))])
+    positions = torch.stack(
+        [
+            torch.cat([torch.arange(length) for length in lengths])
+            for lengths in ((20, 1, 43), (64,))
+        ]
+    )
     batch = marked_by_positions(replace(TokenBatch.from_rows(rows), positions=positions))
     ours = model(batch.tokens, positions, batch.documents)
-    expected = theirs(batch.tokens, masks(batch.documents, model.config.fixed_attn_block_size), position_ids=positions).logits
+    expected = theirs(
+        batch.tokens,
+        masks(batch.documents, model.config.fixed_attn_block_size),
+        position_ids=positions,
+    ).logits
     assert (ours - expected).abs().max() < 1e-5
     assert (ours - model(batch.tokens, positions)).abs().max() > 0.01
     ours.logsumexp(-1).mean().backward()
@@ -143,7 +167,13 @@ def test_packed_documents_do_not_see_each_other(llama4, backend, tmp_path):
 
 
 def test_a_packed_document_is_sharpened_as_if_it_were_alone(llama4):
-    config = made(llama4, {"attention": {"mask": "block_causal", "documents": "positions"}, "fixed_attn_block_size": None})
+    config = made(
+        llama4,
+        {
+            "attention": {"mask": "block_causal", "documents": "positions"},
+            "fixed_attn_block_size": None,
+        },
+    )
     model, ids = random_model(config), some_ids(config)[:1]
     packed = model(ids, torch.arange(64)[None] % 32, torch.arange(64)[None] // 32)
     torch.testing.assert_close(packed[:, 32:], model(ids[:, 32:]), atol=1e-5, rtol=0)
@@ -153,13 +183,22 @@ def masks(documents, block):
     """What transformers adds to the scores of each kind of layer."""
     place = torch.arange(documents.size(1))
     own = (documents[:, :, None] == documents[:, None, :]) & (place[:, None] >= place[None, :])
-    seen = {"full_attention": own, "chunked_attention": own & (place[:, None] // block == place[None, :] // block)}
-    return {kind: torch.zeros(allowed.shape).masked_fill(~allowed, -torch.inf)[:, None] for kind, allowed in seen.items()}
+    seen = {
+        "full_attention": own,
+        "chunked_attention": own & (place[:, None] // block == place[None, :] // block),
+    }
+    return {
+        kind: torch.zeros(allowed.shape).masked_fill(~allowed, -torch.inf)[:, None]
+        for kind, allowed in seen.items()
+    }
 
 
 def compare_gradients(model, theirs):
     """Every gradient within 1e-5 of the largest number in it."""
-    found = to_huggingface(model.config, {**model.state_dict(), **{name: weight.grad for name, weight in model.named_parameters()}})
+    found = to_huggingface(
+        model.config,
+        {**model.state_dict(), **{name: weight.grad for name, weight in model.named_parameters()}},
+    )
     worst = 0.0
     for name, parameter in theirs.named_parameters():
         largest = parameter.grad.abs().max().item()
@@ -179,8 +218,12 @@ def test_there_and_back_is_bitwise_the_same(config):
 def test_the_text_model_of_one_that_sees_is_read(llama4):
     config = llama4()
     state = random_model(config).state_dict()
-    whole = {f"language_model.{name}": weight for name, weight in to_huggingface(config, state).items()}
-    whole["vision_model.class_embedding"] = whole["multi_modal_projector.linear_1.weight"] = torch.zeros(1)
+    whole = {
+        f"language_model.{name}": weight for name, weight in to_huggingface(config, state).items()
+    }
+    whole["vision_model.class_embedding"] = whole["multi_modal_projector.linear_1.weight"] = (
+        torch.zeros(1)
+    )
     back = from_huggingface(config, whole)
     assert all(torch.equal(back[name], state[name]) for name in state)
 
@@ -188,9 +231,21 @@ def test_the_text_model_of_one_that_sees_is_read(llama4):
 @pytest.mark.parametrize(
     ("name", "weight", "message"),
     [
-        ("model.layers.1.feed_forward.experts.gate_up_proj", None, r"missing: model\.layers\.1\.feed_forward\.experts\.gate_up_proj"),
-        ("model.layers.1.feed_forward.experts.gate_up_proj", (8, 96, 64), "gate_up_proj is 8 x 96 x 64, not 8 x 64 x 96"),
-        ("model.layers.0.feed_forward.router.weight", (8, 64), r"does not have: model\.layers\.0\.feed_forward\.router\.weight"),
+        (
+            "model.layers.1.feed_forward.experts.gate_up_proj",
+            None,
+            r"missing: model\.layers\.1\.feed_forward\.experts\.gate_up_proj",
+        ),
+        (
+            "model.layers.1.feed_forward.experts.gate_up_proj",
+            (8, 96, 64),
+            "gate_up_proj is 8 x 96 x 64, not 8 x 64 x 96",
+        ),
+        (
+            "model.layers.0.feed_forward.router.weight",
+            (8, 64),
+            r"does not have: model\.layers\.0\.feed_forward\.router\.weight",
+        ),
     ],
 )
 def test_weights_of_another_model_are_named_as_they_are_on_disk(llama4, name, weight, message):

@@ -44,15 +44,21 @@ def test_the_shapes_are_those_of_the_model(qwen3, flavor):
     config = qwen3(flavor)
     with torch.device("meta"):
         model = Qwen3(config, seq_len=8)
-    assert {name: tuple(parameter.shape) for name, parameter in model.named_parameters()} == config.parameter_shapes()
+    assert {
+        name: tuple(parameter.shape) for name, parameter in model.named_parameters()
+    } == config.parameter_shapes()
 
 
 @pytest.mark.parametrize("theirs", [TheirDense(), TheirMoe()], ids=["dense", "experts"])
 def test_config_json_of_transformers_is_read_and_written_back(theirs, tmp_path):
     theirs.save_pretrained(tmp_path)
-    config = Qwen3Config.model_validate(spell_out(Qwen3Config(flavor="auto", hf_assets_path=str(tmp_path))))
+    config = Qwen3Config.model_validate(
+        spell_out(Qwen3Config(flavor="auto", hf_assets_path=str(tmp_path)))
+    )
     (tmp_path / "config.json").write_text(json.dumps(huggingface_config(config, "float32")))
-    again = Qwen3Config.model_validate(spell_out(Qwen3Config(flavor="auto", hf_assets_path=str(tmp_path))))
+    again = Qwen3Config.model_validate(
+        spell_out(Qwen3Config(flavor="auto", hf_assets_path=str(tmp_path)))
+    )
     assert again == config
     assert config.n_layers == theirs.num_hidden_layers
 
@@ -61,7 +67,10 @@ def test_config_json_of_transformers_is_read_and_written_back(theirs, tmp_path):
     ("change", "message"),
     [
         ({"attention_bias": True}, "attention_bias is true, and qwen3 has only false"),
-        ({"mlp_only_layers": [0], "model_type": "qwen3_moe"}, "mlp_only_layers is [0], and qwen3 has only []"),
+        (
+            {"mlp_only_layers": [0], "model_type": "qwen3_moe"},
+            "mlp_only_layers is [0], and qwen3 has only []",
+        ),
         ({"use_sliding_window": True}, "use_sliding_window is true"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling"),
         ({"hidden_flavour": 1}, "hidden_flavour is a switch that qwen3 does not know"),
@@ -79,7 +88,11 @@ def test_mathematics_that_qwen3_does_not_have_is_refused_by_name(change, message
 def test_sizes_that_exclude_each_other_are_named():
     with pytest.raises(ProblemsFound) as found:
         spell_out(Qwen3Config(flavor="debugmodel_moe", n_heads=9, head_dim=15, moe={"top_k": 65}))
-    assert [problem.path for problem in found.value.problems] == [("model", "head_dim"), ("model", "n_kv_heads"), ("model", "moe", "top_k")]
+    assert [problem.path for problem in found.value.problems] == [
+        ("model", "head_dim"),
+        ("model", "n_kv_heads"),
+        ("model", "moe", "top_k"),
+    ]
 
 
 def test_experts_of_a_dense_flavor_must_be_written_whole():
@@ -94,10 +107,22 @@ def test_rows_longer_than_the_context_are_refused(qwen3, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change", ["score_func=sigmoid", "num_shared_experts=1", "gate_bias=true", "score_before_experts=true", "route_scale=2.0"]
+    "change",
+    [
+        "score_func=sigmoid",
+        "num_shared_experts=1",
+        "gate_bias=true",
+        "score_before_experts=true",
+        "route_scale=2.0",
+    ],
 )
 def test_experts_that_transformers_does_not_have_are_not_exported_by_half(change, tmp_path):
-    asked = ["checkpoint.enable=true", "checkpoint.last_save_in_hf=true", "model.flavor=debugmodel_moe", f"model.moe.{change}"]
+    asked = [
+        "checkpoint.enable=true",
+        "checkpoint.last_save_in_hf=true",
+        "model.flavor=debugmodel_moe",
+        f"model.moe.{change}",
+    ]
     (problem,) = problems_of(tmp_path, *asked)
     assert problem.rule == "export-fits-transformers"
     assert problem.path == ("model", "moe", change.partition("=")[0])
@@ -106,7 +131,9 @@ def test_experts_that_transformers_does_not_have_are_not_exported_by_half(change
 def problems_of(folder, *overrides):
     """What is wrong with a recipe of the debug flavor and `overrides`."""
     recipe = folder / "recipe.yaml"
-    recipe.write_text("version: 1\nmodel: {name: qwen3, flavor: debugmodel}\ntraining: {dataset: tiny}\n")
+    recipe.write_text(
+        "version: 1\nmodel: {name: qwen3, flavor: debugmodel}\ntraining: {dataset: tiny}\n"
+    )
     with pytest.raises(ProblemsFound) as found:
         resolve(str(recipe), list(overrides), environment={})
     return found.value.problems

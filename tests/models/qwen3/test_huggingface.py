@@ -7,7 +7,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Generator
-from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 from titanrun.components.data.batch import TokenBatch
 from titanrun.components.data.documents import marked_by_positions
@@ -33,7 +39,9 @@ SHAPES = {
     "heads wider than the stream": {"head_dim": 32},
     "tied": {"tie_word_embeddings": True, "n_kv_heads": 1},
     "experts": {"moe": EXPERTS},
-    "experts one by one, scores not normalised": {"moe": {**EXPERTS, "use_grouped_mm": False, "route_norm": False}},
+    "experts one by one, scores not normalised": {
+        "moe": {**EXPERTS, "use_grouped_mm": False, "route_norm": False}
+    },
 }
 SEQ_LEN = 2048
 
@@ -58,7 +66,11 @@ def difference(model, theirs, config):
     ids = torch.randint(config.vocab_size, (2, 64), generator=Generator().manual_seed(1))
     mask = torch.ones_like(ids)
     largest = 0.0
-    for positions in (torch.arange(64)[None], torch.arange(1900, 1964)[None], torch.arange(64)[None] * 31):
+    for positions in (
+        torch.arange(64)[None],
+        torch.arange(1900, 1964)[None],
+        torch.arange(64)[None] * 31,
+    ):
         with torch.no_grad():
             ours, other = model(ids, positions), theirs(ids, mask, position_ids=positions).logits
         assert 0.5 < other.std() < 5
@@ -77,7 +89,11 @@ def test_transformers_opens_what_is_exported_and_gives_the_same_logits(config, t
 def test_weights_of_transformers_give_its_logits_here(config, tmp_path):
     torch.manual_seed(2)
     written = {**huggingface_config(config, "float32"), "initializer_range": 0.1}
-    theirs = Qwen3ForCausalLM(Qwen3Config(**written)) if config.moe is None else Qwen3MoeForCausalLM(Qwen3MoeConfig(**written))
+    theirs = (
+        Qwen3ForCausalLM(Qwen3Config(**written))
+        if config.moe is None
+        else Qwen3MoeForCausalLM(Qwen3MoeConfig(**written))
+    )
     theirs.save_pretrained(tmp_path)
     model = Qwen3(config, seq_len=SEQ_LEN)
     model.load_state_dict(from_huggingface(config, load_file(tmp_path / "model.safetensors")))
@@ -86,7 +102,11 @@ def test_weights_of_transformers_give_its_logits_here(config, tmp_path):
 
 def opened(config, model, folder):
     """The class of transformers with the weights of the model."""
-    save_file(to_huggingface(config, model.state_dict()), folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        to_huggingface(config, model.state_dict()),
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
     (folder / "config.json").write_text(json.dumps(huggingface_config(config, "float32")))
     return AutoModelForCausalLM.from_pretrained(folder)
 
@@ -95,7 +115,9 @@ def gradients_agree(config, model, theirs, folder):
     """Fails where a gradient is further from the class's than a share of its largest number; tells the largest distance."""
     with torch.no_grad():
         for parameter in theirs.parameters():
-            parameter.copy_(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
+            parameter.copy_(
+                torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            )
     theirs.save_pretrained(folder)
     wanted, largest = from_huggingface(config, load_file(folder / "model.safetensors")), 0.0
     for name, parameter in model.named_parameters():
@@ -117,16 +139,26 @@ def test_gradients_are_those_of_transformers(config, tmp_path):
 
 @pytest.mark.parametrize("backend", ["sdpa", "flex", "varlen"])
 @pytest.mark.parametrize("moe", [None, EXPERTS], ids=["dense", "experts"])
-def test_packed_documents_have_the_logits_and_gradients_that_transformers_gives_them(qwen3, moe, backend, tmp_path):
+def test_packed_documents_have_the_logits_and_gradients_that_transformers_gives_them(
+    qwen3, moe, backend, tmp_path
+):
     attention = {"backend": backend, "mask": "block_causal", "documents": "positions"}
     config = qwen3(moe=moe, init={"linear_std": 0.1}, attention=attention)
     model = random_model(config)
     theirs = opened(config, model, tmp_path)
     rows = torch.randint(config.vocab_size, (2, 65), generator=Generator().manual_seed(1))
-    positions = torch.stack([torch.cat([torch.arange(length) for length in lengths]) for lengths in ((20, 1, 43), (64,))])
+    positions = torch.stack(
+        [
+            torch.cat([torch.arange(length) for length in lengths])
+            for lengths in ((20, 1, 43), (64,))
+        ]
+    )
     batch = marked_by_positions(replace(TokenBatch.from_rows(rows), positions=positions))
     # with a cache transformers does not look for documents
-    ours, expected = model(batch.tokens, positions, batch.documents), theirs(batch.tokens, position_ids=positions, use_cache=False).logits
+    ours, expected = (
+        model(batch.tokens, positions, batch.documents),
+        theirs(batch.tokens, position_ids=positions, use_cache=False).logits,
+    )
     assert (ours - expected).abs().max() < 1e-5
     assert (ours - model(batch.tokens, positions)).abs().max() > 0.1
     for logits in (ours, expected):
@@ -145,5 +177,7 @@ def test_weights_of_another_model_are_named(qwen3):
     config = qwen3(moe=EXPERTS)
     exported = to_huggingface(config, random_model(config).state_dict())
     del exported["model.layers.1.mlp.experts.7.up_proj.weight"]
-    with pytest.raises(ProblemsFound, match=r"missing: model\.layers\.1\.mlp\.experts\.7\.up_proj\.weight"):
+    with pytest.raises(
+        ProblemsFound, match=r"missing: model\.layers\.1\.mlp\.experts\.7\.up_proj\.weight"
+    ):
         from_huggingface(config, exported)

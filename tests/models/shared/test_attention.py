@@ -7,7 +7,14 @@ import pytest
 import torch
 import torch.nn.attention.flex_attention
 
-from titanrun.models.shared.attention import BACKENDS, FlexAttention, SdpaAttention, VarlenAttention, attention_backend, block_mask
+from titanrun.models.shared.attention import (
+    BACKENDS,
+    FlexAttention,
+    SdpaAttention,
+    VarlenAttention,
+    attention_backend,
+    block_mask,
+)
 from titanrun.models.shared.config import AttentionConfig
 from titanrun.models.shared.masks import Mask
 
@@ -39,7 +46,10 @@ def by_formula(q, k, v, mask, sinks=None, scale=None):
     """Softmax over the keys that a query sees, and the sink, which adds nothing to the output."""
     k, v = (shared.repeat_interleave(q.size(1) // k.size(1), dim=1) for shared in (k, v))
     scores = q @ k.mT * (q.size(-1) ** -0.5 if scale is None else scale)
-    allowed = [[[sees(mask, row, query, key) for key in range(TOKENS)] for query in range(TOKENS)] for row in range(len(q))]
+    allowed = [
+        [[sees(mask, row, query, key) for key in range(TOKENS)] for query in range(TOKENS)]
+        for row in range(len(q))
+    ]
     scores = scores.masked_fill(~torch.tensor(allowed).unsqueeze(1), -torch.inf)
     if sinks is None:
         return scores.softmax(-1) @ v
@@ -49,8 +59,16 @@ def by_formula(q, k, v, mask, sinks=None, scale=None):
 
 def inputs(kv_heads=2, width=8):
     generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(2, heads, TOKENS, width, generator=generator) for heads in (4, kv_heads, kv_heads))
-    return q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), torch.randn(4, generator=generator).requires_grad_()
+    q, k, v = (
+        torch.randn(2, heads, TOKENS, width, generator=generator)
+        for heads in (4, kv_heads, kv_heads)
+    )
+    return (
+        q.requires_grad_(),
+        k.requires_grad_(),
+        v.requires_grad_(),
+        torch.randn(4, generator=generator).requires_grad_(),
+    )
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -66,7 +84,10 @@ def test_outputs_and_gradients_are_those_of_the_formula(backend, mask, kv_heads,
     expected = by_formula(*exact[:3], mask, exact[3] if has_sinks else None, scale=0.3)
     torch.testing.assert_close(out.double(), expected, atol=2e-6, rtol=1e-5)
     weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
-    found, wanted = torch.autograd.grad((out * weight).sum(), given), torch.autograd.grad((expected * weight).sum(), exact)
+    found, wanted = (
+        torch.autograd.grad((out * weight).sum(), given),
+        torch.autograd.grad((expected * weight).sum(), exact),
+    )
     for ours, theirs in zip(found, wanted, strict=True):
         torch.testing.assert_close(ours.double(), theirs, atol=5e-6, rtol=1e-5)
 
@@ -78,13 +99,20 @@ def test_the_queries_of_a_rows_end_see_what_they_see_in_the_whole_row(mask, quer
     attention = BACKENDS[backend](mask)
     whole = attention(q, k, v, attention.seen(TOKENS, DOCUMENTS, device=q.device), sinks)
     seen = attention.seen(queries, DOCUMENTS, device=q.device, keys=TOKENS)
-    torch.testing.assert_close(attention(q[:, :, -queries:], k, v, seen, sinks), whole[:, :, -queries:], atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(
+        attention(q[:, :, -queries:], k, v, seen, sinks),
+        whole[:, :, -queries:],
+        atol=1e-6,
+        rtol=1e-5,
+    )
 
 
 def test_scores_are_scaled_by_the_width_of_a_head_where_nothing_else_is_said():
     q, k, v, _ = inputs(width=16)
     expected = by_formula(q.double(), k.double(), v.double(), Mask())
-    torch.testing.assert_close(SdpaAttention(Mask())(q, k, v).double(), expected, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(
+        SdpaAttention(Mask())(q, k, v).double(), expected, atol=1e-6, rtol=1e-5
+    )
 
 
 def test_what_is_causal_alone_needs_no_mask_written_out():
@@ -92,20 +120,30 @@ def test_what_is_causal_alone_needs_no_mask_written_out():
     assert SdpaAttention(Mask(documents=True)).seen(8, None, device=cpu) is None
     assert FlexAttention(Mask(window=8)).seen(8, DOCUMENTS, device=cpu) is None
     assert SdpaAttention(Mask(window=7)).seen(8, None, device=cpu).shape == (1, 1, 8, 8)
-    assert VarlenAttention(Mask(documents=True)).seen(11, DOCUMENTS, device=cpu).shape == (2, 1, 11, 11)
+    assert VarlenAttention(Mask(documents=True)).seen(11, DOCUMENTS, device=cpu).shape == (
+        2,
+        1,
+        11,
+        11,
+    )
 
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_segments_are_the_stretches_that_see_nothing_before_them(mask):
     first = mask.segments(2, TOKENS, DOCUMENTS, device=DOCUMENTS.device)
     alone = Mask(documents=mask.documents, block=mask.block)
-    expected = [[not any(sees(alone, row, query, key) for key in range(query)) for query in range(TOKENS)] for row in range(2)]
+    expected = [
+        [not any(sees(alone, row, query, key) for key in range(query)) for query in range(TOKENS)]
+        for row in range(2)
+    ]
     assert first.tolist() == expected
 
 
 def test_the_config_names_back_end_and_mask():
     for backend, mask in itertools.product(BACKENDS, ("causal", "block_causal")):
-        built = attention_backend(AttentionConfig(backend=backend, mask=mask), window=5, block=6, scale=0.5)
+        built = attention_backend(
+            AttentionConfig(backend=backend, mask=mask), window=5, block=6, scale=0.5
+        )
         assert type(built) is BACKENDS[backend]
         assert built.mask == Mask(documents=mask == "block_causal", window=5, block=6)
         assert built.scale == 0.5
@@ -119,26 +157,42 @@ def test_flex_attention_is_told_the_mask_that_is_written_out_elsewhere(mask, que
     # uncompiled it runs on a CPU, without gradients
     q, k, v, sinks = (tensor.detach() for tensor in inputs())
     module = torch.nn.attention.flex_attention
-    seen = module.flex_attention, block_mask(module.create_block_mask, mask, queries, TOKENS, DOCUMENTS, q.device)
+    seen = (
+        module.flex_attention,
+        block_mask(module.create_block_mask, mask, queries, TOKENS, DOCUMENTS, q.device),
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         out = FlexAttention(mask)(q[:, :, -queries:], k, v, seen, sinks if has_sinks else None)
-    expected = by_formula(q.double(), k.double(), v.double(), mask, sinks.double() if has_sinks else None)
+    expected = by_formula(
+        q.double(), k.double(), v.double(), mask, sinks.double() if has_sinks else None
+    )
     torch.testing.assert_close(out.double(), expected[:, :, -queries:], atol=2e-6, rtol=1e-5)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("backend", "has_sinks"), [("sdpa", False), ("sdpa", True), ("flex", False), ("flex", True), ("varlen", False)])
+@pytest.mark.parametrize(
+    ("backend", "has_sinks"),
+    [("sdpa", False), ("sdpa", True), ("flex", False), ("flex", True), ("varlen", False)],
+)
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_an_accelerator_computes_what_the_formula_says(backend, mask, has_sinks):
     q, k, v, sinks = inputs(width=64)
-    given = [tensor.detach().cuda().bfloat16().requires_grad_() for tensor in (q, k, v, sinks)][: 4 if has_sinks else 3]
+    given = [tensor.detach().cuda().bfloat16().requires_grad_() for tensor in (q, k, v, sinks)][
+        : 4 if has_sinks else 3
+    ]
     attention = BACKENDS[backend](mask)
     seen = attention.seen(TOKENS, DOCUMENTS.cuda(), device=given[0].device)
     exact = [tensor.detach().cpu().double().requires_grad_() for tensor in given]
-    out, expected = attention(*given[:3], seen, *given[3:]), by_formula(*exact[:3], mask, *exact[3:])
+    out, expected = (
+        attention(*given[:3], seen, *given[3:]),
+        by_formula(*exact[:3], mask, *exact[3:]),
+    )
     torch.testing.assert_close(out.cpu().double(), expected, atol=2e-2, rtol=2e-2)
-    found, wanted = torch.autograd.grad(out.sum(), given), torch.autograd.grad(expected.sum(), exact)
+    found, wanted = (
+        torch.autograd.grad(out.sum(), given),
+        torch.autograd.grad(expected.sum(), exact),
+    )
     for ours, theirs in zip(found, wanted, strict=True):
         torch.testing.assert_close(ours.cpu().double(), theirs, atol=6e-2, rtol=6e-2)
 
@@ -146,10 +200,17 @@ def test_an_accelerator_computes_what_the_formula_says(backend, mask, has_sinks)
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_an_accelerator_sees_what_the_cpu_sees_of_a_rows_end(dtype):
-    q, k, v = (torch.randn(2, heads, length, 64) for heads, length in ((8, 128), (2, 512), (2, 512)))
+    q, k, v = (
+        torch.randn(2, heads, length, 64) for heads, length in ((8, 128), (2, 512), (2, 512))
+    )
     attention = attention_backend(AttentionConfig(backend="sdpa", mask="causal"))
     places = ((torch.device("cpu"), torch.float32), (torch.device("cuda"), dtype))
-    inputs = [[tensor.to(*place).requires_grad_() for tensor in (q.clone(), k.clone(), v.clone())] for place in places]
-    expected, found = ([out := attention(*each), *torch.autograd.grad(out.sum(), each)] for each in inputs)
+    inputs = [
+        [tensor.to(*place).requires_grad_() for tensor in (q.clone(), k.clone(), v.clone())]
+        for place in places
+    ]
+    expected, found = (
+        [out := attention(*each), *torch.autograd.grad(out.sum(), each)] for each in inputs
+    )
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours.cpu().float(), theirs, rtol=2e-2, atol=2e-2)

@@ -5,7 +5,11 @@ import torch
 
 from titanrun.models.llama3.model import Llama3
 from titanrun.models.shared.config import swiglu_width
-from titanrun.models.shared.counting import embedding_parameter_count, flops_per_token, parameter_count
+from titanrun.models.shared.counting import (
+    embedding_parameter_count,
+    flops_per_token,
+    parameter_count,
+)
 
 
 @pytest.mark.parametrize(
@@ -61,4 +65,7 @@ def test_a_tied_matrix_counts_once_and_is_multiplied_by_once(llama3):
 def test_an_explicit_head_width_is_counted(llama3):
     narrow, wide = llama3(head_dim=16), llama3(head_dim=32)
     assert parameter_count(wide) - parameter_count(narrow) == 2 * 4 * 64 * 64
-    assert flops_per_token(wide, 128) - flops_per_token(narrow, 128) == 6 * (2 * 4 * 64 * 64) + 6 * (2 * 4 * 32) * 128
+    assert (
+        flops_per_token(wide, 128) - flops_per_token(narrow, 128)
+        == 6 * (2 * 4 * 64 * 64) + 6 * (2 * 4 * 32) * 128
+    )

@@ -27,7 +27,19 @@ def problems_of(**fields):
 TABLE = {
     "debugmodel": (256, 6, 16, 16, 2048, None, 256, 768, "sdpa", "causal", False),
     "debugmodel_flex_attn": (256, 6, 16, 16, 2048, None, 256, 768, "flex", "block_causal", False),
-    "debugmodel_varlen_attn": (256, 6, 16, 16, 2048, None, 256, 768, "varlen", "block_causal", False),
+    "debugmodel_varlen_attn": (
+        256,
+        6,
+        16,
+        16,
+        2048,
+        None,
+        256,
+        768,
+        "varlen",
+        "block_causal",
+        False,
+    ),
     "1B": (2048, 16, 32, 8, 128256, 1.5, 1024, 8192, "sdpa", "causal", True),
     "3B": (3072, 28, 24, 8, 128256, 1.0, 1024, 8192, "sdpa", "causal", True),
     "8B": (4096, 32, 32, 8, 128256, 1.3, 1024, 14336, "sdpa", "causal", False),
@@ -53,9 +65,19 @@ def test_a_flavor_has_the_sizes_of_the_table(flavor):
         attention["mask"],
         sizes["tie_word_embeddings"],
     )
-    scaling = {"name": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    scaling = {
+        "name": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
     assert sizes["rope"] == {"theta": 500000.0, "scaling": scaling}
-    assert (sizes["norm_eps"], sizes["max_seq_len"], sizes["head_dim"]) == (1e-5, 131072, sizes["dim"] // sizes["n_heads"])
+    assert (sizes["norm_eps"], sizes["max_seq_len"], sizes["head_dim"]) == (
+        1e-5,
+        131072,
+        sizes["dim"] // sizes["n_heads"],
+    )
 
 
 @pytest.mark.parametrize("flavor", TABLE)
@@ -68,30 +90,59 @@ def test_what_is_spelled_out_is_the_dump_of_a_config_and_stays_as_it_is(flavor):
 
 
 def test_written_fields_override_the_flavor():
-    sizes = spelled(flavor="8B", n_layers=4, tie_word_embeddings=True, rope={"scaling": None}, feed_forward={"multiple_of": 256})
-    assert (sizes["n_layers"], sizes["tie_word_embeddings"], sizes["rope"]) == (4, True, {"theta": 500000.0, "scaling": None})
-    assert sizes["feed_forward"] == {"hidden_dim": 14336, "multiple_of": 256, "ffn_dim_multiplier": 1.3}
+    sizes = spelled(
+        flavor="8B",
+        n_layers=4,
+        tie_word_embeddings=True,
+        rope={"scaling": None},
+        feed_forward={"multiple_of": 256},
+    )
+    assert (sizes["n_layers"], sizes["tie_word_embeddings"], sizes["rope"]) == (
+        4,
+        True,
+        {"theta": 500000.0, "scaling": None},
+    )
+    assert sizes["feed_forward"] == {
+        "hidden_dim": 14336,
+        "multiple_of": 256,
+        "ffn_dim_multiplier": 1.3,
+    }
     assert sizes["dim"] == 4096
 
 
 def test_what_follows_from_dim_and_heads_follows_an_override():
     sizes = spelled(flavor="debugmodel", dim=512, n_heads=8)
-    assert (sizes["head_dim"], sizes["n_kv_heads"], sizes["feed_forward"]["hidden_dim"]) == (64, 8, 1536)
+    assert (sizes["head_dim"], sizes["n_kv_heads"], sizes["feed_forward"]["hidden_dim"]) == (
+        64,
+        8,
+        1536,
+    )
     assert sizes["init"]["output_std"] == 512**-0.5
 
 
 def test_a_written_null_is_not_open():
-    assert spelled(flavor="8B", feed_forward={"ffn_dim_multiplier": None})["feed_forward"]["hidden_dim"] == 11264
+    assert (
+        spelled(flavor="8B", feed_forward={"ffn_dim_multiplier": None})["feed_forward"][
+            "hidden_dim"
+        ]
+        == 11264
+    )
 
 
 def test_a_scaling_replaces_the_flavors_as_a_whole():
-    scaling = spelled(flavor="debugmodel", rope={"scaling": {"name": "llama3", "factor": 32.0}})["rope"]["scaling"]
+    scaling = spelled(flavor="debugmodel", rope={"scaling": {"name": "llama3", "factor": 32.0}})[
+        "rope"
+    ]["scaling"]
     assert (scaling["factor"], scaling["original_max_position_embeddings"]) == (32.0, 8192)
 
 
 def test_an_unknown_flavor_is_a_problem_with_a_suggestion():
     (problem,) = problems_of(flavor="debugmodle")
-    assert (problem.code, problem.path, problem.suggestion) == ("unknown-name", ("model", "flavor"), "debugmodel")
+    assert (problem.code, problem.path, problem.suggestion) == (
+        "unknown-name",
+        ("model", "flavor"),
+        "debugmodel",
+    )
     (problem,) = problems_of(flavor="8b")
     assert problem.suggestion == "8B"
 
@@ -103,8 +154,17 @@ def test_a_flavor_is_a_label_once_everything_is_written():
 
 def test_a_custom_model_needs_its_sizes_and_takes_the_rest_from_the_family():
     sizes = spelled(**SIZES)
-    assert (sizes["flavor"], sizes["n_kv_heads"], sizes["head_dim"], sizes["feed_forward"]["hidden_dim"]) == (None, 4, 16, 256)
-    assert (sizes["norm_eps"], sizes["rope"]["theta"], sizes["attention"]["backend"]) == (1e-5, 500000.0, "sdpa")
+    assert (
+        sizes["flavor"],
+        sizes["n_kv_heads"],
+        sizes["head_dim"],
+        sizes["feed_forward"]["hidden_dim"],
+    ) == (None, 4, 16, 256)
+    assert (sizes["norm_eps"], sizes["rope"]["theta"], sizes["attention"]["backend"]) == (
+        1e-5,
+        500000.0,
+        "sdpa",
+    )
 
 
 def test_all_missing_sizes_are_told_together():
@@ -127,5 +187,7 @@ def test_nothing_here_imports_torch():
         "import sys; import titanrun.models.shared.flavors, titanrun.models.shared.counting, titanrun.models.llama3.config;"
         "print([name for name in ('torch', 'numpy') if name in sys.modules])"
     )
-    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    answer = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert answer.stdout.strip() == "[]"

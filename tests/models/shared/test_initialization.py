@@ -43,7 +43,11 @@ def test_draws_come_from_the_generator_given():
 
 
 @pytest.mark.parametrize(
-    "fill", [lambda w, g: normal_(w, std=1.0, generator=g), lambda w, g: truncated_normal_(w, std=1.0, bound=2.0, generator=g)]
+    "fill",
+    [
+        lambda w, g: normal_(w, std=1.0, generator=g),
+        lambda w, g: truncated_normal_(w, std=1.0, bound=2.0, generator=g),
+    ],
 )
 def test_draws_are_made_in_fp32_and_then_rounded(fill):
     half, full = torch.empty(64, dtype=torch.bfloat16), torch.empty(64)

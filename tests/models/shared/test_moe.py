@@ -28,7 +28,11 @@ PLAIN = {
 SHAPES = {
     "softmax, scores after": {},
     "normalised and scaled": {"route_norm": True, "route_scale": 2.5},
-    "sigmoid, scores before, shared experts": {"score_func": "sigmoid", "score_before_experts": True, "num_shared_experts": 2},
+    "sigmoid, scores before, shared experts": {
+        "score_func": "sigmoid",
+        "score_before_experts": True,
+        "num_shared_experts": 2,
+    },
     "limited to groups": {"num_expert_groups": 4, "num_limited_groups": 2, "score_func": "sigmoid"},
     "router with bias": {"gate_bias": True},
     "one expert": {"top_k": 1, "score_func": "sigmoid", "score_before_experts": True},
@@ -49,7 +53,10 @@ def layer(seed=0, **fields):
 
 def by_hand(moe, x_TD):
     """One token and one expert after the other, in float64."""
-    config, weights = moe.config, {name: tensor.double() for name, tensor in moe.state_dict().items()}
+    config, weights = (
+        moe.config,
+        {name: tensor.double() for name, tensor in moe.state_dict().items()},
+    )
     rows = []
     for x_D in x_TD.double():
         logits_E = weights["router.gate.weight"] @ x_D + weights.get("router.gate.bias", 0.0)
@@ -58,8 +65,13 @@ def by_hand(moe, x_TD):
         allowed = range(config.num_experts)
         if config.num_expert_groups is not None:
             size = config.num_experts // config.num_expert_groups
-            worth = [sum(sorted(selection[g * size : (g + 1) * size])[-2:]) for g in range(config.num_expert_groups)]
-            best = sorted(range(config.num_expert_groups), key=lambda g: -worth[g])[: config.num_limited_groups]
+            worth = [
+                sum(sorted(selection[g * size : (g + 1) * size])[-2:])
+                for g in range(config.num_expert_groups)
+            ]
+            best = sorted(range(config.num_expert_groups), key=lambda g: -worth[g])[
+                : config.num_limited_groups
+            ]
             allowed = [expert for expert in allowed if expert // size in best]
         chosen = sorted(allowed, key=lambda expert: -selection[expert])[: config.top_k]
         gates = [scores_E[expert] for expert in chosen]
@@ -86,7 +98,9 @@ def test_every_token_gets_the_weighted_sum_of_its_experts(fields, use_grouped_mm
     x_BTD = torch.randn(2, 20, DIM, generator=Generator().manual_seed(1))
     with torch.no_grad():
         out_BTD = moe(x_BTD)
-    torch.testing.assert_close(out_BTD.flatten(0, 1).double(), by_hand(moe, x_BTD.flatten(0, 1)), atol=2e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        out_BTD.flatten(0, 1).double(), by_hand(moe, x_BTD.flatten(0, 1)), atol=2e-5, rtol=1e-5
+    )
 
 
 def test_one_grouped_product_has_the_gradients_of_a_loop_over_experts():
@@ -98,7 +112,9 @@ def test_one_grouped_product_has_the_gradients_of_a_loop_over_experts():
         gradients.append({name: parameter.grad for name, parameter in moe.named_parameters()})
     for name, grad in gradients[0].items():
         assert grad.abs().max() > 0
-        torch.testing.assert_close(grad, gradients[1][name], msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            grad, gradients[1][name], msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 def test_an_expert_without_tokens_gets_a_gradient_of_zeros():
@@ -123,7 +139,9 @@ def test_tokens_are_counted_once_though_layers_are_computed_again():
         model.layers = torch.nn.ModuleDict({"0": layer()})
         if wraps:
             recompute_all(FullActivationCheckpointConfig(), model=model)
-        model.layers["0"](torch.randn(2, 20, DIM, generator=Generator().manual_seed(1), requires_grad=True)).sum().backward()
+        model.layers["0"](
+            torch.randn(2, 20, DIM, generator=Generator().manual_seed(1), requires_grad=True)
+        ).sum().backward()
         counts.append(moe_layers(model)[0].tokens_per_expert)
     assert counts[0].sum() == 2 * 20 * 2
     assert torch.equal(*counts)
@@ -143,7 +161,9 @@ def test_the_bias_moves_towards_idle_experts_by_the_worked_numbers():
     moe.tokens_per_expert.copy_(torch.tensor([8.0, 4, 2, 2]))
     balance = ExpertBalance([moe])
     balance.update()
-    torch.testing.assert_close(moe.expert_bias, torch.tensor([-0.00125, -0.00025, 0.00075, 0.00075]))
+    torch.testing.assert_close(
+        moe.expert_bias, torch.tensor([-0.00125, -0.00025, 0.00075, 0.00075])
+    )
     assert moe.tokens_per_expert.sum() == 0
     assert balance.readings()["moe/imbalance"] == 2
 
@@ -151,21 +171,36 @@ def test_the_bias_moves_towards_idle_experts_by_the_worked_numbers():
 def test_the_bias_is_moved_before_each_step_of_the_optimizer_and_told():
     moe, told = layer(), {}
     optimizer = torch.optim.SGD(moe.parameters(), lr=0.0)
-    ExpertBalance([moe]).watch(optimizer, lambda name, value, reduce: told.update({name: value.item()}))
+    ExpertBalance([moe]).watch(
+        optimizer, lambda name, value, reduce: told.update({name: value.item()})
+    )
     before = moe.expert_bias.clone()
     moe(torch.randn(1, 6, DIM)).sum().backward()
     optimizer.step()
     assert not torch.equal(moe.expert_bias, before)
-    assert set(told) == {"moe/imbalance", "moe/most_tokens_per_expert", "moe/least_tokens_per_expert"}
+    assert set(told) == {
+        "moe/imbalance",
+        "moe/most_tokens_per_expert",
+        "moe/least_tokens_per_expert",
+    }
 
 
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
         ({"top_k": 9}, "a token cannot go to 9 of 8 experts"),
-        ({"num_expert_groups": 2}, "expert groups need both num_expert_groups and num_limited_groups"),
-        ({"num_expert_groups": 3, "num_limited_groups": 1}, "8 experts cannot be dealt to 3 groups of at least two"),
-        ({"num_expert_groups": 4, "num_limited_groups": 5}, "5 groups of 2 experts do not hold the 2 experts of a token"),
+        (
+            {"num_expert_groups": 2},
+            "expert groups need both num_expert_groups and num_limited_groups",
+        ),
+        (
+            {"num_expert_groups": 3, "num_limited_groups": 1},
+            "8 experts cannot be dealt to 3 groups of at least two",
+        ),
+        (
+            {"num_expert_groups": 4, "num_limited_groups": 5},
+            "5 groups of 2 experts do not hold the 2 experts of a token",
+        ),
     ],
     ids=str,
 )

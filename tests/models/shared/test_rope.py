@@ -5,7 +5,14 @@ import pytest
 import torch
 
 from titanrun.models.shared.config import Llama3RopeScalingConfig, RopeConfig, YarnRopeScalingConfig
-from titanrun.models.shared.rope import cos_sin_table, llama3_scaling, rope_rows, rope_table, rotate, yarn_scaling
+from titanrun.models.shared.rope import (
+    cos_sin_table,
+    llama3_scaling,
+    rope_rows,
+    rope_table,
+    rotate,
+    yarn_scaling,
+)
 
 SCALING = Llama3RopeScalingConfig()
 
@@ -14,7 +21,11 @@ def frequencies_float64(theta, head_dim, scaling):
     frequencies = theta ** (-2.0 * np.arange(head_dim // 2) / head_dim)
     if scaling is None:
         return frequencies
-    original, low, high = scaling.original_max_position_embeddings, scaling.low_freq_factor, scaling.high_freq_factor
+    original, low, high = (
+        scaling.original_max_position_embeddings,
+        scaling.low_freq_factor,
+        scaling.high_freq_factor,
+    )
     scaled = []
     for frequency in frequencies:
         wavelength = 2 * np.pi / frequency
@@ -29,7 +40,10 @@ def frequencies_float64(theta, head_dim, scaling):
 
 
 @pytest.mark.parametrize("theta", [10000.0, 500000.0])
-@pytest.mark.parametrize("scaling", [None, SCALING, Llama3RopeScalingConfig(factor=32.0, original_max_position_embeddings=256)])
+@pytest.mark.parametrize(
+    "scaling",
+    [None, SCALING, Llama3RopeScalingConfig(factor=32.0, original_max_position_embeddings=256)],
+)
 def test_the_table_equals_float64_within_the_rounding_of_its_angles(theta, scaling):
     table = rope_table(RopeConfig(theta=theta, scaling=scaling), head_dim=64, seq_len=16384)
     angles = np.outer(np.arange(16384), frequencies_float64(theta, 64, scaling))
@@ -46,8 +60,12 @@ def test_the_ramp_has_frequencies_in_all_three_bands():
 
 
 def test_equal_band_edges_leave_no_ramp():
-    scaling = Llama3RopeScalingConfig(low_freq_factor=1.0, high_freq_factor=1.0, original_max_position_embeddings=64)
-    ratio = llama3_scaling(scaling, frequencies=torch.tensor([1.0, 0.01]), theta=10000.0) / torch.tensor([1.0, 0.01])
+    scaling = Llama3RopeScalingConfig(
+        low_freq_factor=1.0, high_freq_factor=1.0, original_max_position_embeddings=64
+    )
+    ratio = llama3_scaling(
+        scaling, frequencies=torch.tensor([1.0, 0.01]), theta=10000.0
+    ) / torch.tensor([1.0, 0.01])
     assert ratio.tolist() == [1.0, 0.125]
 
 
@@ -65,13 +83,20 @@ def yarn_float64(theta, head_dim, scaling):
     return slowed * frequencies / scaling.factor + (1 - slowed) * frequencies
 
 
-@pytest.mark.parametrize("scaling", [YARN, YarnRopeScalingConfig(factor=8.0, beta_fast=16.0, original_max_position_embeddings=512)])
+@pytest.mark.parametrize(
+    "scaling",
+    [YARN, YarnRopeScalingConfig(factor=8.0, beta_fast=16.0, original_max_position_embeddings=512)],
+)
 def test_yarn_slows_pairs_down_by_how_often_they_turn(scaling):
     plain = torch.tensor(frequencies_float64(10000.0, 64, None), dtype=torch.float32)
     slowed = yarn_scaling(scaling, frequencies=plain, theta=10000.0)
     np.testing.assert_allclose(slowed.double(), yarn_float64(10000.0, 64, scaling), rtol=1e-6)
     ratio = slowed / plain
-    assert (ratio == 1).any() and (ratio == 1 / scaling.factor).any() and ((ratio > 0.2) & (ratio < 0.9)).any()
+    assert (
+        (ratio == 1).any()
+        and (ratio == 1 / scaling.factor).any()
+        and ((ratio > 0.2) & (ratio < 0.9)).any()
+    )
 
 
 def test_yarn_makes_cosines_and_sines_grow():
@@ -89,15 +114,21 @@ def test_yarn_with_a_factor_of_one_changes_nothing():
     scaling = YarnRopeScalingConfig(factor=1.0, mscale_all_dim=1.0)
     assert (scaling.magnitude(), scaling.score_factor()) == (1.0, 1.0)
     plain = torch.tensor(frequencies_float64(10000.0, 64, None), dtype=torch.float32)
-    torch.testing.assert_close(yarn_scaling(scaling, frequencies=plain, theta=10000.0), plain, rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        yarn_scaling(scaling, frequencies=plain, theta=10000.0), plain, rtol=1e-6, atol=0
+    )
 
 
 def test_pairs_are_neighbours_and_turn_by_their_angle():
     table = rope_table(RopeConfig(theta=10000.0, scaling=None), head_dim=4, seq_len=8)
     x_BTNH = torch.tensor([1.0, 0.0, 0.0, 1.0]).expand(1, 8, 1, 4)
     turned = rotate(x_BTNH, rope_rows(table, 8, None))[0, :, 0].double()
-    angles = torch.outer(torch.arange(8, dtype=torch.float64), torch.tensor([1.0, 0.01], dtype=torch.float64))
-    expected = torch.stack([angles[:, 0].cos(), angles[:, 0].sin(), -angles[:, 1].sin(), angles[:, 1].cos()], dim=1)
+    angles = torch.outer(
+        torch.arange(8, dtype=torch.float64), torch.tensor([1.0, 0.01], dtype=torch.float64)
+    )
+    expected = torch.stack(
+        [angles[:, 0].cos(), angles[:, 0].sin(), -angles[:, 1].sin(), angles[:, 1].cos()], dim=1
+    )
     assert torch.allclose(turned, expected, rtol=0, atol=1e-6)
 
 
@@ -131,4 +162,6 @@ def test_the_table_does_not_follow_the_default_dtype():
         table = rope_table(RopeConfig(theta=500000.0, scaling=SCALING), head_dim=16, seq_len=300)
     finally:
         torch.set_default_dtype(torch.float32)
-    assert torch.equal(table, rope_table(RopeConfig(theta=500000.0, scaling=SCALING), head_dim=16, seq_len=300))
+    assert torch.equal(
+        table, rope_table(RopeConfig(theta=500000.0, scaling=SCALING), head_dim=16, seq_len=300)
+    )

@@ -35,8 +35,15 @@ def test_the_architecture_is_read_from_a_file_a_folder_or_the_recipe(tmp_path: P
 
 def test_a_flavor_is_an_architecture_to_begin_with() -> None:
     sizes = spelled(flavor="debugmodel")
-    assert TransformersConfig.sizes_from_huggingface(json.loads(str(sizes["config_json"]))).keys() <= sizes.keys()
-    assert (sizes["vocab_size"], sizes["max_seq_len"], sizes["flavor"]) == (2048, 2048, "debugmodel")
+    assert (
+        TransformersConfig.sizes_from_huggingface(json.loads(str(sizes["config_json"]))).keys()
+        <= sizes.keys()
+    )
+    assert (sizes["vocab_size"], sizes["max_seq_len"], sizes["flavor"]) == (
+        2048,
+        2048,
+        "debugmodel",
+    )
 
 
 def test_what_is_resolved_needs_the_file_no_more(tmp_path: Path) -> None:
@@ -62,7 +69,9 @@ def test_what_is_resolved_needs_the_file_no_more(tmp_path: Path) -> None:
         ({"config_json": '{"model_type": "mamba", "vocab_size": 64}'}, "needs max_seq_len"),
     ],
 )
-def test_a_file_that_describes_no_model_is_a_problem(written: dict[str, object], words: str) -> None:
+def test_a_file_that_describes_no_model_is_a_problem(
+    written: dict[str, object], words: str
+) -> None:
     with pytest.raises(ProblemsFound) as caught:
         spelled(**written)
     assert words in caught.value.problems[0].message

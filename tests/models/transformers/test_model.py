@@ -16,12 +16,22 @@ from titanrun.distributed.seeds import WeightGenerator
 from titanrun.models.shared.counting import active_parameter_count, flops_per_token, parameter_count
 from titanrun.models.shared.flavors import spell_out
 from titanrun.models.transformers.config import TransformersConfig
-from titanrun.models.transformers.huggingface import from_huggingface, huggingface_config, to_huggingface
+from titanrun.models.transformers.huggingface import (
+    from_huggingface,
+    huggingface_config,
+    to_huggingface,
+)
 from titanrun.models.transformers.model import TransformersModel
 
 HERE = Path(__file__).parent
 CPU = torch.device("cpu")
-BERT = {"model_type": "bert", "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+BERT = {
+    "model_type": "bert",
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
 
 
 def config_of(**written: object) -> TransformersConfig:
@@ -37,16 +47,26 @@ def model_of(config: TransformersConfig, *, seed: int = 0) -> TransformersModel:
 
 
 def saved(config: TransformersConfig, model: TransformersModel, folder: Path) -> Path:
-    save_file(to_huggingface(config, model.state_dict()), folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        to_huggingface(config, model.state_dict()),
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
     (folder / "config.json").write_text(json.dumps(huggingface_config(config, "float32")))
     return folder
 
 
-@pytest.mark.parametrize(("architecture", "idle"), [("mistral", 0), ("gpt2", 0), ("mixtral", 2 * 2 * 3 * 32 * 48)])
-def test_loss_gradients_and_counts_are_those_of_the_class_called_by_hand(architecture: str, idle: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("architecture", "idle"), [("mistral", 0), ("gpt2", 0), ("mixtral", 2 * 2 * 3 * 32 * 48)]
+)
+def test_loss_gradients_and_counts_are_those_of_the_class_called_by_hand(
+    architecture: str, idle: int, tmp_path: Path
+) -> None:
     config = config_of(path=str(HERE / f"{architecture}.json"))
     model = model_of(config)
-    opened, report = transformers.AutoModelForCausalLM.from_pretrained(saved(config, model, tmp_path), output_loading_info=True)
+    opened, report = transformers.AutoModelForCausalLM.from_pretrained(
+        saved(config, model, tmp_path), output_loading_info=True
+    )
     assert not any(report.values())
     tokens = torch.randint(0, 2048, (2, 40), generator=torch.Generator().manual_seed(1))
     logits = model(tokens, torch.arange(40)[None])
@@ -68,7 +88,9 @@ def test_loss_gradients_and_counts_are_those_of_the_class_called_by_hand(archite
 def to_huggingface_gradients(model: TransformersModel) -> dict[str, torch.Tensor]:
     names = {id(weight): name for name, weight in model.huggingface.named_parameters()}
     assert len(names) == len(list(model.parameters()))
-    return {names[id(weight)]: weight.grad for weight in model.parameters() if weight.grad is not None}
+    return {
+        names[id(weight)]: weight.grad for weight in model.parameters() if weight.grad is not None
+    }
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "mixtral"])
@@ -111,12 +133,21 @@ def test_sizes_of_the_recipe_stand_above_those_of_the_file() -> None:
     ("changes", "words"),
     [
         (BERT, "sees the tokens that it has to predict"),
-        ({**BERT, "model_type": "t5x_of_my_own", "auto_map": {"AutoModelForCausalLM": "modeling.Mine"}}, "has no architecture"),
+        (
+            {
+                **BERT,
+                "model_type": "t5x_of_my_own",
+                "auto_map": {"AutoModelForCausalLM": "modeling.Mine"},
+            },
+            "has no architecture",
+        ),
         ({**BERT, "model_type": "vit"}, "has no causal language model"),
         ({**BERT, "model_type": "llama", "num_attention_heads": "four"}, "config.json"),
     ],
 )
-def test_what_is_no_causal_model_of_transformers_is_a_problem(changes: dict[str, object], words: str) -> None:
+def test_what_is_no_causal_model_of_transformers_is_a_problem(
+    changes: dict[str, object], words: str
+) -> None:
     config = config_of(config_json=json.dumps(changes), max_seq_len=64, vocab_size=64)
     with pytest.raises(ProblemsFound) as caught:
         config.parameter_shapes()
@@ -132,7 +163,9 @@ def test_data_with_positions_needs_a_class_that_takes_them() -> None:
         model(tokens, torch.arange(4)[None])
 
 
-def test_a_missing_package_is_a_problem_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_a_problem_that_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     config = config_of(path=str(HERE / "mistral.json"), vocab_size=32)
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ProblemsFound) as caught:

@@ -11,18 +11,37 @@ from titanrun.models.transformers.model import TransformersModel
 from titanrun.models.transformers.parallelize import tensor_plan
 
 HERE = Path(__file__).parent
-SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2}
-SIZES |= {"intermediate_size": 48, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+SIZES = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+SIZES |= {
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 
 
 def config_of(**written: object) -> TransformersConfig:
     text = json.dumps(SIZES | written)
-    return TransformersConfig.model_validate({"config_json": text, "vocab_size": 64, "max_seq_len": 64})
+    return TransformersConfig.model_validate(
+        {"config_json": text, "vocab_size": 64, "max_seq_len": 64}
+    )
 
 
 def test_the_plan_that_a_class_ships_becomes_roles() -> None:
     plan = tensor_plan(TransformersModel(config_of(model_type="mistral"), seq_len=8))
-    attention = {"q_proj": Role.COLUMNS, "k_proj": Role.COLUMNS, "v_proj": Role.COLUMNS, "o_proj": Role.ROWS}
+    attention = {
+        "q_proj": Role.COLUMNS,
+        "k_proj": Role.COLUMNS,
+        "v_proj": Role.COLUMNS,
+        "o_proj": Role.ROWS,
+    }
     feed_forward = {"gate_proj": Role.COLUMNS, "up_proj": Role.COLUMNS, "down_proj": Role.ROWS}
     assert plan == {
         "tok_embeddings": Role.EMBEDDING,
@@ -41,14 +60,32 @@ def test_the_plan_that_a_class_ships_becomes_roles() -> None:
         ({"model_type": "mistral"}, 2, None),
         ({"model_type": "qwen2", "tie_word_embeddings": True}, 2, None),
         ({"model_type": "mistral"}, 4, "2 key and value heads are not 4 equal parts"),
-        ({"model_type": "mistral", "intermediate_size": 49}, 2, "49 outputs of layers.*.mlp.gate_proj are not 2 equal parts"),
-        ({"model_type": "mistral", "attention_dropout": 0.1}, 2, "config.json drops values out (attention_dropout: 0.1)"),
+        (
+            {"model_type": "mistral", "intermediate_size": 49},
+            2,
+            "49 outputs of layers.*.mlp.gate_proj are not 2 equal parts",
+        ),
+        (
+            {"model_type": "mistral", "attention_dropout": 0.1},
+            2,
+            "config.json drops values out (attention_dropout: 0.1)",
+        ),
         ({"model_type": "gpt2"}, 2, "GPT2LMHeadModel: the class ships no plan for it"),
-        ({"model_type": "mixtral", "num_local_experts": 2}, 2, "as 'packed_colwise', which titanrun does not know"),
+        (
+            {"model_type": "mixtral", "num_local_experts": 2},
+            2,
+            "as 'packed_colwise', which titanrun does not know",
+        ),
         ({"model_type": "phi3"}, 2, "as 'rowwise_split_input', which titanrun does not know"),
-        ({"model_type": "gemma", "head_dim": 8}, 2, "its plan says nothing of tok_embeddings, a GemmaTextScaledWordEmbedding"),
+        (
+            {"model_type": "gemma", "head_dim": 8},
+            2,
+            "its plan says nothing of tok_embeddings, a GemmaTextScaledWordEmbedding",
+        ),
     ],
 )
-def test_what_keeps_ranks_from_sharing_a_class_is_said(written: dict[str, object], degree: int, words: str | None) -> None:
+def test_what_keeps_ranks_from_sharing_a_class_is_said(
+    written: dict[str, object], degree: int, words: str | None
+) -> None:
     found = config_of(**written).split_obstacle(degree)
     assert found is None if words is None else words in str(found)

@@ -49,7 +49,9 @@ def test_only_the_word_of_the_command_line_lets_it_run(folder, monkeypatch):
 def test_without_the_flag_nothing_of_it_runs_whatever_the_environment_says(tmp_path, folder):
     (folder / "configuration.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     for command in (["validate", "--level", "build"], ["plan"]):
-        done = titanrun(tmp_path, *command, RECIPE, model(folder), *SHORT, TITANRUN_TRUST_REMOTE_CODE="1")
+        done = titanrun(
+            tmp_path, *command, RECIPE, model(folder), *SHORT, TITANRUN_TRUST_REMOTE_CODE="1"
+        )
         assert done.returncode == 2, done.stderr
         assert "has no architecture 'of_others'" in done.stderr
         assert "read that code, then start the command with --trust-remote-code" in done.stderr
@@ -68,7 +70,10 @@ def test_with_the_flag_it_trains_and_run_json_says_so(tmp_path, folder):
     assert "trust" not in (run / "resolved.yaml").read_text()
     again = titanrun(tmp_path, "resume", str(run), "training.steps=2")
     assert again.returncode == 2 and "--trust-remote-code" in again.stderr
-    assert titanrun(tmp_path, "resume", "--trust-remote-code", str(run), "training.steps=2").returncode == 0
+    assert (
+        titanrun(tmp_path, "resume", "--trust-remote-code", str(run), "training.steps=2").returncode
+        == 0
+    )
 
 
 @pytest.mark.slow
@@ -89,7 +94,9 @@ def test_the_class_that_comes_with_the_weights_is_the_one_that_computes(tmp_path
     broken = titanrun(tmp_path, "plan", "--trust-remote-code", RECIPE, model(folder))
     assert broken.returncode == 2 and "cannot be imported" in broken.stderr, broken.stderr
     written = json.loads((HERE / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**written, "auto_map": {"AutoConfig": "a/b--c.D"}}))
+    (folder / "config.json").write_text(
+        json.dumps({**written, "auto_map": {"AutoConfig": "a/b--c.D"}})
+    )
     elsewhere = titanrun(tmp_path, "plan", "--trust-remote-code", RECIPE, model(folder))
     assert "only code in the folder itself is run" in elsewhere.stderr
 

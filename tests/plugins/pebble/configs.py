@@ -71,7 +71,9 @@ class MixerConfig(ModelConfig):
 
     name: Literal["mixer"] = bookkeeping("mixer")
     builds: ClassVar = "pebble.model:Mixer"
-    lacks: ClassVar = frozenset({"tensor parallelism", "pipeline parallelism", "context parallelism", "text generation"})
+    lacks: ClassVar = frozenset(
+        {"tensor parallelism", "pipeline parallelism", "context parallelism", "text generation"}
+    )
     dim: PositiveInt = numerics(32)
     """Width of the residual stream."""
     n_layers: PositiveInt = numerics(2)
@@ -80,8 +82,17 @@ class MixerConfig(ModelConfig):
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Name and shape of every parameter, in the model's order."""
         vocabulary = (int(self.vocab_size), self.dim)
-        layers = {f"layers.{layer}.{part}.weight": (self.dim, self.dim) for layer in range(self.n_layers) for part in ("own", "past")}
-        return {"tok_embeddings.weight": vocabulary, **layers, "norm.weight": (self.dim,), "output.weight": vocabulary}
+        layers = {
+            f"layers.{layer}.{part}.weight": (self.dim, self.dim)
+            for layer in range(self.n_layers)
+            for part in ("own", "past")
+        }
+        return {
+            "tok_embeddings.weight": vocabulary,
+            **layers,
+            "norm.weight": (self.dim,),
+            "output.weight": vocabulary,
+        }
 
     def attention_width(self) -> int:
         """There is no attention, and no products of queries and keys to be counted."""
@@ -138,4 +149,10 @@ def target_needs_its_kind(run: Recipe) -> Iterator[Finding]:
     """training.target_loss ends runs of the kind until_target only. Set kind: until_target, or take it out."""
     if run.training.target_loss is not None and run.kind != "until_target":
         message = "a run of the kind pretrain does not stop at training.target_loss"
-        yield Finding(message, (("training", "target_loss"),), help="set kind: until_target", code="no-effect", severity="warning")
+        yield Finding(
+            message,
+            (("training", "target_loss"),),
+            help="set kind: until_target",
+            code="no-effect",
+            severity="warning",
+        )

@@ -8,7 +8,11 @@ from titanrun.components.converters.conversion import Conversion
 
 def freeze(config: FreezeConfig, *, model: nn.Module, shards: int) -> Conversion:
     """Lets no optimizer have the weights of the modules that are named."""
-    found = {name: module for name, module in model.named_modules() if any(part in name for part in config.modules)}
+    found = {
+        name: module
+        for name, module in model.named_modules()
+        if any(part in name for part in config.modules)
+    }
     for module in found.values():
         module.requires_grad_(False)
     return Conversion(taken=tuple(found), kind="frozen")

@@ -11,7 +11,9 @@ from pebble.configs import CountingConfig
 class Counting:
     """Row n counts from n, modulo the limit."""
 
-    def __init__(self, config: CountingConfig, *, tokenizer: object, row_length: int, cache_folder: Path) -> None:
+    def __init__(
+        self, config: CountingConfig, *, tokenizer: object, row_length: int, cache_folder: Path
+    ) -> None:
         self.limit = config.limit
         self.row_length = row_length
         self.max_token_id = config.limit - 1

@@ -31,11 +31,18 @@ class Mixer(nn.Module):
     def __init__(self, config: MixerConfig, *, seq_len: int) -> None:
         super().__init__()
         self.tok_embeddings = nn.Embedding(int(config.vocab_size), config.dim)
-        self.layers = nn.ModuleDict({str(index): MixerLayer(config.dim) for index in range(config.n_layers)})
+        self.layers = nn.ModuleDict(
+            {str(index): MixerLayer(config.dim) for index in range(config.n_layers)}
+        )
         self.norm = nn.RMSNorm(config.dim, eps=1e-5)
         self.output = nn.Linear(config.dim, int(config.vocab_size), bias=False)
 
-    def forward(self, tokens_BT: Tensor, positions_BT: Tensor | None = None, documents_BT: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        positions_BT: Tensor | None = None,
+        documents_BT: Tensor | None = None,
+    ) -> Tensor:
         """Logits [B, T, V]."""
         x_BTD = self.tok_embeddings(tokens_BT)
         for layer in self.layers.values():

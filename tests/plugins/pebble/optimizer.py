@@ -12,7 +12,9 @@ from pebble.configs import LionConfig
 class Lion(Optimizer):
     """The state is named in checkpoints as it is here: `exp_avg`."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], *, lr: float, beta1: float, beta2: float) -> None:
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], *, lr: float, beta1: float, beta2: float
+    ) -> None:
         super().__init__(list(parameters), {"lr": lr, "beta1": beta1, "beta2": beta2})
 
     @torch.no_grad()
@@ -30,4 +32,6 @@ class Lion(Optimizer):
 
 def build_lion(config: LionConfig, *, parameters: Sequence[tuple[str, nn.Parameter]]) -> Lion:
     """Lion for all parameters that are trained."""
-    return Lion([weight for _, weight in parameters], lr=config.lr, beta1=config.beta1, beta2=config.beta2)
+    return Lion(
+        [weight for _, weight in parameters], lr=config.lr, beta1=config.beta1, beta2=config.beta2
+    )

@@ -26,7 +26,11 @@ class TargetTrainer(Trainer):
         outcome = Trainer.fit(self)
         if self.reached < self.patience:
             return outcome
-        return Outcome("finished", outcome.step, f"finished: loss at {self.target} or below after step {outcome.step}")
+        return Outcome(
+            "finished",
+            outcome.step,
+            f"finished: loss at {self.target} or below after step {outcome.step}",
+        )
 
     def look(self, step: int) -> None:
         """Counts the steps at the target."""
@@ -38,9 +42,15 @@ class TargetTrainer(Trainer):
 
 @contextmanager
 def assembled_until_target(
-    recipe: Recipe, job: Job, *, signals: SignalRequests, on_step: Callable[[int], None] = lambda step: None
+    recipe: Recipe,
+    job: Job,
+    *,
+    signals: SignalRequests,
+    on_step: Callable[[int], None] = lambda step: None,
 ) -> Iterator[TargetTrainer]:
     """The trainer of pretraining, with an eye on the loss."""
     with assembled(recipe, job, signals=signals, on_step=on_step) as trainer:
         parts = {part.name: getattr(trainer, part.name) for part in fields(trainer)}
-        yield TargetTrainer(**parts, target=recipe.training.target_loss, patience=recipe.patience.steps)
+        yield TargetTrainer(
+            **parts, target=recipe.training.target_loss, patience=recipe.patience.steps
+        )

@@ -73,7 +73,9 @@ def test_every_key_is_carried_over_or_told_why_not(tmp_path: Path) -> None:
         chosen = dict(list(KEYS.items())[start : start + 40])
         data = small()
         for path in chosen:
-            holder, name = (data["datasets"], path.partition(".")[2]) if "." in path else (data, path)
+            holder, name = (
+                (data["datasets"], path.partition(".")[2]) if "." in path else (data, path)
+            )
             holder.setdefault(name, "something")
         migration = migrated(data, tmp_path)
         told = {item.path: item for item in migration.items if item.entry}
@@ -87,9 +89,15 @@ def test_every_key_is_carried_over_or_told_why_not(tmp_path: Path) -> None:
 
 def test_unknown_keys_are_refused_with_a_suggestion(tmp_path: Path) -> None:
     migration = migrated(small({"fields": "x"}, sequence_length=2, mine={"own": 1}), tmp_path)
-    assert fates(migration)["sequence_length"] == ("refused", "axolotl has no such key; did you mean 'sequence_len'?")
+    assert fates(migration)["sequence_length"] == (
+        "refused",
+        "axolotl has no such key; did you mean 'sequence_len'?",
+    )
     assert fates(migration)["mine.own"] == ("refused", "axolotl has no such key")
-    assert fates(migration)["datasets[0].fields"] == ("refused", "axolotl has no such key; did you mean 'datasets.field'?")
+    assert fates(migration)["datasets[0].fields"] == (
+        "refused",
+        "axolotl has no such key; did you mean 'datasets.field'?",
+    )
     assert migration.exit_code == 1
 
 
@@ -98,10 +106,21 @@ def test_what_axolotl_has_by_default_is_written_out(tmp_path: Path) -> None:
     del data["seed"], data["sequence_len"]
     run = recipe(migrated(data, tmp_path))
     assert run["lr_scheduler"] == {"name": "cosine", "first_step": 0, "warmup_steps": 3}
-    assert run["optimizer"] == {"lr": 1e-5, "weight_decay": 0.0, "beta2": 0.999} or run["optimizer"]["weight_decay"] == 0.0
-    assert (run["optimizer"]["beta2"], run["debug"]["seed"], run["checkpoint"]["keep_latest_k"]) == (0.999, 42, 4)
+    assert (
+        run["optimizer"] == {"lr": 1e-5, "weight_decay": 0.0, "beta2": 0.999}
+        or run["optimizer"]["weight_decay"] == 0.0
+    )
+    assert (
+        run["optimizer"]["beta2"],
+        run["debug"]["seed"],
+        run["checkpoint"]["keep_latest_k"],
+    ) == (0.999, 42, 4)
     assert run["training"]["seq_len"] == 512
-    assert (run["training"]["epochs"], run["training"]["local_batch_size"], run["training"]["dtype"]) == (1, 1, "bfloat16")
+    assert (
+        run["training"]["epochs"],
+        run["training"]["local_batch_size"],
+        run["training"]["dtype"],
+    ) == (1, 1, "bfloat16")
 
 
 @pytest.mark.parametrize(
@@ -113,22 +132,35 @@ def test_what_axolotl_has_by_default_is_written_out(tmp_path: Path) -> None:
         ("mistralai/Mistral-7B-v0.1", {"name": "transformers"}),
     ],
 )
-def test_the_family_is_known_by_the_name(name: str, becomes: dict[str, str], tmp_path: Path) -> None:
+def test_the_family_is_known_by_the_name(
+    name: str, becomes: dict[str, str], tmp_path: Path
+) -> None:
     migration = migrated(small(base_model=name), tmp_path)
-    assert recipe(migration)["model"] == {**becomes, "hf_assets_path": f"assets/{name.partition('/')[2]}"}
+    assert recipe(migration)["model"] == {
+        **becomes,
+        "hf_assets_path": f"assets/{name.partition('/')[2]}",
+    }
     assert f"titanrun download {name} -o assets/" in fates(migration)["base_model"][1]
 
 
 def test_a_folder_says_its_family_itself(tmp_path: Path) -> None:
     (tmp_path / "any").mkdir()
-    (tmp_path / "any" / "config.json").write_text(json.dumps({"model_type": "qwen3"}), encoding="utf-8")
-    assert recipe(migrated(small(base_model=str(tmp_path / "any")), tmp_path))["model"]["name"] == "qwen3"
+    (tmp_path / "any" / "config.json").write_text(
+        json.dumps({"model_type": "qwen3"}), encoding="utf-8"
+    )
+    assert (
+        recipe(migrated(small(base_model=str(tmp_path / "any")), tmp_path))["model"]["name"]
+        == "qwen3"
+    )
 
 
 @pytest.mark.parametrize(
     ("changed", "converter"),
     [
-        ({"adapter": "lora", "lora_target_modules": ["q_proj", "down_proj"]}, {"name": "lora", "target_modules": ["wq", "w2"]}),
+        (
+            {"adapter": "lora", "lora_target_modules": ["q_proj", "down_proj"]},
+            {"name": "lora", "target_modules": ["wq", "w2"]},
+        ),
         ({"adapter": "qlora", "load_in_4bit": True}, {"name": "qlora"}),
         ({"adapter": "lora", "load_in_8bit": True}, {"name": "qlora", "base": "int8"}),
     ],
@@ -146,13 +178,18 @@ def test_adapters(changed: dict[str, Any], converter: dict[str, Any], tmp_path: 
     ("datasets", "becomes"),
     [
         ({"type": "alpaca"}, {"name": "chat", "layout": "alpaca"}),
-        ({"type": "completion", "field": "body"}, {"name": "text", "column": "body", "packing": None}),
+        (
+            {"type": "completion", "field": "body"},
+            {"name": "text", "column": "body", "packing": None},
+        ),
         ({"path": "owner/set"}, {"name": "chat", "path": "data/set"}),
         ({"path": "json", "data_files": ["b.jsonl"]}, {"name": "chat", "path": "b.jsonl"}),
     ],
     ids=["alpaca", "completion", "hub", "files"],
 )
-def test_data_sets_become_those_of_titanrun(datasets: dict[str, Any], becomes: dict[str, Any], tmp_path: Path) -> None:
+def test_data_sets_become_those_of_titanrun(
+    datasets: dict[str, Any], becomes: dict[str, Any], tmp_path: Path
+) -> None:
     found = recipe(migrated(small(datasets), tmp_path))["training"]["dataset"]
     assert becomes.items() <= found.items()
 
@@ -171,15 +208,21 @@ def test_what_cannot_be_done_is_refused_with_its_reason(tmp_path: Path) -> None:
     data = small(**{key: value for key, (value, _) in told.items()})
     del data["warmup_steps"]
     found = fates(migrated(data, tmp_path))
-    assert {key: (found[key][0], words in found[key][1]) for key, (_, words) in told.items()} == dict.fromkeys(told, ("refused", True))
+    assert {
+        key: (found[key][0], words in found[key][1]) for key, (_, words) in told.items()
+    } == dict.fromkeys(told, ("refused", True))
 
 
-ANY = st.sampled_from([None, True, 0, -1, 2.5, "word", "inf", [], ["a", 1], [{"b": 2}], {"x": ["y"]}, {}])
+ANY = st.sampled_from(
+    [None, True, 0, -1, 2.5, "word", "inf", [], ["a", 1], [{"b": 2}], {"x": ["y"]}, {}]
+)
 
 
 @settings(max_examples=40)
 @given(chosen=st.dictionaries(st.sampled_from(sorted(KEYS)), ANY, max_size=8))
-def test_any_value_gives_a_recipe_and_a_report(tmp_path_factory: pytest.TempPathFactory, chosen: dict[str, Any]) -> None:
+def test_any_value_gives_a_recipe_and_a_report(
+    tmp_path_factory: pytest.TempPathFactory, chosen: dict[str, Any]
+) -> None:
     data = small()
     for path, value in chosen.items():
         holder, name = (data["datasets"], path.partition(".")[2]) if "." in path else (data, path)

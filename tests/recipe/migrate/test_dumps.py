@@ -49,22 +49,51 @@ def test_a_dump_of_the_release_is_what_its_defaults_are(tmp_path: Path) -> None:
 def test_a_dump_of_the_dataclasses_is_brought_back_to_the_release() -> None:
     migration = migrate(str(DUMPS / "dataclasses.json"), TORCHTITAN, recipe="recipe.yaml", head=())
     found = fates(migration)
-    assert found["model_spec"] == ("refused", "this dump does not say which model it trained: add model.name and model.flavor")
-    assert found["model_converters.converters[1]"] == ("refused", "the dump does not say which converter this is")
-    assert found["model_converters.converters"][1] in ("", "converter float8_linear is not built in this version")
+    assert found["model_spec"] == (
+        "refused",
+        "this dump does not say which model it trained: add model.name and model.flavor",
+    )
+    assert found["model_converters.converters[1]"] == (
+        "refused",
+        "the dump does not say which converter this is",
+    )
+    assert found["model_converters.converters"][1] in (
+        "",
+        "converter float8_linear is not built in this version",
+    )
     assert found["validator.dataloader.infinite"][0] == "unread"
     assert found["parallelism.tensor_parallel_degree"] == ("mapped", SAME)
-    wanted = {"dump_folder: ./outputs/first", "  lr: 0.0003", "  interval: 250", "  seed: 5", "  freq: 100", "  print_config: true"}
+    wanted = {
+        "dump_folder: ./outputs/first",
+        "  lr: 0.0003",
+        "  interval: 250",
+        "  seed: 5",
+        "  freq: 100",
+        "  print_config: true",
+    }
     assert {line.replace('"', "") for line in lines(migration)} >= wanted
     assert "tensor_parallel_degree" not in migration.text
-    assert "keys with the value that titanrun has by default" in report(migration, "dataclasses.json")
+    assert "keys with the value that titanrun has by default" in report(
+        migration, "dataclasses.json"
+    )
 
 
 def test_a_dump_of_later_versions_is_brought_back_to_the_release() -> None:
     migration = migrate(str(DUMPS / "head.json"), TORCHTITAN, recipe="recipe.yaml", head=())
     found = fates(migration)
-    wanted = {"  flavor: debugmodel", "  lr: 0.001", "  beta2: 0.99", "  weight_decay: 0.05", "  implementation: foreach"}
-    assert lines(migration) >= wanted | {"  seq_len: 1024", "  local_batch_size: 4", "  global_batch_size: 16", "  steps: 20"}
+    wanted = {
+        "  flavor: debugmodel",
+        "  lr: 0.001",
+        "  beta2: 0.99",
+        "  weight_decay: 0.05",
+        "  implementation: foreach",
+    }
+    assert lines(migration) >= wanted | {
+        "  seq_len: 1024",
+        "  local_batch_size: 4",
+        "  global_batch_size: 16",
+        "  steps: 20",
+    }
     assert found["model_spec.model"] == ("unread", "left out: the flavor stands for all sizes")
     tokens = found["training.num_tokens_per_microbatch_per_dp_rank"]
     assert tokens == ("changed", "4096 tokens are 4 rows of 1024, no longer packed across rows")
@@ -81,29 +110,61 @@ def test_a_dump_of_later_versions_is_brought_back_to_the_release() -> None:
     ("changes", "written", "words"),
     [
         (
-            {"training": {"num_tokens_per_microbatch_per_dp_rank": 1000, "max_context_length": 300}},
+            {
+                "training": {
+                    "num_tokens_per_microbatch_per_dp_rank": 1000,
+                    "max_context_length": 300,
+                }
+            },
             "training.num",
             "no whole number of rows",
         ),
-        ({"optimizer": {"param_groups": [{"pattern": "a"}, {"pattern": ".*"}]}}, "optimizer.param_groups", "groups of parameters"),
-        ({"activation_checkpoint": {"preserve_rng_state": True}}, "activation_checkpoint", "full or none"),
+        (
+            {"optimizer": {"param_groups": [{"pattern": "a"}, {"pattern": ".*"}]}},
+            "optimizer.param_groups",
+            "groups of parameters",
+        ),
+        (
+            {"activation_checkpoint": {"preserve_rng_state": True}},
+            "activation_checkpoint",
+            "full or none",
+        ),
         ({"loss": {"mtp_scale": 0.3}}, "loss", "multi-token prediction"),
         ({"debug": {"batch_invariant": True}}, "debug.batch_invariant", "refuses it"),
-        ({"model_converters": {"converters": [{"wheels": 4}]}}, "model_converters.converters[0]", "which converter"),
+        (
+            {"model_converters": {"converters": [{"wheels": 4}]}},
+            "model_converters.converters[0]",
+            "which converter",
+        ),
     ],
 )
-def test_what_a_dump_says_and_nobody_can_carry_over_is_refused(changes: Any, written: str, words: str, tmp_path: Path) -> None:
-    migration = migrated({"model_spec": {"name": "llama3", "flavor": "debugmodel"}, **changes}, tmp_path)
-    refused = [text for key, (fate, text) in fates(migration).items() if key.startswith(written) and fate == "refused"]
+def test_what_a_dump_says_and_nobody_can_carry_over_is_refused(
+    changes: Any, written: str, words: str, tmp_path: Path
+) -> None:
+    migration = migrated(
+        {"model_spec": {"name": "llama3", "flavor": "debugmodel"}, **changes}, tmp_path
+    )
+    refused = [
+        text
+        for key, (fate, text) in fates(migration).items()
+        if key.startswith(written) and fate == "refused"
+    ]
     assert len(refused) == 1
     assert words in refused[0]
 
 
 @pytest.mark.parametrize(
     ("text", "code", "line"),
-    [('{"a": 1,\n "b": }', "syntax", 2), ("[1]", "wrong-type", 1), ("[" * 3000, "limit", 1), ('{"a": 1, "a": 2}', "duplicate-key", 1)],
+    [
+        ('{"a": 1,\n "b": }', "syntax", 2),
+        ("[1]", "wrong-type", 1),
+        ("[" * 3000, "limit", 1),
+        ('{"a": 1, "a": 2}', "duplicate-key", 1),
+    ],
 )
-def test_a_file_that_is_no_dump_is_a_located_problem(text: str, code: str, line: int, tmp_path: Path) -> None:
+def test_a_file_that_is_no_dump_is_a_located_problem(
+    text: str, code: str, line: int, tmp_path: Path
+) -> None:
     with pytest.raises(ProblemsFound) as caught:
         migrated(text, tmp_path)
     (problem,) = caught.value.problems

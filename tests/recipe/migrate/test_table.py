@@ -100,8 +100,14 @@ BESIDE: dict[str, dict[str, Any]] = {
     "checkpoint.export_dtype": {"checkpoint.last_save_in_hf": True},
     "checkpoint.initial_load_model_only": {"checkpoint.initial_load_path": "weights"},
     "parallelism.expert_parallel_degree": EXPERTS,
-    "parallelism.expert_tensor_parallel_degree": {**EXPERTS, "parallelism.expert_parallel_degree": 2},
-    "parallelism.pipeline_parallel_expert_parallel_overlap": {**EXPERTS, "parallelism.pipeline_parallel_schedule": "DualPipeV"},
+    "parallelism.expert_tensor_parallel_degree": {
+        **EXPERTS,
+        "parallelism.expert_parallel_degree": 2,
+    },
+    "parallelism.pipeline_parallel_expert_parallel_overlap": {
+        **EXPERTS,
+        "parallelism.pipeline_parallel_schedule": "DualPipeV",
+    },
     "debug.moe_force_load_balance": EXPERTS,
 }
 SMALL: dict[str, Any] = {
@@ -181,7 +187,9 @@ def test_a_key_ends_as_the_table_says(key: Key, tmp_path: Path) -> None:
     if NOT_BUILT in item.words:
         assert (item.fate, key.outcome != "refused") == ("refused", True)
         becomes = key.converted(other(key), {**settings(key)}).targets
-        assert any(has_no_place(target, value, tmp_path) for target, value in becomes.items()), "it is there, and was refused"
+        assert any(has_no_place(target, value, tmp_path) for target, value in becomes.items()), (
+            "it is there, and was refused"
+        )
         assert f"# {key.path} = " in migration.text or item.targets
         assert_written(item, migration.text)
         return

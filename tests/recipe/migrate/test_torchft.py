@@ -25,14 +25,23 @@ def fates(text: str, folder: Path) -> dict[str, tuple[str, str]]:
 
 @pytest.mark.parametrize(
     "overrides",
-    [["fault_tolerance.enable=true", "fault_tolerance.group_size=2"], ["checkpoint.enable_ft_dataloader_checkpoints=false"]],
+    [
+        ["fault_tolerance.enable=true", "fault_tolerance.group_size=2"],
+        ["checkpoint.enable_ft_dataloader_checkpoints=false"],
+    ],
 )
-def test_a_recipe_gets_one_problem_that_says_why_and_what_gives_restarts(overrides: list[str], tmp_path: Path) -> None:
+def test_a_recipe_gets_one_problem_that_says_why_and_what_gives_restarts(
+    overrides: list[str], tmp_path: Path
+) -> None:
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     with pytest.raises(ProblemsFound) as caught:
         resolve(str(tmp_path / "recipe.yaml"), overrides, environment={})
     (problem,) = caught.value.problems
-    assert (problem.code, TORCHFT in str(problem.help), "launch.max_restarts" in TORCHFT) == ("unknown-key", True, True)
+    assert (problem.code, TORCHFT in str(problem.help), "launch.max_restarts" in TORCHFT) == (
+        "unknown-key",
+        True,
+        True,
+    )
 
 
 def test_every_field_that_asks_for_groups_is_refused_for_the_same_reason(tmp_path: Path) -> None:
@@ -45,4 +54,6 @@ def test_every_field_that_asks_for_groups_is_refused_for_the_same_reason(tmp_pat
 
 
 def test_groups_that_are_switched_off_are_no_reason_to_refuse_anything(tmp_path: Path) -> None:
-    assert {fate for fate, _ in fates(GROUPS.replace("true", "false"), tmp_path).values()} == {"unread"}
+    assert {fate for fate, _ in fates(GROUPS.replace("true", "false"), tmp_path).values()} == {
+        "unread"
+    }

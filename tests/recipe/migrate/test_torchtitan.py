@@ -45,7 +45,12 @@ def test_nothing_is_dropped_silently(file: Path) -> None:
     assert len(keys) == len(set(keys)) == written
     shown = report(migration, str(file))
     assert all(f"{key} = " in shown for key in keys)
-    assert all(comment.strip() in migration.text for line in text.splitlines() for comment in line.partition("#")[1:] if comment)
+    assert all(
+        comment.strip() in migration.text
+        for line in text.splitlines()
+        for comment in line.partition("#")[1:]
+        if comment
+    )
 
 
 def test_an_empty_file_is_the_release_with_its_defaults(tmp_path: Path) -> None:
@@ -67,7 +72,9 @@ def test_an_empty_file_is_the_release_with_its_defaults(tmp_path: Path) -> None:
 
 
 def test_defaults_that_differ_are_written_and_equal_ones_are_not(tmp_path: Path) -> None:
-    found = lines(migrated('[checkpoint]\nenable = true\n[activation_checkpoint]\nmode = "full"\n', tmp_path))
+    found = lines(
+        migrated('[checkpoint]\nenable = true\n[activation_checkpoint]\nmode = "full"\n', tmp_path)
+    )
     assert "  last_save_model_only: true" in found
     assert "  early_stop: false" in found
     assert "  warmup_steps: 200" in found
@@ -148,28 +155,51 @@ seed = 2
     fates = {item.entry.written: (item.fate, item.words) for item in migration.items if item.entry}
     assert fates["training.seed"] == ("unread", "left out: 'debug.seed' is written too")
     assert fates["training.deterministic"][0] == "mapped"
-    assert {"  seed: 2", "  deterministic: true", "  hf_assets_path: assets/tokenizer"} <= set(lines(migration))
-    assert "float8_linear is not built" in fates["float8.filter_fqns"][1] or "filter_fqns: [output]" in migration.text
+    assert {"  seed: 2", "  deterministic: true", "  hf_assets_path: assets/tokenizer"} <= set(
+        lines(migration)
+    )
+    assert (
+        "float8_linear is not built" in fates["float8.filter_fqns"][1]
+        or "filter_fqns: [output]" in migration.text
+    )
 
 
 def test_a_value_of_a_wrong_type_is_kept_and_told(tmp_path: Path) -> None:
-    migration = migrated('[training]\ndataset = "tiny"\n[optimizer]\nlr = "3e-4"\n[activation_checkpoint]\nmode="none"\n', tmp_path)
+    migration = migrated(
+        '[training]\ndataset = "tiny"\n[optimizer]\nlr = "3e-4"\n[activation_checkpoint]\nmode="none"\n',
+        tmp_path,
+    )
     (problem,) = migration.problems
-    assert (problem.code, problem.path, migration.exit_code) == ("wrong-type", ("optimizer", "lr"), 1)
+    assert (problem.code, problem.path, migration.exit_code) == (
+        "wrong-type",
+        ("optimizer", "lr"),
+        1,
+    )
     assert 'lr: "3e-4"' in migration.text
 
 
 def test_text_that_looks_like_a_reference_stays_text(tmp_path: Path) -> None:
-    migration = migrated('job.description = "${env:HOME} ${training.steps}"\ntraining.dataset = "tiny"\n', tmp_path)
+    migration = migrated(
+        'job.description = "${env:HOME} ${training.steps}"\ntraining.dataset = "tiny"\n', tmp_path
+    )
     (tmp_path / "recipe.yaml").write_text(migration.text, encoding="utf-8")
-    assert resolve(str(tmp_path / "recipe.yaml"), environment={}).recipe.description == "${env:HOME} ${training.steps}"
+    assert (
+        resolve(str(tmp_path / "recipe.yaml"), environment={}).recipe.description
+        == "${env:HOME} ${training.steps}"
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "code", "line"),
-    [("a = \n", "syntax", 1), ("[a]\nb = 1\nb = 2\n", "duplicate-key", 3), ("a = 1979-05-27\n", "wrong-type", 1)],
+    [
+        ("a = \n", "syntax", 1),
+        ("[a]\nb = 1\nb = 2\n", "duplicate-key", 3),
+        ("a = 1979-05-27\n", "wrong-type", 1),
+    ],
 )
-def test_a_file_that_is_no_toml_is_a_located_problem(text: str, code: str, line: int, tmp_path: Path) -> None:
+def test_a_file_that_is_no_toml_is_a_located_problem(
+    text: str, code: str, line: int, tmp_path: Path
+) -> None:
     with pytest.raises(ProblemsFound) as caught:
         migrated(text, tmp_path)
     problem = caught.value.problems[0]
@@ -185,13 +215,19 @@ def test_what_nobody_can_see_is_escaped_in_comments_and_report(tmp_path: Path) -
 
 
 ANY = st.one_of(
-    st.booleans(), st.integers(-3, 10**6), st.floats(allow_nan=False), st.text(max_size=8), st.lists(st.text(max_size=4), max_size=2)
+    st.booleans(),
+    st.integers(-3, 10**6),
+    st.floats(allow_nan=False),
+    st.text(max_size=8),
+    st.lists(st.text(max_size=4), max_size=2),
 )
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.dictionaries(st.sampled_from([key.path for key in CORE]), ANY, max_size=6))
-def test_any_value_of_any_key_is_accounted_for(tmp_path_factory: pytest.TempPathFactory, chosen: dict[str, object]) -> None:
+def test_any_value_of_any_key_is_accounted_for(
+    tmp_path_factory: pytest.TempPathFactory, chosen: dict[str, object]
+) -> None:
     nested: dict[str, object] = {}
     for path, value in chosen.items():
         holder: dict[str, object] = nested
@@ -206,7 +242,9 @@ def test_any_value_of_any_key_is_accounted_for(tmp_path_factory: pytest.TempPath
 
 
 def test_kernels_with_states_in_bf16_are_a_type_of_states_here(tmp_path: Path) -> None:
-    migration = migrated('training.dataset = "tiny"\noptimizer.implementation = "fused_opt_states_bf16"\n', tmp_path)
+    migration = migrated(
+        'training.dataset = "tiny"\noptimizer.implementation = "fused_opt_states_bf16"\n', tmp_path
+    )
     assert "  state_dtype: bfloat16" in lines(migration)
     assert "implementation" not in migration.text
 
@@ -216,18 +254,31 @@ FLUX = '[model]\nname = "flux"\nflavor = "flux-schnell"\n[encoder]\nt5_encoder =
 
 def test_rows_of_flux_are_a_text_and_a_picture_from_tar_files(tmp_path: Path) -> None:
     text = (
-        FLUX + 'max_t5_encoding_len = 512\n[training]\ndataset = "cc12m-wds"\ndataset_path = "mine/*.tar"\nimg_size = 512\nseq_len = 4096\n'
+        FLUX
+        + 'max_t5_encoding_len = 512\n[training]\ndataset = "cc12m-wds"\ndataset_path = "mine/*.tar"\nimg_size = 512\nseq_len = 4096\n'
     )
     migration = migrated(text, tmp_path)
     run = plain(read_text(SourceText("recipe.yaml", migration.text), "yaml"))
     assert migration.exit_code == 0
     assert run["loss"] == "flow_matching"
     assert run["training"]["seq_len"] == 512 + 32 * 32
-    assert run["training"]["dataset"] == {"name": "webdataset", "path": "mine/*.tar", "image_size": 512, "shuffle": False}
+    assert run["training"]["dataset"] == {
+        "name": "webdataset",
+        "path": "mine/*.tar",
+        "image_size": 512,
+        "shuffle": False,
+    }
 
 
 def test_tar_files_of_flux_have_a_place_where_none_is_named(tmp_path: Path) -> None:
-    run = plain(read_text(SourceText("recipe.yaml", migrated(FLUX + '[training]\ndataset = "cc12m-wds"\n', tmp_path).text), "yaml"))
+    run = plain(
+        read_text(
+            SourceText(
+                "recipe.yaml", migrated(FLUX + '[training]\ndataset = "cc12m-wds"\n', tmp_path).text
+            ),
+            "yaml",
+        )
+    )
     assert run["training"]["dataset"]["path"] == "data/cc12m/*.tar"
 
 

@@ -24,9 +24,16 @@ from titanrun.recipe.migrate.yaml_file import values_of
 FILES = sorted((Path(__file__).parent / "torchtune").glob("*.yaml"))
 SMALL: dict[str, Any] = {
     "model": {"_component_": "torchtune.models.llama3_1.llama3_1_8b"},
-    "checkpointer": {"_component_": "torchtune.training.FullModelHFCheckpointer", "checkpoint_dir": "weights"},
+    "checkpointer": {
+        "_component_": "torchtune.training.FullModelHFCheckpointer",
+        "checkpoint_dir": "weights",
+    },
     "tokenizer": {"max_seq_len": 1024},
-    "dataset": {"_component_": "torchtune.datasets.chat_dataset", "source": "json", "data_files": "a.jsonl"},
+    "dataset": {
+        "_component_": "torchtune.datasets.chat_dataset",
+        "source": "json",
+        "data_files": "a.jsonl",
+    },
     "loss": {"_component_": "torchtune.modules.loss.CEWithChunkedOutputLoss"},
     "optimizer": {"_component_": "torch.optim.AdamW", "lr": 1e-5},
     "batch_size": 2,
@@ -45,8 +52,13 @@ def migrated(data: dict[str, Any], folder: Path) -> Migration:
 
 
 def small(**changed: Any) -> dict[str, Any]:
-    return {key: {**value, **changed.get(key, {})} if isinstance(value, dict) else value for key, value in SMALL.items()} | {
-        key: value for key, value in changed.items() if not isinstance(value, dict) or key not in SMALL
+    return {
+        key: {**value, **changed.get(key, {})} if isinstance(value, dict) else value
+        for key, value in SMALL.items()
+    } | {
+        key: value
+        for key, value in changed.items()
+        if not isinstance(value, dict) or key not in SMALL
     }
 
 
@@ -92,18 +104,30 @@ def test_a_key_is_carried_over_or_told_why_not(key: Key, tmp_path: Path) -> None
     assert f": {key.path}: " in report(migration, "config.yaml")
 
 
-ANY = st.sampled_from([None, True, 0, -1, 2.5, "word", "inf", [], ["a", 1], [{"b": 2}], {"_component_": ["x"]}, {}])
+ANY = st.sampled_from(
+    [None, True, 0, -1, 2.5, "word", "inf", [], ["a", 1], [{"b": 2}], {"_component_": ["x"]}, {}]
+)
 
 
 @settings(max_examples=40)
-@given(chosen=st.dictionaries(st.sampled_from([key.path for key in TUNE if key.path != "dataset"]), ANY, max_size=8))
-def test_any_value_gives_a_recipe_and_a_report(tmp_path_factory: pytest.TempPathFactory, chosen: dict[str, Any]) -> None:
+@given(
+    chosen=st.dictionaries(
+        st.sampled_from([key.path for key in TUNE if key.path != "dataset"]), ANY, max_size=8
+    )
+)
+def test_any_value_gives_a_recipe_and_a_report(
+    tmp_path_factory: pytest.TempPathFactory, chosen: dict[str, Any]
+) -> None:
     data = small()
     for path, value in chosen.items():
         holder = data
         *sections, last = path.split(".")
         for section in sections:
-            holder = holder[section] if isinstance(holder.get(section), dict) else holder.setdefault(section, {}) or {}
+            holder = (
+                holder[section]
+                if isinstance(holder.get(section), dict)
+                else holder.setdefault(section, {}) or {}
+            )
         holder[last] = value
     migration = migrated(data, tmp_path_factory.mktemp("any"))
     assert isinstance(recipe(migration), dict)
@@ -112,7 +136,10 @@ def test_any_value_gives_a_recipe_and_a_report(tmp_path_factory: pytest.TempPath
 
 def test_unknown_keys_are_refused_with_a_suggestion(tmp_path: Path) -> None:
     migration = migrated(small(bach_size=2, mine={"own": 1}), tmp_path)
-    assert fates(migration)["bach_size"] == ("refused", "torchtune has no such key; did you mean 'batch_size'?")
+    assert fates(migration)["bach_size"] == (
+        "refused",
+        "torchtune has no such key; did you mean 'batch_size'?",
+    )
     assert fates(migration)["mine.own"] == ("refused", "torchtune has no such key")
     assert migration.exit_code == 1
 
@@ -120,41 +147,85 @@ def test_unknown_keys_are_refused_with_a_suggestion(tmp_path: Path) -> None:
 def test_what_torchtune_has_by_default_is_written_out(tmp_path: Path) -> None:
     run = recipe(migrated(small(), tmp_path))
     assert run["lr_scheduler"] == {"name": "constant", "warmup_steps": 0}
-    assert run["optimizer"] == {"name": "adamw", "lr": 1e-5, "weight_decay": 0.01, "beta1": 0.9, "beta2": 0.999}
+    assert run["optimizer"] == {
+        "name": "adamw",
+        "lr": 1e-5,
+        "weight_decay": 0.01,
+        "beta1": 0.9,
+        "beta2": 0.999,
+    }
     assert run["training"]["max_norm"] is None
     assert run["metrics"]["log_freq"] == 1
 
 
 def test_adapters_have_the_names_of_the_family(tmp_path: Path) -> None:
-    chosen = {"lora_attn_modules": ["q_proj", "output_proj"], "apply_lora_to_mlp": True, "apply_lora_to_output": True}
-    own = recipe(migrated(small(model={"_component_": "torchtune.models.llama3_1.qlora_llama3_1_8b", **chosen}), tmp_path))
+    chosen = {
+        "lora_attn_modules": ["q_proj", "output_proj"],
+        "apply_lora_to_mlp": True,
+        "apply_lora_to_output": True,
+    }
+    own = recipe(
+        migrated(
+            small(model={"_component_": "torchtune.models.llama3_1.qlora_llama3_1_8b", **chosen}),
+            tmp_path,
+        )
+    )
     (own_adapters,) = own["converters"]
-    assert (own_adapters["name"], own_adapters["target_modules"]) == ("qlora", ["wq", "wo", "w1", "w2", "w3", "output"])
+    assert (own_adapters["name"], own_adapters["target_modules"]) == (
+        "qlora",
+        ["wq", "wo", "w1", "w2", "w3", "output"],
+    )
     assert own["checkpoint"]["adapters_only"] is True
-    other = recipe(migrated(small(model={"_component_": "torchtune.models.qwen2.lora_qwen2_7b", **chosen}), tmp_path))
+    other = recipe(
+        migrated(
+            small(model={"_component_": "torchtune.models.qwen2.lora_qwen2_7b", **chosen}), tmp_path
+        )
+    )
     assert other["model"]["name"] == "transformers"
-    packed = migrated(small(model={"_component_": "torchtune.models.qwen2.lora_qwen2_7b", **chosen}, dataset={"packed": True}), tmp_path)
+    packed = migrated(
+        small(
+            model={"_component_": "torchtune.models.qwen2.lora_qwen2_7b", **chosen},
+            dataset={"packed": True},
+        ),
+        tmp_path,
+    )
     assert fates(packed)["dataset.packed"][0] == "refused"
-    assert other["converters"][0]["target_modules"] == ["q_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head"]
+    assert other["converters"][0]["target_modules"] == [
+        "q_proj",
+        "o_proj",
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+        "lm_head",
+    ]
 
 
 @pytest.mark.parametrize(
     ("dataset", "becomes"),
     [
-        ({"_component_": "torchtune.datasets.alpaca_dataset"}, {"name": "chat", "layout": "alpaca", "train_on": "all"}),
+        (
+            {"_component_": "torchtune.datasets.alpaca_dataset"},
+            {"name": "chat", "layout": "alpaca", "train_on": "all"},
+        ),
         (
             {"_component_": "torchtune.datasets.instruct_dataset", "column_map": {"input": "q"}},
             {"name": "chat", "layout": "prompt_completion", "prompt_column": "q"},
         ),
         (
-            {"_component_": "torchtune.datasets.text_completion_dataset", "packed": True, "column": "body"},
+            {
+                "_component_": "torchtune.datasets.text_completion_dataset",
+                "packed": True,
+                "column": "body",
+            },
             {"name": "text", "column": "body", "packing": "documents"},
         ),
         ({"_component_": "torchtune.datasets.hh_rlhf_helpful_dataset"}, {"name": "preference"}),
     ],
     ids=["alpaca", "instruct", "text", "pairs"],
 )
-def test_data_sets_become_those_of_titanrun(dataset: dict[str, Any], becomes: dict[str, Any], tmp_path: Path) -> None:
+def test_data_sets_become_those_of_titanrun(
+    dataset: dict[str, Any], becomes: dict[str, Any], tmp_path: Path
+) -> None:
     found = recipe(migrated(small(dataset=dataset), tmp_path))["training"]["dataset"]
     assert found["path"] == "a.jsonl"
     assert becomes.items() <= found.items()
@@ -162,14 +233,22 @@ def test_data_sets_become_those_of_titanrun(dataset: dict[str, Any], becomes: di
 
 def test_steps_and_rows_are_counted_and_data_of_the_hub_have_a_place(tmp_path: Path) -> None:
     hub = {"source": "owner/set", "data_files": None}
-    run = recipe(migrated(small(epochs=3, max_steps_per_epoch=10, gradient_accumulation_steps=4, dataset=hub), tmp_path))["training"]
+    run = recipe(
+        migrated(
+            small(epochs=3, max_steps_per_epoch=10, gradient_accumulation_steps=4, dataset=hub),
+            tmp_path,
+        )
+    )["training"]
     assert (run["steps"], run["global_batch_size"], run["dataset"]["path"]) == (30, 8, "data/set")
     assert "epochs" not in run
 
 
 def test_references_are_put_in_and_a_circle_is_a_problem(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
-    file.write_text("output_dir: ${base}/one\nbase: runs\nseed: ${batch_size}\nbatch_size: 4\ndevice: ${nowhere}\n", encoding="utf-8")
+    file.write_text(
+        "output_dir: ${base}/one\nbase: runs\nseed: ${batch_size}\nbatch_size: 4\ndevice: ${nowhere}\n",
+        encoding="utf-8",
+    )
     run = recipe(migrate(str(file), TORCHTUNE, recipe="recipe.yaml", head=()))
     assert (run["dump_folder"], run["debug"]["seed"]) == ("runs/one", 4)
     file.write_text("output_dir: ${base}\nbase: ${output_dir}\n", encoding="utf-8")
@@ -184,16 +263,25 @@ def test_a_section_that_is_null_is_none(tmp_path: Path) -> None:
 
 
 def test_of_several_data_sets_the_first_is_carried_over(tmp_path: Path) -> None:
-    data = small() | {"dataset": [SMALL["dataset"], {"_component_": "torchtune.datasets.alpaca_dataset"}]}
+    data = small() | {
+        "dataset": [SMALL["dataset"], {"_component_": "torchtune.datasets.alpaca_dataset"}]
+    }
     migration = migrated(data, tmp_path)
     fate, words = fates(migration)["dataset[1]._component_"]
-    assert (fate, "of several data sets the first" in words, migration.exit_code) == ("refused", True, 1)
+    assert (fate, "of several data sets the first" in words, migration.exit_code) == (
+        "refused",
+        True,
+        1,
+    )
     assert recipe(migration)["training"]["dataset"]["path"] == "a.jsonl"
 
 
 def test_comments_come_along(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
-    file.write_text("# whose it is\n\n# all of it\noptimizer:\n  # slow\n  lr: 1e-5  # fast\nseed: 3\n# the end\n", encoding="utf-8")
+    file.write_text(
+        "# whose it is\n\n# all of it\noptimizer:\n  # slow\n  lr: 1e-5  # fast\nseed: 3\n# the end\n",
+        encoding="utf-8",
+    )
     text = migrate(str(file), TORCHTUNE, recipe="recipe.yaml", head=()).text
     assert text.startswith("# whose it is\n# the end\nversion: 1\n")
     assert "  # all of it\n  # slow\n  lr: 1e-05  # fast\n" in text

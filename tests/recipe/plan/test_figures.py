@@ -22,7 +22,9 @@ def laid_out(tmp_path):
     def make(*overrides, ranks, **degrees):
         recipe = tmp_path / "recipe.yaml"
         model = f"{{name: llama3, vocab_size: {VOCABULARY}, dim: {DIM}, n_layers: {LAYERS}, n_heads: 4, n_kv_heads: 2}}"
-        training = "{dataset: {name: tokens, path: x.npy}, local_batch_size: 4, seq_len: 32, steps: 100}"
+        training = (
+            "{dataset: {name: tokens, path: x.npy}, local_batch_size: 4, seq_len: 32, steps: 100}"
+        )
         recipe.write_text(f"version: 1\nmodel: {model}\ntraining: {training}\n")
         run = resolve(str(recipe), list(overrides), environment={}, ranks=ranks).run
         embedding, head = Part(800, 200, 400, 800, 200), Part(900, 225, 450, 900, 225)
@@ -57,7 +59,11 @@ WHOLE = 256 + 192 + 64 + 1024
 
 
 def test_every_other_layer_keeps_its_input(laid_out):
-    found = bytes_of(laid_out("activation_checkpoint={name: selective, selective_ac_option: '2'}", ranks=4, shard=4))
+    found = bytes_of(
+        laid_out(
+            "activation_checkpoint={name: selective, selective_ac_option: '2'}", ranks=4, shard=4
+        )
+    )
     assert found["activations"] == 128 * (2 * DIM + 2 * WHOLE + WHOLE) * 2
 
 
@@ -65,7 +71,10 @@ def test_by_operation_every_second_product_stays(laid_out):
     by_operation = "activation_checkpoint={name: selective, selective_ac_option: op}"
     # the input, queries, values, what attention gives, gates, and what goes back into the stream
     products = DIM + 64 + 32 + 64 + 256
-    assert bytes_of(laid_out(by_operation, ranks=4, shard=4))["activations"] == 128 * (4 * (products + DIM) + WHOLE) * 2
+    assert (
+        bytes_of(laid_out(by_operation, ranks=4, shard=4))["activations"]
+        == 128 * (4 * (products + DIM) + WHOLE) * 2
+    )
     # two ranks that share heads and hidden widths: the last product is as wide as the stream, and kept once more as their sum's part
     split = (DIM + 64 + 32 + 64 + 256 + 2 * DIM) // 2 + DIM
     both = laid_out(by_operation, "parallelism.tensor_parallel_degree=2", ranks=2, tensor=2)
@@ -73,24 +82,40 @@ def test_by_operation_every_second_product_stays(laid_out):
 
 
 def test_a_budget_keeps_its_share(laid_out):
-    budget = ["activation_checkpoint={name: memory_budget, memory_budget: 0.25}", "compile={enable: true, backend: aot_eager}"]
+    budget = [
+        "activation_checkpoint={name: memory_budget, memory_budget: 0.25}",
+        "compile={enable: true, backend: aot_eager}",
+    ]
     found = bytes_of(laid_out(*budget, ranks=4, shard=4))
     assert found["activations"] == 128 * (4 * (DIM + (WHOLE - DIM) // 4) + WHOLE) * 2
 
 
 @pytest.mark.parametrize(
     ("schedule", "microbatches"),
-    [("1F1B", 2), ("GPipe", 8), ("LoopedBFS", 8), ("Interleaved1F1B", 2.5), ("InterleavedZeroBubble", 2.5), ("ZBVZeroBubble", 2)],
+    [
+        ("1F1B", 2),
+        ("GPipe", 8),
+        ("LoopedBFS", 8),
+        ("Interleaved1F1B", 2.5),
+        ("InterleavedZeroBubble", 2.5),
+        ("ZBVZeroBubble", 2),
+    ],
 )
 def test_a_pipeline_keeps_the_microbatches_that_are_under_way(schedule, microbatches, laid_out):
-    asked = [f"parallelism.pipeline_parallel_schedule={schedule}", "parallelism.pipeline_parallel_degree=2"]
+    asked = [
+        f"parallelism.pipeline_parallel_schedule={schedule}",
+        "parallelism.pipeline_parallel_degree=2",
+    ]
     layout = laid_out(*asked, "training.local_batch_size=8", ranks=2, pipeline=2)
     assert microbatches_kept(layout, rank=0) == microbatches
 
 
 def test_a_stage_has_the_modules_that_the_recipe_names(laid_out):
     stages = "[[tok_embeddings, layers.0], [layers.1, layers.2, layers.3, norm, output]]"
-    asked = ["parallelism.pipeline_parallel_degree=2", f"parallelism.module_fqns_per_model_part={stages}"]
+    asked = [
+        "parallelism.pipeline_parallel_degree=2",
+        f"parallelism.module_fqns_per_model_part={stages}",
+    ]
     layout = laid_out(*asked, ranks=2, pipeline=2)
     assert layout.stages() == [[layout.embedding, LAYER], [LAYER] * 3 + [layout.head]]
 
@@ -98,8 +123,14 @@ def test_a_stage_has_the_modules_that_the_recipe_names(laid_out):
 def test_the_ends_of_a_pipeline_both_keep_a_matrix_they_share(laid_out):
     asked = ["parallelism.pipeline_parallel_degree=2", "model.tie_word_embeddings=true"]
     tied, untied = laid_out(*asked, ranks=2, pipeline=2), laid_out(*asked[:1], ranks=2, pipeline=2)
-    assert tied.stages() == [[tied.embedding, LAYER, LAYER], [tied.embedding, LAYER, LAYER, tied.head]]
-    sent = [next(entry.bytes for entry in traffic(layout) if entry.axis == "pp") for layout in (tied, untied)]
+    assert tied.stages() == [
+        [tied.embedding, LAYER, LAYER],
+        [tied.embedding, LAYER, LAYER, tied.head],
+    ]
+    sent = [
+        next(entry.bytes for entry in traffic(layout) if entry.axis == "pp")
+        for layout in (tied, untied)
+    ]
     assert sent[0] - sent[1] == 200 * 4
 
 
@@ -122,17 +153,33 @@ def test_weights_that_stay_are_gathered_once(laid_out):
 
 
 def test_copies_sum_their_gradients(laid_out):
-    (entry,) = traffic(laid_out("parallelism.data_parallel_replicate_degree=2", ranks=2, replicate=2))
+    (entry,) = traffic(
+        laid_out("parallelism.data_parallel_replicate_degree=2", ranks=2, replicate=2)
+    )
     assert (entry.axis, entry.bytes) == ("dp_replicate", 2 * (200 + 4 * 250 + 225) * 4 // 2)
 
 
 @pytest.mark.parametrize(
     ("schedule", "ranks", "rows", "share"),
-    [("1F1B", 4, 8, 3 / 11), ("GPipe", 2, 2, 1 / 3), ("Interleaved1F1B", 2, 4, 1 / 9), ("ZBVZeroBubble", 2, 4, 1 / 27)],
+    [
+        ("1F1B", 4, 8, 3 / 11),
+        ("GPipe", 2, 2, 1 / 3),
+        ("Interleaved1F1B", 2, 4, 1 / 9),
+        ("ZBVZeroBubble", 2, 4, 1 / 27),
+    ],
 )
 def test_a_pipeline_waits_as_the_papers_say(schedule, ranks, rows, share, laid_out):
-    overrides = [f"parallelism.pipeline_parallel_schedule={schedule}", f"parallelism.pipeline_parallel_degree={ranks}"]
-    layout = laid_out(*overrides, f"training.local_batch_size={rows}", "model.n_layers=8", ranks=ranks, pipeline=ranks)
+    overrides = [
+        f"parallelism.pipeline_parallel_schedule={schedule}",
+        f"parallelism.pipeline_parallel_degree={ranks}",
+    ]
+    layout = laid_out(
+        *overrides,
+        f"training.local_batch_size={rows}",
+        "model.n_layers=8",
+        ranks=ranks,
+        pipeline=ranks,
+    )
     assert bubble(layout) == pytest.approx(share)
 
 
@@ -156,4 +203,9 @@ def test_epochs_wait_for_the_data(laid_out):
 def test_checkpoints_are_counted_as_they_stay(laid_out):
     asked = ["checkpoint.enable=true", "checkpoint.interval=20"]
     assert as_data(laid_out(*asked, ranks=1), DEVICES["h100"])["checkpoints"] == 5
-    assert as_data(laid_out(*asked, "checkpoint.keep_latest_k=2", ranks=1), DEVICES["h100"])["checkpoints"] == 2
+    assert (
+        as_data(laid_out(*asked, "checkpoint.keep_latest_k=2", ranks=1), DEVICES["h100"])[
+            "checkpoints"
+        ]
+        == 2
+    )

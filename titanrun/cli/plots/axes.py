@@ -39,7 +39,12 @@ class Axis:
     def ticks(self, most: int) -> list[float]:
         """Round numbers within the range, `most` or fewer: steps of 1, 2 or 5 times a power of ten, on a log scale powers of ten."""
         if self.scale == "log":
-            powers = [10.0**power for power in range(math.ceil(math.log10(self.low)), math.floor(math.log10(self.high)) + 1)]
+            powers = [
+                10.0**power
+                for power in range(
+                    math.ceil(math.log10(self.low)), math.floor(math.log10(self.high)) + 1
+                )
+            ]
             if len(powers) >= 2:
                 return powers[:: math.ceil(len(powers) / most)]
         step = round_step((self.high - self.low) / most)
@@ -62,13 +67,18 @@ def axis(values: Sequence[float], scale: Scale = "linear") -> Axis:
 def axes_of(curves: Sequence[Curve], x_scale: Scale, y_scale: Scale) -> tuple[Axis, Axis]:
     """The x axis and the y axis that hold all curves with their bands."""
     across = axis([value for curve in curves for value in curve.x], x_scale)
-    return across, axis([value for curve in curves for line in (curve.y, curve.low, curve.high) for value in line], y_scale)
+    return across, axis(
+        [value for curve in curves for line in (curve.y, curve.low, curve.high) for value in line],
+        y_scale,
+    )
 
 
 def round_step(at_least: float) -> float:
     """The smallest of 1, 2, 5 times a power of ten that is not below `at_least`."""
     power = 10.0 ** math.floor(math.log10(at_least))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= at_least * (1 - 1e-9))
+    return next(
+        factor * power for factor in (1, 2, 5, 10) if factor * power >= at_least * (1 - 1e-9)
+    )
 
 
 def label(value: float) -> str:

@@ -34,7 +34,9 @@ class Canvas:
 
     def line(self, start: tuple[float, float], end: tuple[float, float]) -> None:
         """Set the dots between two places."""
-        steps = max(abs(end[0] - start[0]) * self.columns * 2, abs(end[1] - start[1]) * self.rows * 4)
+        steps = max(
+            abs(end[0] - start[0]) * self.columns * 2, abs(end[1] - start[1]) * self.rows * 4
+        )
         count = max(1, round(steps))
         for step in range(count + 1):
             share = step / count
@@ -53,10 +55,19 @@ class Canvas:
         """The rows of signs, from the top; with `colour` every sign in that of its owner."""
         found = []
         for row, signs in enumerate(self.signs):
-            texts = [self.letters.get((row, column), chr(BLANK + sign)) for column, sign in enumerate(signs)]
+            texts = [
+                self.letters.get((row, column), chr(BLANK + sign))
+                for column, sign in enumerate(signs)
+            ]
             if colour:
-                owners = [self.letter_owners.get((row, column), owner) for column, owner in enumerate(self.owners[row])]
-                texts = [text if text == chr(BLANK) else painted(text, owner) for text, owner in zip(texts, owners, strict=True)]
+                owners = [
+                    self.letter_owners.get((row, column), owner)
+                    for column, owner in enumerate(self.owners[row])
+                ]
+                texts = [
+                    text if text == chr(BLANK) else painted(text, owner)
+                    for text, owner in zip(texts, owners, strict=True)
+                ]
             found.append("".join(texts))
         return found
 
@@ -81,7 +92,10 @@ def plot(
     Where there are several curves each ends in its letter of LETTERS. With `colour` each has one, for a terminal.
     """
     across, up = axes_of(curves, x_scale, y_scale)
-    marks = {min(height - 1, round((1 - (up.share(tick) or 0.0)) * (height - 1))): label(tick) for tick in up.ticks(TICKS)}
+    marks = {
+        min(height - 1, round((1 - (up.share(tick) or 0.0)) * (height - 1))): label(tick)
+        for tick in up.ticks(TICKS)
+    }
     margin = max(map(len, marks.values()), default=0)
     canvas = Canvas(max(width - margin - 2, NARROWEST), height)
     for canvas.owner, curve in enumerate(curves):
@@ -89,7 +103,8 @@ def plot(
         if len(curves) > 1:
             name(canvas, curve, across, up)
     rows = [
-        f"{marks.get(row, ''):>{margin}} {'┤' if row in marks else '│'}{signs}" for row, signs in enumerate(canvas.lines(colour=colour))
+        f"{marks.get(row, ''):>{margin}} {'┤' if row in marks else '│'}{signs}"
+        for row, signs in enumerate(canvas.lines(colour=colour))
     ]
     rows.append(f"{'':>{margin}} └{'─' * canvas.columns}")
     rows.append(f"{'':>{margin}}  {numbers(across, canvas.columns)}")

@@ -6,7 +6,21 @@ from io import BytesIO
 from PIL import Image, ImageDraw, ImageFont
 
 from titanrun.cli.plots.axes import Axis, Curve, Scale, axes_of, label
-from titanrun.cli.plots.svg import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TICKS, TOP, WIDTH, Point, outlines, pieces, place_x, place_y
+from titanrun.cli.plots.svg import (
+    BOTTOM,
+    COLOURS,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    TICKS,
+    TOP,
+    WIDTH,
+    Point,
+    outlines,
+    pieces,
+    place_x,
+    place_y,
+)
 
 # pixels of the file for one of the drawing
 SCALE = 2
@@ -15,14 +29,23 @@ SIZE, TITLE_SIZE = 13, 15
 BAND_OPACITY = 51
 
 
-def plot(curves: Sequence[Curve], *, title: str, x_label: str, x_scale: Scale = "linear", y_scale: Scale = "linear") -> bytes:
+def plot(
+    curves: Sequence[Curve],
+    *,
+    title: str,
+    x_label: str,
+    x_scale: Scale = "linear",
+    y_scale: Scale = "linear",
+) -> bytes:
     """The file's bytes: grid, numbers, curves, and their names where there are several."""
     across, up = axes_of(curves, x_scale, y_scale)
     picture = Image.new("RGBA", (WIDTH * SCALE, HEIGHT * SCALE), "white")
     bands = Image.new("RGBA", picture.size)
     for index, curve in enumerate(curves):
         for outline in outlines(curve, across, up):
-            ImageDraw.Draw(bands).polygon(scaled(outline), fill=colour_of(index) + f"{BAND_OPACITY:02x}")
+            ImageDraw.Draw(bands).polygon(
+                scaled(outline), fill=colour_of(index) + f"{BAND_OPACITY:02x}"
+            )
     picture.alpha_composite(bands)
     draw = ImageDraw.Draw(picture)
     grid(draw, across, up)
@@ -32,7 +55,13 @@ def plot(curves: Sequence[Curve], *, title: str, x_label: str, x_scale: Scale = 
         for piece in pieces(curve, across, up):
             draw.line(scaled(piece), fill=colour_of(index), width=round(1.5 * SCALE), joint="curve")
         if len(curves) > 1:
-            write(draw, (WIDTH - RIGHT, TOP + 14 + 16 * index), curve.name, anchor="rs", colour=colour_of(index))
+            write(
+                draw,
+                (WIDTH - RIGHT, TOP + 14 + 16 * index),
+                curve.name,
+                anchor="rs",
+                colour=colour_of(index),
+            )
     file = BytesIO()
     picture.convert("RGB").save(file, "PNG")
     return file.getvalue()
@@ -46,12 +75,24 @@ def grid(draw: ImageDraw.ImageDraw, across: Axis, up: Axis) -> None:
         write(draw, (LEFT - 8, y + 4), label(tick), anchor="rs")
     for tick in across.ticks(TICKS):
         write(draw, (place_x(across, tick), HEIGHT - BOTTOM + 18), label(tick), anchor="ms")
-    draw.rectangle(scaled([(LEFT, TOP), (WIDTH - RIGHT, HEIGHT - BOTTOM)]), outline="#888888", width=SCALE)
+    draw.rectangle(
+        scaled([(LEFT, TOP), (WIDTH - RIGHT, HEIGHT - BOTTOM)]), outline="#888888", width=SCALE
+    )
 
 
-def write(draw: ImageDraw.ImageDraw, at: Point, text: str, *, anchor: str, size: int = SIZE, colour: str = "black") -> None:
+def write(
+    draw: ImageDraw.ImageDraw,
+    at: Point,
+    text: str,
+    *,
+    anchor: str,
+    size: int = SIZE,
+    colour: str = "black",
+) -> None:
     """Text at a place of the drawing; `anchor` says which of its ends is there, in Pillow's letters."""
-    draw.text(scaled([at])[0], text, fill=colour, anchor=anchor, font=ImageFont.load_default(size * SCALE))
+    draw.text(
+        scaled([at])[0], text, fill=colour, anchor=anchor, font=ImageFont.load_default(size * SCALE)
+    )
 
 
 def scaled(points: Sequence[Point]) -> list[Point]:

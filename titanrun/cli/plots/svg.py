@@ -13,7 +13,14 @@ TICKS = 5
 Point = tuple[float, float]
 
 
-def plot(curves: Sequence[Curve], *, title: str, x_label: str, x_scale: Scale = "linear", y_scale: Scale = "linear") -> str:
+def plot(
+    curves: Sequence[Curve],
+    *,
+    title: str,
+    x_label: str,
+    x_scale: Scale = "linear",
+    y_scale: Scale = "linear",
+) -> str:
     """The file's text: grid, numbers, curves, and their names where there are several."""
     across, up = axes_of(curves, x_scale, y_scale)
     parts = [
@@ -25,8 +32,14 @@ def plot(curves: Sequence[Curve], *, title: str, x_label: str, x_scale: Scale = 
     ]
     for index, curve in enumerate(curves):
         colour = COLOURS[index % len(COLOURS)]
-        parts.extend(f'<polygon fill="{colour}" fill-opacity="0.2" points="{outline}"/>' for outline in band(curve, across, up))
-        parts.extend(f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{line}"/>' for line in lines(curve, across, up))
+        parts.extend(
+            f'<polygon fill="{colour}" fill-opacity="0.2" points="{outline}"/>'
+            for outline in band(curve, across, up)
+        )
+        parts.extend(
+            f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{line}"/>'
+            for line in lines(curve, across, up)
+        )
         if len(curves) > 1:
             parts.append(
                 f'<text x="{WIDTH - RIGHT}" y="{TOP + 14 + 16 * index}" text-anchor="end" fill="{colour}">{escape(curve.name)}</text>'
@@ -43,7 +56,9 @@ def grid(across: Axis, up: Axis) -> list[str]:
         parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{label(tick)}</text>')
     for tick in across.ticks(TICKS):
         x = place_x(across, tick)
-        parts.append(f'<text x="{x}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{label(tick)}</text>')
+        parts.append(
+            f'<text x="{x}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{label(tick)}</text>'
+        )
     frame = f'x="{LEFT}" y="{TOP}" width="{WIDTH - LEFT - RIGHT}" height="{HEIGHT - TOP - BOTTOM}"'
     return [*parts, f'<rect {frame} fill="none" stroke="#888"/>']
 
@@ -78,7 +93,11 @@ def outlines(curve: Curve, across: Axis, up: Axis) -> list[list[Point]]:
         else:
             at = place_x(across, x)
             sides[-1].append(((at, place_y(up, low)), (at, place_y(up, high))))
-    return [[low for low, _ in piece] + [high for _, high in reversed(piece)] for piece in sides if len(piece) > 1]
+    return [
+        [low for low, _ in piece] + [high for _, high in reversed(piece)]
+        for piece in sides
+        if len(piece) > 1
+    ]
 
 
 def place_x(across: Axis, value: float) -> float:

@@ -27,9 +27,19 @@ from titanrun.config.types import inside_run_directory
 ADDRESS = re.compile(r"(?P<store>[A-Za-z][A-Za-z0-9+.-]+):/")
 CREDENTIALS = re.compile(r"[^/]*://[^/]*@|.*[?#]")
 # what each store needs beside fsspec, and the extra of titanrun that brings it
-PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs"}
+PACKAGES = {
+    "s3": "s3fs",
+    "s3a": "s3fs",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "az": "adlfs",
+    "abfs": "adlfs",
+    "abfss": "adlfs",
+}
 EXTRAS = {"s3fs": "s3", "gcsfs": "gcs", "adlfs": "azure"}
-WITHOUT_CREDENTIALS = "write the bucket and the path only; the store's own environment variables say who you are"
+WITHOUT_CREDENTIALS = (
+    "write the bucket and the path only; the store's own environment variables say who you are"
+)
 COPY_BYTES = 16 * 1024**2
 
 
@@ -84,7 +94,11 @@ class Address:
         """What lies directly in it."""
         with store_errors(self):
             found = self._store().ls(self._key(), detail=False)
-        names = [str(key).rstrip("/").rpartition("/")[2] for key in found if str(key).strip("/") != self._key().strip("/")]
+        names = [
+            str(key).rstrip("/").rpartition("/")[2]
+            for key in found
+            if str(key).strip("/") != self._key().strip("/")
+        ]
         return (self / name for name in sorted(names))
 
     def files(self) -> list["Address"]:
@@ -168,7 +182,9 @@ def place(text: str) -> Place:
     if text.startswith("file:"):
         return Path(text.removeprefix("file:").removeprefix("//"))
     store, _, rest = text.partition(":")
-    return Address(f"{store}://{rest.strip('/')}" if store != "local" else f"{store}:///{rest.strip('/')}")
+    return Address(
+        f"{store}://{rest.strip('/')}" if store != "local" else f"{store}:///{rest.strip('/')}"
+    )
 
 
 def is_address(text: str) -> bool:
@@ -223,12 +239,18 @@ def store_errors(address: Address) -> Iterator[None]:
     except PermissionError as error:
         raise PermissionError(errno.EACCES, f"the store refuses: {error}", str(address)) from error
     except OSError as error:
-        raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(address)) from error
+        raise OSError(
+            error.errno or errno.EIO, error.strerror or str(error), str(address)
+        ) from error
     except ImportError as error:
         extra = missing_package(str(address))
         help = f'pip install "titanrun[{extra}]"' if extra else None
-        raise fail("usage", f"{address} needs a package that is not installed: {error}", help=help) from error
-    except Exception as error:  # each store's library has exceptions of its own, with nothing in common
+        raise fail(
+            "usage", f"{address} needs a package that is not installed: {error}", help=help
+        ) from error
+    except (
+        Exception
+    ) as error:  # each store's library has exceptions of its own, with nothing in common
         raise OSError(errno.EIO, f"{type(error).__name__}: {error}", str(address)) from error
 
 
@@ -241,8 +263,16 @@ def opened(store: str) -> Any:
 
 def without_credentials(text: str) -> str:
     """An address that says where, and not who."""
-    if is_address(text) and (CREDENTIALS.match(text) or ".." in PurePath(text).parts or not text.partition(":")[2].strip("/")):
-        raise PydanticCustomError("an_address_without_credentials", "is an address that cannot be used", {"help": WITHOUT_CREDENTIALS})
+    if is_address(text) and (
+        CREDENTIALS.match(text)
+        or ".." in PurePath(text).parts
+        or not text.partition(":")[2].strip("/")
+    ):
+        raise PydanticCustomError(
+            "an_address_without_credentials",
+            "is an address that cannot be used",
+            {"help": WITHOUT_CREDENTIALS},
+        )
     return text
 
 
@@ -251,7 +281,9 @@ def in_run_directory_or_store(text: str) -> str:
     if not is_address(text):
         return inside_run_directory(text)
     store, _, rest = without_credentials(text).partition(":")
-    return f"{store}://{rest.lstrip('/') if store not in ('file', 'local') else '/' + rest.lstrip('/')}".rstrip("/")
+    return f"{store}://{rest.lstrip('/') if store not in ('file', 'local') else '/' + rest.lstrip('/')}".rstrip(
+        "/"
+    )
 
 
 def on_this_machine(text: str) -> str:

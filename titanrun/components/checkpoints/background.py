@@ -58,12 +58,18 @@ class Stage:
         parts = {name: own_part(tensor) for name, tensor in split.items()} if self.is_shared else {}
         self.items = {name: items_of(name, split[name]) for name in parts}
         # in their own order, which decides what lies in which file
-        plain = {name: parts.get(name, tensor) for name, tensor in tensors.items() if name in parts or name not in split}
+        plain = {
+            name: parts.get(name, tensor)
+            for name, tensor in tensors.items()
+            if name in parts or name not in split
+        }
         self._make_room(plain)
         staged = {name: slot.view(self.buffer) for name, slot in self.slots.items()}
         for name, tensor in plain.items():
             staged[name].copy_(tensor, non_blocking=self.buffer.is_pinned())
-        sharded = {name: tensor.to("cpu", copy=True) for name, tensor in split.items() if name not in parts}
+        sharded = {
+            name: tensor.to("cpu", copy=True) for name, tensor in split.items() if name not in parts
+        }
         if self.buffer.is_pinned():
             torch.accelerator.synchronize()
         return {name: (staged | sharded)[name] for name in tensors}
@@ -75,7 +81,9 @@ class Stage:
             end += -(-slots[name].size // ALIGNMENT) * ALIGNMENT
         if slots == self.slots:
             return
-        pinned = any(is_accelerator(tensor.device) for tensor in tensors.values()) and not self.is_shared
+        pinned = (
+            any(is_accelerator(tensor.device) for tensor in tensors.values()) and not self.is_shared
+        )
         self.slots, self.buffer = slots, torch.empty(end, dtype=torch.uint8, pin_memory=pinned)
         if self.is_shared:
             self.buffer.share_memory_()
@@ -90,7 +98,12 @@ class BackgroundSaves:
         close_writer: called at the end.
     """
 
-    def __init__(self, save: Callable[[Snapshot], None], stage: Stage, close_writer: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        save: Callable[[Snapshot], None],
+        stage: Stage,
+        close_writer: Callable[[], None] = lambda: None,
+    ) -> None:
         self._save = save
         self._stage = stage
         self._close_writer = close_writer

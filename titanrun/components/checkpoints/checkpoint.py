@@ -12,7 +12,13 @@ from torch import Tensor
 from titanrun.components.checkpoints.addresses import Place
 from titanrun.components.checkpoints.digested_file import FileEntry, write_file
 from titanrun.components.checkpoints.layout import Layout, differences, layouts
-from titanrun.components.checkpoints.manifest import MANIFEST_FILE, Holds, Manifest, damaged, read_manifest
+from titanrun.components.checkpoints.manifest import (
+    MANIFEST_FILE,
+    Holds,
+    Manifest,
+    damaged,
+    read_manifest,
+)
 from titanrun.components.checkpoints.random_files import read_random_states, write_random_states
 from titanrun.config.problems import fail
 from titanrun.distributed.agreement import Ranks
@@ -64,7 +70,9 @@ class Tolerance:
 
     def passes_over(self, name: str) -> bool:
         """Whether a saved tensor of that name is none of this rank's business."""
-        return name in self.elsewhere or (self.ignore_prefix is not None and name.startswith(self.ignore_prefix))
+        return name in self.elsewhere or (
+            self.ignore_prefix is not None and name.startswith(self.ignore_prefix)
+        )
 
 
 EXACT = Tolerance()
@@ -84,7 +92,13 @@ class Checkpoint:
         """What the checkpoint holds."""
         return read_manifest(self.folder)
 
-    def load_tensors(self, into: Mapping[str, Tensor], *, tolerance: Tolerance = EXACT, ranks: Ranks | None = None) -> None:
+    def load_tensors(
+        self,
+        into: Mapping[str, Tensor],
+        *,
+        tolerance: Tolerance = EXACT,
+        ranks: Ranks | None = None,
+    ) -> None:
         """Fill `into` in place, bit by bit, after a look that names, shapes and types are those that were saved.
 
         Args:
@@ -93,14 +107,26 @@ class Checkpoint:
             ranks: who loads together, each rank its part; None loads alone.
         """
         self.manifest()
-        saved = {name: layout for name, layout in self.layouts().items() if not tolerance.passes_over(name)}
+        saved = {
+            name: layout
+            for name, layout in self.layouts().items()
+            if not tolerance.passes_over(name)
+        }
         wanted = layouts(into)
-        cast = {name: _like(into[name], saved[name]) for name in wanted if tolerance.cast and _is_cast(saved.get(name), wanted[name])}
-        compared = {name: layout for name, layout in saved.items() if name in wanted or not tolerance.extra}
+        cast = {
+            name: _like(into[name], saved[name])
+            for name in wanted
+            if tolerance.cast and _is_cast(saved.get(name), wanted[name])
+        }
+        compared = {
+            name: layout for name, layout in saved.items() if name in wanted or not tolerance.extra
+        }
         found = differences(compared, wanted | layouts(cast))
         if found:
             help = f"{RESOLVED_FILE} in that folder describes the run that saved it"
-            raise fail("checkpoint", f"{self.folder} does not fit this run: {'; '.join(found)}", help=help)
+            raise fail(
+                "checkpoint", f"{self.folder} does not fit this run: {'; '.join(found)}", help=help
+            )
         tensor_files().read_tensors(self.folder, {**into, **cast}, ranks)
         for name, tensor in cast.items():
             into[name].detach().copy_(tensor)

@@ -21,7 +21,9 @@ class Commit(Protocol):
     def begin(self, final: Place) -> Place:
         """A place to write the files of `final` into. Raises a problem `checkpoint` where `final` exists."""
 
-    def finish(self, written: Place, final: Place, manifest: str, files: Mapping[str, FileEntry]) -> None:
+    def finish(
+        self, written: Place, final: Place, manifest: str, files: Mapping[str, FileEntry]
+    ) -> None:
         """Writes the manifest last; then `final` is there."""
 
     def sweep(self, parent: Place, finals: re.Pattern[str]) -> None:
@@ -46,7 +48,9 @@ class OnDisk:
             whole_folder.sync(parent.parent)
         return whole_folder.started(cast(Path, final))
 
-    def finish(self, written: Place, final: Place, manifest: str, files: Mapping[str, FileEntry]) -> None:
+    def finish(
+        self, written: Place, final: Place, manifest: str, files: Mapping[str, FileEntry]
+    ) -> None:
         """The manifest, and the rename."""
         write_file(written / MANIFEST_FILE, manifest.encode())
         whole_folder.commit(cast(Path, written), cast(Path, final))
@@ -74,19 +78,33 @@ class InStore:
         if is_unfinished(folder):
             clear(folder)
         if folder.exists():
-            raise fail("checkpoint", f"{final} exists and is never written over", help="move it away, or choose another folder")
+            raise fail(
+                "checkpoint",
+                f"{final} exists and is never written over",
+                help="move it away, or choose another folder",
+            )
         (folder / UNFINISHED).write_bytes(b"no manifest.json: not a checkpoint\n")
         return folder
 
-    def finish(self, written: Place, final: Place, manifest: str, files: Mapping[str, FileEntry]) -> None:
+    def finish(
+        self, written: Place, final: Place, manifest: str, files: Mapping[str, FileEntry]
+    ) -> None:
         """The manifest, once the store has every byte of the others."""
         folder = cast(Address, final)
         for name, entry in files.items():
             size = (folder / name).size()
             if size != entry.size:
-                raise fail("checkpoint", f"{folder / name} has {size} bytes, {entry.size} were sent", help="see what the store lost")
+                raise fail(
+                    "checkpoint",
+                    f"{folder / name} has {size} bytes, {entry.size} were sent",
+                    help="see what the store lost",
+                )
         if (folder / MANIFEST_FILE).exists():
-            raise fail("checkpoint", f"{final} exists and is never written over", help="another process saves into the same folder")
+            raise fail(
+                "checkpoint",
+                f"{final} exists and is never written over",
+                help="another process saves into the same folder",
+            )
         (folder / MANIFEST_FILE).write_bytes(manifest.encode())
         (folder / UNFINISHED).unlink()
 
@@ -120,7 +138,10 @@ def is_unfinished(folder: Address) -> bool:
 
 def in_order(folder: Address) -> list[Address]:
     """The objects of a folder without the mark, the manifest last."""
-    return sorted((file for file in folder.files() if file.name != UNFINISHED), key=lambda file: file.name == MANIFEST_FILE)
+    return sorted(
+        (file for file in folder.files() if file.name != UNFINISHED),
+        key=lambda file: file.name == MANIFEST_FILE,
+    )
 
 
 def clear(folder: Address) -> None:

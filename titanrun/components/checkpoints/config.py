@@ -24,7 +24,9 @@ class CheckpointConfig(Config):
     """Checkpoints of steps that this divides stay too; null: none does for that reason."""
     keep_best: NonNegativeInt = bookkeeping(0)
     """How many checkpoints with the lowest validation loss stay too; only those count that were validated after the same step."""
-    initial_load_path: PathOrAddress | None = numerics(None, examples=["runs/first/checkpoint/step-1000"])
+    initial_load_path: PathOrAddress | None = numerics(
+        None, examples=["runs/first/checkpoint/step-1000"]
+    )
     """Where a new run takes its weights from: a checkpoint, or with initial_load_in_hf a Hugging Face folder; a path or an address."""
     initial_load_model_only: bool = numerics(True)
     """Whether only the weights come from there; false: optimizer, schedule, data position and step too."""
@@ -34,7 +36,9 @@ class CheckpointConfig(Config):
     """Whether the weights in that folder are quantised, and are expanded as they are loaded; its config.json names the format."""
     load_step: NonNegativeInt | None = numerics(None, unit="steps", resume=True)
     """The checkpoint that a run goes on from, once; null: the latest. Later ones are kept under another name."""
-    exclude_from_loading: tuple[Literal["optimizer", "lr_scheduler", "dataloader", "train_state"], ...] = numerics((), resume=True)
+    exclude_from_loading: tuple[
+        Literal["optimizer", "lr_scheduler", "dataloader", "train_state"], ...
+    ] = numerics((), resume=True)
     """What begins anew when a run goes on, once, or starts from another's state; the weights are always loaded."""
     load_only: bool = bookkeeping(False, resume=True)
     """Whether the run goes on from its checkpoints, but writes none."""
@@ -53,7 +57,9 @@ class CheckpointConfig(Config):
     """Storage type of the weights in that folder, and of a last checkpoint with the weights only."""
     verify: Literal["always", "sampled", "off"] = bookkeeping("always")
     """How much of a checkpoint is compared with its digests before it is loaded: every byte, a sample, or sizes only."""
-    allow_change: tuple[Text, ...] = bookkeeping((), examples=[["optimizer.lr", "training.dataset"]])
+    allow_change: tuple[Text, ...] = bookkeeping(
+        (), examples=[["optimizer.lr", "training.dataset"]]
+    )
     """Fields or sections that may differ from those of the run that is resumed, though they move the loss curve."""
     allow_extra: bool = bookkeeping(False)
     """Whether tensors of a checkpoint that the model does not have are passed over; else they are an error."""

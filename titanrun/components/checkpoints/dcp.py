@@ -54,7 +54,17 @@ INDEX_CLASSES: dict[tuple[str, str], Any] = {
 }
 
 # what unpickling damaged bytes may raise
-DAMAGE = (pickle.UnpicklingError, EOFError, AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError, MemoryError)
+DAMAGE = (
+    pickle.UnpicklingError,
+    EOFError,
+    AttributeError,
+    IndexError,
+    KeyError,
+    TypeError,
+    ValueError,
+    OverflowError,
+    MemoryError,
+)
 
 
 class IndexUnpickler(pickle.Unpickler):
@@ -89,7 +99,9 @@ class Writer(checkpoint.FileSystemWriter):
     def __init__(self, folder: Place) -> None:
         super().__init__(".", sync_files=False)
         self.path: Any = folder
-        self.fs: DigestingFileSystem = DigestingFileSystem() if isinstance(folder, Path) else DigestingStore()
+        self.fs: DigestingFileSystem = (
+            DigestingFileSystem() if isinstance(folder, Path) else DigestingStore()
+        )
 
     def storage_meta(self) -> dcp_metadata.StorageMeta:
         """What the index keeps of the place: its name."""
@@ -160,11 +172,18 @@ def final_name(path: Address) -> Address:
     return path.with_name(path.name.removesuffix(".tmp"))
 
 
-def write_tensors(folder: Place, tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, FileEntry]:
+def write_tensors(
+    folder: Place, tensors: Mapping[str, Tensor], ranks: Ranks
+) -> dict[str, FileEntry]:
     """Write `tensors` into `folder`, each rank its part. Gives the files that this rank wrote, which are on disk then."""
     writer = Writer(folder)
     with _plain_errors(), _without_crc32():
-        checkpoint.save(dict(tensors), storage_writer=writer, process_group=ranks.group, no_dist=ranks.count == 1)
+        checkpoint.save(
+            dict(tensors),
+            storage_writer=writer,
+            process_group=ranks.group,
+            no_dist=ranks.count == 1,
+        )
     return writer.fs.entries
 
 
@@ -179,9 +198,13 @@ def read_tensors(folder: Place, into: Mapping[str, Tensor], ranks: Ranks | None 
     group, alone = (ranks.group, ranks.count == 1) if ranks is not None else (None, True)
     try:
         with _plain_errors():
-            checkpoint.load(dict(into), storage_reader=IndexedReader(folder), process_group=group, no_dist=alone)
+            checkpoint.load(
+                dict(into), storage_reader=IndexedReader(folder), process_group=group, no_dist=alone
+            )
     except (OSError, RuntimeError, AssertionError, *DAMAGE) as error:
-        raise fail("checkpoint", f"cannot read the tensors in {folder}: {_first_line(error)}") from error
+        raise fail(
+            "checkpoint", f"cannot read the tensors in {folder}: {_first_line(error)}"
+        ) from error
 
 
 def read_layouts(folder: Place, *, others_allowed: bool = False) -> dict[str, Layout]:
@@ -193,11 +216,23 @@ def read_layouts(folder: Place, *, others_allowed: bool = False) -> dict[str, La
     """
     entries = read_index(folder).state_dict_metadata
     if others_allowed:
-        entries = {name: entry for name, entry in entries.items() if isinstance(entry, dcp_metadata.TensorStorageMetadata)}
-    strangers = [name for name, entry in entries.items() if not isinstance(entry, dcp_metadata.TensorStorageMetadata)]
+        entries = {
+            name: entry
+            for name, entry in entries.items()
+            if isinstance(entry, dcp_metadata.TensorStorageMetadata)
+        }
+    strangers = [
+        name
+        for name, entry in entries.items()
+        if not isinstance(entry, dcp_metadata.TensorStorageMetadata)
+    ]
     if strangers:
-        raise fail("checkpoint", f"{folder} holds objects that are no tensors: {', '.join(strangers[:3])}")
-    return {name: Layout(tuple(entry.size), entry.properties.dtype) for name, entry in entries.items()}
+        raise fail(
+            "checkpoint", f"{folder} holds objects that are no tensors: {', '.join(strangers[:3])}"
+        )
+    return {
+        name: Layout(tuple(entry.size), entry.properties.dtype) for name, entry in entries.items()
+    }
 
 
 def read_index(folder: Place) -> dcp_metadata.Metadata:
@@ -215,7 +250,10 @@ def read_index(folder: Place) -> dcp_metadata.Metadata:
     for place in index.storage_data.values():
         name = getattr(place, "relative_path", None)
         if not isinstance(name, str) or Path(name).name != name:
-            raise fail("checkpoint", f"{path} is damaged: it names the file {name!r}, which is not in that folder")
+            raise fail(
+                "checkpoint",
+                f"{path} is damaged: it names the file {name!r}, which is not in that folder",
+            )
     return index
 
 

@@ -33,7 +33,11 @@ def read_folder(folder: Place) -> dict[str, Tensor]:
     Raises a problem `checkpoint` where there is no folder, no safetensors, or what the index names is missing or damaged.
     """
     if not folder.is_dir():
-        raise fail("checkpoint", f"there is no folder {folder}", help="download the model first, or correct the path")
+        raise fail(
+            "checkpoint",
+            f"there is no folder {folder}",
+            help="download the model first, or correct the path",
+        )
     for stem in STEMS:
         if (folder / f"{stem}.safetensors.index.json").is_file():
             return _read_shards(folder, f"{stem}.safetensors.index.json")
@@ -67,7 +71,11 @@ def write_folder(
 
     Raises a problem `checkpoint` where `folder` exists.
     """
-    beside = {CONFIG_FILE: _json(config), **{file.name: file for file in extra_files}, **(extra_texts or {})}
+    beside = {
+        CONFIG_FILE: _json(config),
+        **{file.name: file for file in extra_files},
+        **(extra_texts or {}),
+    }
     write_weights(folder, tensors, beside, stem=stem, shard_bytes=shard_bytes, metadata=metadata)
 
 
@@ -85,17 +93,31 @@ def write_weights(
         sweep(folder.parent, re.compile(re.escape(folder.name)))
     with written_whole(folder) as temporary:
         for name, content in beside.items():
-            (temporary / name).write_bytes(content if isinstance(content, bytes) else content.read_bytes())
+            (temporary / name).write_bytes(
+                content if isinstance(content, bytes) else content.read_bytes()
+            )
         shards = split(tensors, shard_bytes)
-        numbers = [""] if len(shards) == 1 else [f"-{i:05}-of-{len(shards):05}" for i in range(1, len(shards) + 1)]
+        numbers = (
+            [""]
+            if len(shards) == 1
+            else [f"-{i:05}-of-{len(shards):05}" for i in range(1, len(shards) + 1)]
+        )
         files = [f"{stem}{number}.safetensors" for number in numbers]
         for file_name, shard in zip(files, shards, strict=True):
             # from_pretrained refuses a file that does not say which framework wrote it
-            safetensors.torch.save_file(_apart(tensors, shard), temporary / file_name, metadata={**metadata, "format": "pt"})
+            safetensors.torch.save_file(
+                _apart(tensors, shard), temporary / file_name, metadata={**metadata, "format": "pt"}
+            )
         if len(shards) > 1:
-            weight_map = {name: file_name for file_name, shard in zip(files, shards, strict=True) for name in shard}
+            weight_map = {
+                name: file_name
+                for file_name, shard in zip(files, shards, strict=True)
+                for name in shard
+            }
             total = sum(tensor.nbytes for tensor in tensors.values())
-            (temporary / f"{stem}.safetensors.index.json").write_bytes(_json({"metadata": {"total_size": total}, "weight_map": weight_map}))
+            (temporary / f"{stem}.safetensors.index.json").write_bytes(
+                _json({"metadata": {"total_size": total}, "weight_map": weight_map})
+            )
 
 
 def split(tensors: Mapping[str, Tensor], shard_bytes: int) -> list[list[str]]:
@@ -116,8 +138,13 @@ def _read_shards(folder: Place, index_file: str) -> dict[str, Tensor]:
     files = {name: _read_file(folder / name) for name in sorted(set(weight_map.values()))}
     for tensor_name, file_name in weight_map.items():
         if tensor_name not in files[file_name]:
-            raise fail("checkpoint", f"{folder / file_name} does not hold {tensor_name}, which {index_file} says it does")
-    return {tensor_name: files[file_name][tensor_name] for tensor_name, file_name in weight_map.items()}
+            raise fail(
+                "checkpoint",
+                f"{folder / file_name} does not hold {tensor_name}, which {index_file} says it does",
+            )
+    return {
+        tensor_name: files[file_name][tensor_name] for tensor_name, file_name in weight_map.items()
+    }
 
 
 def _read_weight_map(path: Place) -> dict[str, str]:
@@ -129,14 +156,24 @@ def _read_weight_map(path: Place) -> dict[str, str]:
     if not isinstance(weight_map, dict) or not weight_map:
         raise fail("checkpoint", f"{path} is damaged: it has no weight_map")
     for file_name in weight_map.values():
-        if not isinstance(file_name, str) or Path(file_name).name != file_name or not file_name.endswith(".safetensors"):
-            raise fail("checkpoint", f"{path} names {file_name!r}, which is no safetensors file of that folder")
+        if (
+            not isinstance(file_name, str)
+            or Path(file_name).name != file_name
+            or not file_name.endswith(".safetensors")
+        ):
+            raise fail(
+                "checkpoint",
+                f"{path} names {file_name!r}, which is no safetensors file of that folder",
+            )
     return weight_map
 
 
 def _read_file(path: Place) -> dict[str, Tensor]:
     try:
-        with local_copy(path) as copy, safetensors.safe_open(copy, framework="pt", device="cpu") as file:
+        with (
+            local_copy(path) as copy,
+            safetensors.safe_open(copy, framework="pt", device="cpu") as file,
+        ):
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (OSError, SafetensorError) as error:
         raise _damaged(path, error) from error
@@ -150,7 +187,11 @@ def _no_weights(folder: Place) -> ProblemsFound:
             f"{folder} holds its weights as a pickle ({pickles[0]}), which can run any code when it is read",
             help="convert it to safetensors: AutoModelForCausalLM.from_pretrained(...).save_pretrained(...) where you trust it",
         )
-    return fail("checkpoint", f"{folder} holds neither {SINGLE_FILE} nor {INDEX_FILE}", help="name the folder that holds the weights")
+    return fail(
+        "checkpoint",
+        f"{folder} holds neither {SINGLE_FILE} nor {INDEX_FILE}",
+        help="name the folder that holds the weights",
+    )
 
 
 def _damaged(path: Place, error: Exception) -> ProblemsFound:

@@ -33,7 +33,9 @@ def differences(saved: Mapping[str, Layout], wanted: Mapping[str, Layout]) -> li
         "missing": sorted(wanted.keys() - saved.keys()),
         "unexpected": sorted(saved.keys() - wanted.keys()),
         "another shape": [
-            f"{name} ({saved[name]}, wanted {wanted[name]})" for name in sorted(both) if saved[name].shape != wanted[name].shape
+            f"{name} ({saved[name]}, wanted {wanted[name]})"
+            for name in sorted(both)
+            if saved[name].shape != wanted[name].shape
         ],
         "another type": [
             f"{name} ({saved[name]}, wanted {wanted[name]})"

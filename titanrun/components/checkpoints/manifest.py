@@ -76,7 +76,11 @@ def read_manifest(folder: Place) -> Manifest:
     path = folder / MANIFEST_FILE
     if not path.is_file():
         reason = f"it has no {MANIFEST_FILE}" if folder.is_dir() else "there is no such folder"
-        raise fail("checkpoint", f"{folder} is no checkpoint: {reason}", help="name a folder step-N that titanrun saved")
+        raise fail(
+            "checkpoint",
+            f"{folder} is no checkpoint: {reason}",
+            help="name a folder step-N that titanrun saved",
+        )
     try:
         text = path.read_text(encoding="utf-8")
         content = json.loads(text, parse_constant=_refuse_constant)
@@ -85,12 +89,23 @@ def read_manifest(folder: Place) -> Manifest:
     if not isinstance(content, dict):
         raise damaged(path, "it is no mapping")
     if content.get("format") != FORMAT and isinstance(content.get("format"), int):
-        raise fail("checkpoint", f"{path} was written by another version of titanrun", help="use the version that saved it")
+        raise fail(
+            "checkpoint",
+            f"{path} was written by another version of titanrun",
+            help="use the version that saved it",
+        )
     # the digest knows nothing of the spaces between values; a byte that changed there came from a disk that is not to be trusted either
     if written(content) != text or content.pop("digest", None) != text_digest(canonical(content)):
         raise damaged(path, "it is not what was written")
     try:
-        return Manifest(**{**content, "files": {plain_name(name): FileEntry(**entry) for name, entry in content["files"].items()}})
+        return Manifest(
+            **{
+                **content,
+                "files": {
+                    plain_name(name): FileEntry(**entry) for name, entry in content["files"].items()
+                },
+            }
+        )
     except (TypeError, KeyError, AttributeError, ValueError) as error:
         raise damaged(path, f"it is no manifest: {error}") from error
 
@@ -107,7 +122,9 @@ def canonical(content: Mapping[str, Any]) -> str:
     return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
-def damage(folder: Place, manifest: Manifest, policy: Verify, *, share: int = 0, shares: int = 1) -> list[str]:
+def damage(
+    folder: Place, manifest: Manifest, policy: Verify, *, share: int = 0, shares: int = 1
+) -> list[str]:
     """What is wrong with the files of a checkpoint, in words; empty where they are as they were saved.
 
     Args:
@@ -136,7 +153,11 @@ def step_folders(folder: AnyPlace) -> dict[int, AnyPlace]:
     """The folders that are named as checkpoints, by step, ascending; whether they are whole is not looked at."""
     if not folder.is_dir():
         return {}
-    found = {int(match[1]): entry for entry in folder.iterdir() if (match := STEP_FOLDER.fullmatch(entry.name)) and entry.is_dir()}
+    found = {
+        int(match[1]): entry
+        for entry in folder.iterdir()
+        if (match := STEP_FOLDER.fullmatch(entry.name)) and entry.is_dir()
+    }
     return dict(sorted(found.items()))
 
 

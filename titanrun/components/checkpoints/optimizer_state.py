@@ -33,7 +33,9 @@ def flatten(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
                 optimizer.state[parameter] = initial_state(optimizer, group, parameter)
             for key, value in optimizer.state[parameter].items():
                 if value is not None:
-                    assert isinstance(value, Tensor), f"{type(optimizer).__name__} keeps {key}, which is no tensor"
+                    assert isinstance(value, Tensor), (
+                        f"{type(optimizer).__name__} keeps {key}, which is no tensor"
+                    )
                     tensors[f"{PREFIX}{names[parameter]}.{key}"] = value
     return tensors
 
@@ -47,13 +49,17 @@ def restore(model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Tensor
     given = {name: tensor for name, tensor in tensors.items() if name.startswith(PREFIX)}
     found = differences(layouts(given), layouts(own))
     if found:
-        raise fail("checkpoint", f"the saved optimizer state does not fit this run: {'; '.join(found)}")
+        raise fail(
+            "checkpoint", f"the saved optimizer state does not fit this run: {'; '.join(found)}"
+        )
     for name, tensor in own.items():
         tensor.copy_(given[name])
 
 
 @torch.no_grad()
-def initial_state(optimizer: Optimizer, group: dict[str, Any], parameter: nn.Parameter) -> dict[str, Any]:
+def initial_state(
+    optimizer: Optimizer, group: dict[str, Any], parameter: nn.Parameter
+) -> dict[str, Any]:
     """The state of a parameter before its first update.
 
     The optimizer says it, or makes it by one step on a copy of the parameter with a gradient of zero: running means stay zero,

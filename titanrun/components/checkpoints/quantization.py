@@ -37,12 +37,17 @@ def quantization_of(folder: Place) -> Quantization | None:
         return None
     method = written.get("quant_method")
     if method not in METHODS:
-        message = f"{folder / CONFIG_FILE} says that the weights are quantised as {json.dumps(method)}"
+        message = (
+            f"{folder / CONFIG_FILE} says that the weights are quantised as {json.dumps(method)}"
+        )
         help = f"{listing(METHODS, last='and')} can be expanded; convert the others with transformers, or take the plain weights"
         raise fail("checkpoint", message, path=SETTING, help=help)
     block = written.get("weight_block_size") or FP8_BLOCK
     if method == "fp8" and not _is_block(block):
-        raise fail("checkpoint", f"{folder / CONFIG_FILE}: {KEY}.weight_block_size is {json.dumps(block)}, expected two whole numbers")
+        raise fail(
+            "checkpoint",
+            f"{folder / CONFIG_FILE}: {KEY}.weight_block_size is {json.dumps(block)}, expected two whole numbers",
+        )
     return Quantization(method, (block[0], block[1]) if method == "fp8" else FP8_BLOCK)
 
 
@@ -56,10 +61,20 @@ def agreed_quantization(folder: Place, *, is_quantized: bool) -> Quantization | 
     found = quantization_of(folder)
     if found is not None and not is_quantized:
         message = f"the weights in {folder} are quantised ({found.method}), and the recipe does not say so"
-        raise fail("checkpoint", message, path=SETTING, help="set checkpoint.initial_load_in_hf_quantized: true to expand them")
+        raise fail(
+            "checkpoint",
+            message,
+            path=SETTING,
+            help="set checkpoint.initial_load_in_hf_quantized: true to expand them",
+        )
     if found is None and is_quantized:
         message = f"the weights in {folder} are not quantised: its {CONFIG_FILE} has no {KEY}"
-        raise fail("checkpoint", message, path=SETTING, help="set checkpoint.initial_load_in_hf_quantized: false")
+        raise fail(
+            "checkpoint",
+            message,
+            path=SETTING,
+            help="set checkpoint.initial_load_in_hf_quantized: false",
+        )
     return found
 
 
@@ -81,4 +96,8 @@ def _no_mapping(path: Place) -> ProblemsFound:
 
 
 def _is_block(value: object) -> bool:
-    return isinstance(value, list | tuple) and len(value) == 2 and all(type(size) is int and size > 0 for size in value)
+    return (
+        isinstance(value, list | tuple)
+        and len(value) == 2
+        and all(type(size) is int and size > 0 for size in value)
+    )

@@ -20,7 +20,9 @@ def random_file(rank: int) -> str:
     return f"rng-rank-{rank}.safetensors"
 
 
-def write_random_states(folder: Place, rank: int, states: Mapping[str, Tensor]) -> dict[str, FileEntry]:
+def write_random_states(
+    folder: Place, rank: int, states: Mapping[str, Tensor]
+) -> dict[str, FileEntry]:
     """Write the file of one rank into `folder`."""
     # one entry: the library writes several in an order of its own each time
     about = {ABOUT: json.dumps({"rank": rank, "xxh3_128": states_digest(states)})}
@@ -32,7 +34,10 @@ def read_random_states(folder: Place, rank: int) -> dict[str, Tensor]:
     """The random state of one rank. Raises a problem `checkpoint` where the file is damaged or another rank's."""
     path = folder / random_file(rank)
     try:
-        with local_copy(path) as copy, safetensors.safe_open(copy, framework="pt", device="cpu") as file:
+        with (
+            local_copy(path) as copy,
+            safetensors.safe_open(copy, framework="pt", device="cpu") as file,
+        ):
             about = json.loads((file.metadata() or {}).get(ABOUT, "{}"))
             states = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (OSError, ValueError, SafetensorError) as error:

@@ -19,7 +19,11 @@ class Retention:
         if self.latest == 0:
             return []
         steps = list(manifests)
-        losses = sorted((found.validation_loss, step) for step, found in manifests.items() if found.validation_loss is not None)
+        losses = sorted(
+            (found.validation_loss, step)
+            for step, found in manifests.items()
+            if found.validation_loss is not None
+        )
         # 0 is the seed, which nobody can train again
         kept = {0, *steps[-self.latest :], *(step for _, step in losses[: self.best])}
         kept |= {step for step in steps if self.every is not None and step % self.every == 0}

@@ -12,10 +12,23 @@ from typing import Literal
 import torch
 
 from titanrun.components.checkpoints.addresses import Place
-from titanrun.components.checkpoints.checkpoint import Checkpoint, Snapshot, tensor_files, write_files
+from titanrun.components.checkpoints.checkpoint import (
+    Checkpoint,
+    Snapshot,
+    tensor_files,
+    write_files,
+)
 from titanrun.components.checkpoints.commits import Commit, commit_for
 from titanrun.components.checkpoints.digested_file import FileEntry
-from titanrun.components.checkpoints.manifest import MANIFEST_FILE, STEP_FOLDER, Manifest, Verify, damage, manifest_text, step_folders
+from titanrun.components.checkpoints.manifest import (
+    MANIFEST_FILE,
+    STEP_FOLDER,
+    Manifest,
+    Verify,
+    damage,
+    manifest_text,
+    step_folders,
+)
 from titanrun.components.checkpoints.retention import Retention
 from titanrun.config.problems import Problem, ProblemsFound
 from titanrun.distributed.agreement import Ranks
@@ -42,7 +55,11 @@ class CheckpointStore:
 
     def steps(self) -> list[int]:
         """The steps of all complete checkpoints, ascending."""
-        return self.ranks.from_first(lambda: [step for step in step_folders(self.folder) if self.checkpoint(step).is_complete()])
+        return self.ranks.from_first(
+            lambda: [
+                step for step in step_folders(self.folder) if self.checkpoint(step).is_complete()
+            ]
+        )
 
     def named_steps(self) -> list[int]:
         """The steps of all folders that bear a checkpoint's name, ascending, whole or not."""
@@ -69,7 +86,9 @@ class CheckpointStore:
             return [problem.message for problem in error.problems]
         if manifest.step != step:
             return [f"its {MANIFEST_FILE} is that of step {manifest.step}"]
-        parts = self.ranks.together(lambda: damage(folder, manifest, policy, share=self.ranks.rank, shares=self.ranks.count))
+        parts = self.ranks.together(
+            lambda: damage(folder, manifest, policy, share=self.ranks.rank, shares=self.ranks.count)
+        )
         return [reason for part in parts for reason in part]
 
     def save(self, snapshot: Snapshot) -> None:
@@ -106,7 +125,9 @@ class CheckpointStore:
         self._sweep()
         return self.commit.begin(final)
 
-    def _finish(self, written: Place, final: Place, snapshot: Snapshot, entries: Mapping[str, FileEntry]) -> None:
+    def _finish(
+        self, written: Place, final: Place, snapshot: Snapshot, entries: Mapping[str, FileEntry]
+    ) -> None:
         manifest = manifest_of(written, snapshot, entries)
         self.commit.finish(written, final, manifest_text(manifest), manifest.files)
 
@@ -128,7 +149,11 @@ def nothing_to_go_on_from(folder: Place, reasons: Mapping[int, list[str]]) -> Pr
     """The problems of a folder in which no checkpoint can be used, one for each."""
     help = f"restore one from a copy, or move {folder} away to start from the beginning"
     return ProblemsFound(
-        Problem("checkpoint", f"{folder / f'step-{step}'} cannot be used: {'; '.join(found)}", help=help if step == min(reasons) else None)
+        Problem(
+            "checkpoint",
+            f"{folder / f'step-{step}'} cannot be used: {'; '.join(found)}",
+            help=help if step == min(reasons) else None,
+        )
         for step, found in sorted(reasons.items(), reverse=True)
     )
 

@@ -81,4 +81,8 @@ def sync(path: Path) -> None:
 def refuse_existing(final: Path) -> None:
     """Raise a problem `checkpoint` where `final` is taken."""
     if final.exists() or final.is_symlink():
-        raise fail("checkpoint", f"{final} exists and is never written over", help="move it away, or choose another folder")
+        raise fail(
+            "checkpoint",
+            f"{final} exists and is never written over",
+            help="move it away, or choose another folder",
+        )

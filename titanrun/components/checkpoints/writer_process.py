@@ -66,12 +66,19 @@ class WriterProcess:
         meet: called in the process: gives the writers among whom its rank has its place.
     """
 
-    def __init__(self, folder: Place, retention: Retention, stage: Stage, meet: Callable[[], Ranks] = Ranks) -> None:
+    def __init__(
+        self, folder: Place, retention: Retention, stage: Stage, meet: Callable[[], Ranks] = Ranks
+    ) -> None:
         context = torch.multiprocessing.get_context("spawn")
         self._stage = stage
         self._known: Tensor | None = None
         self._connection, other = context.Pipe()
-        self._process = context.Process(target=serve, args=(other, folder, retention, meet), name="checkpoint writer", daemon=True)
+        self._process = context.Process(
+            target=serve,
+            args=(other, folder, retention, meet),
+            name="checkpoint writer",
+            daemon=True,
+        )
         self._process.start()
         other.close()
 
@@ -80,10 +87,20 @@ class WriterProcess:
         buffer = None if self._stage.buffer is self._known else self._stage.buffer
         rng = {name: tensor.numpy() for name, tensor in snapshot.rng.items()}
         try:
-            self._connection.send(Order(replace(snapshot, tensors={}, rng={}), self._stage.slots, self._stage.items, rng, buffer))
+            self._connection.send(
+                Order(
+                    replace(snapshot, tensors={}, rng={}),
+                    self._stage.slots,
+                    self._stage.items,
+                    rng,
+                    buffer,
+                )
+            )
             error = self._connection.recv()
         except (EOFError, OSError) as lost:
-            raise RuntimeError(f"the process that writes checkpoints ended with {self._process.exitcode}") from lost
+            raise RuntimeError(
+                f"the process that writes checkpoints ended with {self._process.exitcode}"
+            ) from lost
         self._known = self._stage.buffer
         raise_portable(error)
 
@@ -93,13 +110,18 @@ class WriterProcess:
         self._process.join()
 
 
-def serve(connection: Connection, folder: Place, retention: Retention, meet: Callable[[], Ranks]) -> None:
+def serve(
+    connection: Connection, folder: Place, retention: Retention, meet: Callable[[], Ranks]
+) -> None:
     """Saves each order that comes, until nobody can send any more."""
     die_with_parent()
     # a signal to the whole group, as Ctrl-C is one, is the trainer's to answer: it saves, and that takes this process
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
-    store, buffer = CheckpointStore(folder=folder, retention=retention, ranks=meet()), torch.empty(0)
+    store, buffer = (
+        CheckpointStore(folder=folder, retention=retention, ranks=meet()),
+        torch.empty(0),
+    )
     while True:
         try:
             order = connection.recv()
@@ -107,7 +129,10 @@ def serve(connection: Connection, folder: Place, retention: Retention, meet: Cal
             return
         buffer = buffer if order.buffer is None else order.buffer
         staged = {name: slot.view(buffer) for name, slot in order.slots.items()}
-        tensors = {name: Part.of(tensor, order.items[name]) if name in order.items else tensor for name, tensor in staged.items()}
+        tensors = {
+            name: Part.of(tensor, order.items[name]) if name in order.items else tensor
+            for name, tensor in staged.items()
+        }
         rng = {name: torch.from_numpy(array) for name, array in order.rng.items()}
         snapshot = replace(order.snapshot, tensors=tensors, rng=rng)
         _, error = attempt(lambda snapshot=snapshot: store.save(snapshot))  # type: ignore[misc]

@@ -57,7 +57,9 @@ class ConverterConfig(ComponentConfig):
         """What is wrong with it, the converter `index` of the list, on a device that lacks what it needs."""
         assert self.needs is not None
         can_emulate = "emulate" in type(self).model_fields
-        help = "set emulate: true to try it on any device, or train on" if can_emulate else "train on"
+        help = (
+            "set emulate: true to try it on any device, or train on" if can_emulate else "train on"
+        )
         message = f"{self.name} needs {self.needs.what}, which this device ({device}) does not have"
         return Problem("usage", message, ("converters", index), help=f"{help} {self.needs.words}")
 
@@ -103,8 +105,12 @@ class Float8LinearConfig(ConverterConfig):
     def options_go_together(self) -> Self:
         """What one recipe has no use for."""
         if AUTO_FILTER in self.filter_fqns:
-            message = f"'{AUTO_FILTER}' is no part of a module's name, but a setting of its own here"
-            raise conflict(message, "filter_fqns", help=f"remove it from the list and set {AUTO_FILTER}: true")
+            message = (
+                f"'{AUTO_FILTER}' is no part of a module's name, but a setting of its own here"
+            )
+            raise conflict(
+                message, "filter_fqns", help=f"remove it from the list and set {AUTO_FILTER}: true"
+            )
         if self.enable_fsdp_float8_all_gather and self.recipe_name != "tensorwise":
             message = f"a float8 all-gather needs one scale for a whole weight, and {self.recipe_name} has one for each row"
             help = "set recipe_name: tensorwise, or enable_fsdp_float8_all_gather: false"
@@ -112,7 +118,9 @@ class Float8LinearConfig(ConverterConfig):
         if self.precompute_float8_dynamic_scale_for_fsdp and not self.enable_fsdp_float8_all_gather:
             message = "scales are computed beforehand for a float8 all-gather, which is off"
             names = ("precompute_float8_dynamic_scale_for_fsdp", "enable_fsdp_float8_all_gather")
-            raise conflict(message, *names, help="set enable_fsdp_float8_all_gather: true, or leave it out")
+            raise conflict(
+                message, *names, help="set enable_fsdp_float8_all_gather: true, or leave it out"
+            )
         return self
 
 
@@ -241,7 +249,9 @@ class AdapterConfig(ConverterConfig):
     """What the adapter gives is multiplied by alpha / rank."""
     dropout: Annotated[float, Interval(ge=0, lt=1)] = numerics(0.0)
     """Share of the adapter's inputs that are zero at each step; W sees all of them."""
-    target_modules: tuple[Text, ...] | None = numerics(None, examples=[["wq", "wv"], ["layers.*.attention.*"]])
+    target_modules: tuple[Text, ...] | None = numerics(
+        None, examples=[["wq", "wv"], ["layers.*.attention.*"]]
+    )
     """What gets an adapter: last steps of names, or patterns of whole names, where * is any text; null: all linear modules.
 
     Linear modules, and the matrices of stacked experts by the names they have there, or all of a stack by its own."""
@@ -260,7 +270,9 @@ class AdapterConfig(ConverterConfig):
 
     def targets(self, name: str) -> bool:
         """Whether target_modules means the module `name`."""
-        return self.target_modules is None or any(self.fits(pattern, name) for pattern in self.target_modules)
+        return self.target_modules is None or any(
+            self.fits(pattern, name) for pattern in self.target_modules
+        )
 
 
 class LoraConfig(AdapterConfig):

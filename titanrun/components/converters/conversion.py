@@ -32,7 +32,10 @@ class Conversion:
         words = f"{len(self.taken)} {'module' if len(self.taken) == 1 else 'modules'}"
         words += f" ({', '.join(families(self.taken))})" if self.taken else ""
         reasons = dict.fromkeys(self.left.values())
-        left = [f"{', '.join(families(name for name in self.left if self.left[name] == why))}: {why}" for why in reasons]
+        left = [
+            f"{', '.join(families(name for name in self.left if self.left[name] == why))}: {why}"
+            for why in reasons
+        ]
         return "; ".join([words, *(f"left {each}" for each in left)])
 
 

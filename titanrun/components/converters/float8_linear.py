@@ -7,7 +7,13 @@ from torch import nn
 
 from titanrun.components.converters.config import Float8LinearConfig
 from titanrun.components.converters.conversion import Conversion
-from titanrun.components.converters.linear_modules import Doubt, in_compute_dtype, named_in, not_in_blocks_of, sorted_out
+from titanrun.components.converters.linear_modules import (
+    Doubt,
+    in_compute_dtype,
+    named_in,
+    not_in_blocks_of,
+    sorted_out,
+)
 from titanrun.distributed.torchao_parts import torchao_part
 
 

@@ -11,7 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from titanrun.components.checkpoints.adapters import is_adapter
-from titanrun.components.converters.config import ConverterConfig, Float8GroupedMmConfig, Mxfp8GroupedMmConfig
+from titanrun.components.converters.config import (
+    ConverterConfig,
+    Float8GroupedMmConfig,
+    Mxfp8GroupedMmConfig,
+)
 from titanrun.components.converters.conversion import Conversion
 from titanrun.distributed.torchao_parts import torchao_part
 
@@ -32,9 +36,14 @@ class Room(NamedTuple):
     is_slot_S: Tensor
 
 
-def convert_to_float8(config: Float8GroupedMmConfig, *, model: nn.Module, shards: int) -> Conversion:
+def convert_to_float8(
+    config: Float8GroupedMmConfig, *, model: nn.Module, shards: int
+) -> Conversion:
     """Gives the experts float8 products; the names of parameters stay."""
-    product = partial(torchao_part(FLOAT8)._to_fp8_rowwise_then_scaled_grouped_mm, pad_token_groups_for_grouped_mm=False)
+    product = partial(
+        torchao_part(FLOAT8)._to_fp8_rowwise_then_scaled_grouped_mm,
+        pad_token_groups_for_grouped_mm=False,
+    )
     return give(model, config, config.fqns, product, kind="float8 rowwise")
 
 
@@ -47,10 +56,18 @@ def convert_to_mxfp8(config: Mxfp8GroupedMmConfig, *, model: nn.Module, shards: 
         wgrad_with_hp=config.recipe_name == "mxfp8_wgrad_with_hp",
         scale_calculation_mode=torchao_part(MX_CONFIG).ScaleCalculationMode.RCEIL,
     )
-    return give(model, config, config.fqns, product, kind=f"{config.recipe_name}{', emulated' if config.emulate else ''}")
+    return give(
+        model,
+        config,
+        config.fqns,
+        product,
+        kind=f"{config.recipe_name}{', emulated' if config.emulate else ''}",
+    )
 
 
-def give(model: nn.Module, config: ConverterConfig, fqns: tuple[str, ...], product: Product, *, kind: str) -> Conversion:
+def give(
+    model: nn.Module, config: ConverterConfig, fqns: tuple[str, ...], product: Product, *, kind: str
+) -> Conversion:
     """Gives each stack of experts that `fqns` names the product, and says which were left."""
     taken, left = [], {}
     for name, module in model.named_modules():
@@ -58,7 +75,9 @@ def give(model: nn.Module, config: ConverterConfig, fqns: tuple[str, ...], produ
         if not hasattr(module, "product"):
             continue
         # those of adapters are multiplied as they are
-        own = [weight for parameter, weight in module.named_parameters() if not is_adapter(parameter)]
+        own = [
+            weight for parameter, weight in module.named_parameters() if not is_adapter(parameter)
+        ]
         widths = sorted({width for weight in own for width in weight.shape[1:]})
         if fqns and not any(text in name for text in fqns):
             left[name] = "fqns does not name it"
@@ -72,12 +91,16 @@ def give(model: nn.Module, config: ConverterConfig, fqns: tuple[str, ...], produ
     return Conversion(taken=tuple(taken), left=left, kind=kind)
 
 
-def multiply(x_SI: Tensor, weight_EOI: Tensor, counts_E: Tensor, *, product: Product, block: int) -> Tensor:
+def multiply(
+    x_SI: Tensor, weight_EOI: Tensor, counts_E: Tensor, *, product: Product, block: int
+) -> Tensor:
     """x W^T with the matrix of each slot's expert; slots beyond the last count are padding and give zero."""
     room = room_for(counts_E, slots=x_SI.size(0), block=block)
     # the kernels give bf16, and emulate with it: what they multiply is coarser than that already
     dtype = torch.bfloat16
-    x_PI = x_SI.new_zeros(room.size, x_SI.size(1), dtype=dtype).index_copy(0, room.places_S, x_SI.to(dtype))
+    x_PI = x_SI.new_zeros(room.size, x_SI.size(1), dtype=dtype).index_copy(
+        0, room.places_S, x_SI.to(dtype)
+    )
     y_PO = product(x_PI, weight_EOI.to(dtype).transpose(-2, -1), offs=room.ends_E, out_dtype=dtype)
     return torch.where(room.is_slot_S.unsqueeze(1), y_PO[room.places_S], 0).to(x_SI.dtype)
 
@@ -93,4 +116,6 @@ def room_for(counts_E: Tensor, *, slots: int, block: int) -> Room:
     # what no expert has follows the last one's room
     shifts = torch.cat([shifts_E, (room_ends_E - ends_E)[-1:]])
     size = (-(-slots // block) + counts_E.size(0)) * block
-    return Room(slots_S + shifts[experts_S], room_ends_E.to(torch.int32), size, experts_S < counts_E.size(0))
+    return Room(
+        slots_S + shifts[experts_S], room_ends_E.to(torch.int32), size, experts_S < counts_E.size(0)
+    )

@@ -11,7 +11,9 @@ Doubt = Callable[[str, nn.Linear], str | None]
 
 def linear_modules(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
     """Every linear module with its name, those too that a converter has rewritten already."""
-    return ((name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear))
+    return (
+        (name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)
+    )
 
 
 def sorted_out(model: nn.Module, *doubts: Doubt) -> tuple[list[str], dict[str, str]]:
@@ -47,7 +49,9 @@ def named_in_none_of(texts: Iterable[str]) -> Doubt:
     wanted = tuple(texts)
 
     def doubt(name: str, _: nn.Linear) -> str | None:
-        return None if not wanted or any(text in name for text in wanted) else "fqns does not name it"
+        return (
+            None if not wanted or any(text in name for text in wanted) else "fqns does not name it"
+        )
 
     return doubt
 
@@ -57,12 +61,18 @@ def not_in_blocks_of(size: int) -> Doubt:
 
     def doubt(_: str, module: nn.Linear) -> str | None:
         rows, columns = module.weight.shape
-        return None if rows % size == 0 and columns % size == 0 else f"{rows} x {columns} is not in blocks of {size}"
+        return (
+            None
+            if rows % size == 0 and columns % size == 0
+            else f"{rows} x {columns} is not in blocks of {size}"
+        )
 
     return doubt
 
 
-def in_compute_dtype(module: nn.Module, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+def in_compute_dtype(
+    module: nn.Module, arguments: tuple[torch.Tensor, ...]
+) -> tuple[torch.Tensor, ...]:
     """A hook that gives a module its input in the dtype of autocast: a product that is written out itself knows nothing of it."""
     first, *others = arguments
     kind = first.device.type

@@ -15,7 +15,13 @@ from torch import Tensor, nn
 from titanrun.components.converters.config import AdapterConfig, QloraConfig
 from titanrun.components.converters.conversion import Conversion, replace_module
 from titanrun.components.converters.linear_modules import is_rewritten, linear_modules
-from titanrun.components.converters.lora_experts import ExpertAdapters, adapt_stack, matrices_meant, reason_to_leave_stack, stacks
+from titanrun.components.converters.lora_experts import (
+    ExpertAdapters,
+    adapt_stack,
+    matrices_meant,
+    reason_to_leave_stack,
+    stacks,
+)
 from titanrun.components.converters.schemes import HEAD
 from titanrun.distributed.packed import pack_linear
 from titanrun.distributed.seeds import WeightGenerator
@@ -58,7 +64,11 @@ def left_out(x_NI: Tensor, share: float) -> Tensor:
     if not is_split(x_NI):
         return F.dropout(x_NI, share)
     placed: Any = x_NI
-    kept_NI = torch.empty(x_NI.shape, dtype=x_NI.dtype, device=x_NI.device).bernoulli_(1 - share).div_(1 - share)
+    kept_NI = (
+        torch.empty(x_NI.shape, dtype=x_NI.dtype, device=x_NI.device)
+        .bernoulli_(1 - share)
+        .div_(1 - share)
+    )
     (placement,), mesh = placed.placements, placed.device_mesh
     if placement.is_shard():
         kept_NI = kept_NI.chunk(mesh.size(), placement.dim)[mesh.get_local_rank()]
@@ -88,7 +98,9 @@ def convert(config: AdapterConfig, *, model: nn.Module, shards: int) -> Conversi
         matrices = matrices_meant(config, name, experts)
         adapt_stack(config, experts, matrices)
         taken += [f"{name}.{matrix}" for matrix in matrices]
-    return Conversion(taken=tuple(taken), left=left, kind=f"rank {config.rank}, scale {config.scale:g}")
+    return Conversion(
+        taken=tuple(taken), left=left, kind=f"rank {config.rank}, scale {config.scale:g}"
+    )
 
 
 def convert_packed(config: QloraConfig, *, model: nn.Module, shards: int) -> Conversion:
@@ -131,7 +143,9 @@ def adapted_class(kind: type[nn.Linear]) -> type[nn.Linear]:
     return type(f"Lora{kind.__name__}", (Adapter, kind), {})
 
 
-def reason_to_leave(config: AdapterConfig, model: nn.Module, name: str, linear: nn.Linear) -> str | None:
+def reason_to_leave(
+    config: AdapterConfig, model: nn.Module, name: str, linear: nn.Linear
+) -> str | None:
     """Why a module gets no adapter; None: it gets one."""
     if not config.targets(name):
         return "target_modules does not name it"
@@ -141,8 +155,16 @@ def reason_to_leave(config: AdapterConfig, model: nn.Module, name: str, linear: 
         return "it computes in another dtype than the rest"
     if ".router." in name:
         return "it chooses experts, and is no module of its own for those who read adapters"
-    owners = [other for other, weight in model.named_parameters(remove_duplicate=False) if weight is linear.weight]
-    return None if len(owners) == 1 else f"it shares its matrix with {owners[0].removesuffix('.weight')}"
+    owners = [
+        other
+        for other, weight in model.named_parameters(remove_duplicate=False)
+        if weight is linear.weight
+    ]
+    return (
+        None
+        if len(owners) == 1
+        else f"it shares its matrix with {owners[0].removesuffix('.weight')}"
+    )
 
 
 def init_adapters(model: nn.Module, generator: WeightGenerator) -> None:

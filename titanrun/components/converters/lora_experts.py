@@ -72,7 +72,11 @@ def reason_to_leave_stack(config: AdapterConfig, name: str, experts: nn.Module) 
 
 def matrices_meant(config: AdapterConfig, name: str, experts: Any) -> tuple[str, ...]:
     """The matrices of a stack that target_modules means: by their names, or all of them by that of the stack."""
-    return tuple(matrix for matrix in experts.matrices if config.targets(name) or config.targets(f"{name}.{matrix}"))
+    return tuple(
+        matrix
+        for matrix in experts.matrices
+        if config.targets(name) or config.targets(f"{name}.{matrix}")
+    )
 
 
 def adapt_stack(config: AdapterConfig, experts: Any, matrices: tuple[str, ...]) -> None:
@@ -82,8 +86,12 @@ def adapt_stack(config: AdapterConfig, experts: Any, matrices: tuple[str, ...]) 
         weight_EOI = experts.get_parameter(name)
         count, outputs, inputs = weight_EOI.shape
         like = {"dtype": weight_EOI.dtype, "device": weight_EOI.device}
-        experts.register_parameter(name + A, nn.Parameter(torch.empty(count, config.rank, inputs, **like)))
-        experts.register_parameter(name + B, nn.Parameter(torch.empty(count, outputs, config.rank, **like)))
+        experts.register_parameter(
+            name + A, nn.Parameter(torch.empty(count, config.rank, inputs, **like))
+        )
+        experts.register_parameter(
+            name + B, nn.Parameter(torch.empty(count, outputs, config.rank, **like))
+        )
         # ranks that share an expert split an adapter along the width that they have parts of, and of the other half each has the whole
         shares_inputs = dims[name] == INPUTS
         dims[name + A], dims[name + B] = (INPUTS, None) if shares_inputs else (None, OUTPUTS)

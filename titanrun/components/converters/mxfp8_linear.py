@@ -46,7 +46,11 @@ def convert(config: Mxfp8LinearConfig, *, model: nn.Module, shards: int) -> Conv
         swapped.weight, swapped.bias = linear.weight, linear.bias
         swapped.product, swapped.options = product, options
         replace_module(model, name, swapped)
-    return Conversion(taken=tuple(taken), left=left, kind=f"{config.recipe_name}{', emulated' if config.emulate else ''}")
+    return Conversion(
+        taken=tuple(taken),
+        left=left,
+        kind=f"{config.recipe_name}{', emulated' if config.emulate else ''}",
+    )
 
 
 def options_of(config: Mxfp8LinearConfig) -> tuple[Any, ...]:

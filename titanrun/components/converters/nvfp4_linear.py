@@ -10,7 +10,11 @@ from torch import Tensor, nn
 
 from titanrun.components.converters.config import Nvfp4LinearConfig
 from titanrun.components.converters.conversion import Conversion, replace_module
-from titanrun.components.converters.linear_modules import named_in_none_of, not_in_blocks_of, sorted_out
+from titanrun.components.converters.linear_modules import (
+    named_in_none_of,
+    not_in_blocks_of,
+    sorted_out,
+)
 from titanrun.distributed.torchao_parts import torchao_part
 
 PRODUCT = "prototype.moe_training.nvfp4_training.nvfp4_linear"
@@ -28,7 +32,9 @@ class Nvfp4Linear(nn.Linear):
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x_BTI.dtype
         with torch.autocast(kind, enabled=False):
             # torchao wants blocks of tokens, which the rows of a batch make together
-            y_NO: Tensor = self.product(x_BTI.flatten(0, -2), self.weight, self.bias, sign_vector=SIGNS)
+            y_NO: Tensor = self.product(
+                x_BTI.flatten(0, -2), self.weight, self.bias, sign_vector=SIGNS
+            )
         return y_NO.unflatten(0, x_BTI.shape[:-1]).to(dtype)
 
 

@@ -8,7 +8,12 @@ from torch import Tensor, nn
 
 from titanrun.components.converters.config import QatConfig
 from titanrun.components.converters.conversion import Conversion, replace_module
-from titanrun.components.converters.linear_modules import Doubt, in_compute_dtype, named_in, sorted_out
+from titanrun.components.converters.linear_modules import (
+    Doubt,
+    in_compute_dtype,
+    named_in,
+    sorted_out,
+)
 from titanrun.components.converters.schemes import IN_GROUPS, Scheme
 from titanrun.distributed.torchao_parts import torchao_part
 
@@ -28,10 +33,14 @@ def convert(config: QatConfig, *, model: nn.Module, shards: int) -> Conversion:
             vars(swapped)[quantizer] = swapped._modules.pop(quantizer)
         swapped.register_forward_pre_hook(in_compute_dtype)
         replace_module(model, name, swapped)
-    return Conversion(taken=tuple(taken), left=left, kind=f"{config.scheme}, groups of {config.group_size}")
+    return Conversion(
+        taken=tuple(taken), left=left, kind=f"{config.scheme}, groups of {config.group_size}"
+    )
 
 
-def quantizable(model: nn.Module, scheme: str, group_size: int, leave: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+def quantizable(
+    model: nn.Module, scheme: str, group_size: int, leave: Sequence[str]
+) -> tuple[list[str], dict[str, str]]:
     """The linear modules that the scheme takes, and the others with the reasons."""
     doubts: list[Doubt] = [named_in(leave), chooses_experts]
     if scheme in IN_GROUPS:
@@ -61,7 +70,9 @@ def torchao_config(scheme: Scheme, group_size: int) -> Any:
     if scheme == "int4_weight_only":
         return torchao.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=groups)
     if scheme == "int8_dynamic_activation_int4_weight":
-        return torchao.Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4, weight_granularity=groups)
+        return torchao.Int8DynamicActivationIntxWeightConfig(
+            weight_dtype=torch.int4, weight_granularity=groups
+        )
     plain = {
         "int8_weight_only": torchao.Int8WeightOnlyConfig,
         "int8_dynamic_activation_int8_weight": torchao.Int8DynamicActivationInt8WeightConfig,

@@ -98,7 +98,9 @@ class TokenBatch:
         if rows.ndim == 2:
             return cls(inputs_NT, labels_NT, None, torch.ones_like(labels_NT, dtype=torch.bool))
         weights = rows[:, 3, 1:].to(torch.int32).view(torch.float32) if rows.size(1) == 4 else None
-        return cls(inputs_NT, labels_NT, rows[:, 2, :-1].contiguous(), rows[:, 1, 1:] == 1, weights=weights)
+        return cls(
+            inputs_NT, labels_NT, rows[:, 2, :-1].contiguous(), rows[:, 1, 1:] == 1, weights=weights
+        )
 
     @classmethod
     def from_padded(
@@ -129,30 +131,55 @@ class TokenBatch:
         # filling restarts at 0: it is a document of its own
         own_NT = column_T < lengths_N.unsqueeze(1)
         positions_NT = torch.where(own_NT, column_T, column_T - lengths_N.unsqueeze(1))
-        following = {name: of_next(value_NT).masked_fill(~inside_NT, 0) for name, value_NT in extra.items()}
+        following = {
+            name: of_next(value_NT).masked_fill(~inside_NT, 0) for name, value_NT in extra.items()
+        }
         return cls(tokens_NT.gather(1, order_NT), labels_NT, positions_NT, mask_NT, following)
 
     @classmethod
     def from_jagged(
-        cls, values_X: Tensor, offsets: Tensor, *, positions_X: Tensor | None = None, loss_mask_X: Tensor | None = None, **extra: Tensor
+        cls,
+        values_X: Tensor,
+        offsets: Tensor,
+        *,
+        positions_X: Tensor | None = None,
+        loss_mask_X: Tensor | None = None,
+        **extra: Tensor,
     ) -> "TokenBatch":
         """Sequences one after the other, in one row: sequence i is `values_X[offsets[i] : offsets[i + 1]]`.
 
         `loss_mask_X` and `extra` as in `from_padded`. Positions count each sequence from 0 unless they are given.
         """
         lengths = offsets.diff()
-        counted_X = torch.arange(values_X.numel(), device=values_X.device) - offsets[:-1].repeat_interleave(lengths)
+        counted_X = torch.arange(values_X.numel(), device=values_X.device) - offsets[
+            :-1
+        ].repeat_interleave(lengths)
         has_next_X = torch.ones_like(values_X, dtype=torch.bool)
         has_next_X[offsets[1:] - 1] = False
         mask_X = has_next_X if loss_mask_X is None else has_next_X & loss_mask_X.bool().roll(-1)
         labels_X = values_X.roll(-1).masked_fill(~has_next_X, IGNORE)
-        following = {name: value_X.roll(-1).masked_fill(~has_next_X, 0).unsqueeze(0) for name, value_X in extra.items()}
+        following = {
+            name: value_X.roll(-1).masked_fill(~has_next_X, 0).unsqueeze(0)
+            for name, value_X in extra.items()
+        }
         positions_X = counted_X if positions_X is None else positions_X
-        return cls(values_X.unsqueeze(0), labels_X.unsqueeze(0), positions_X.unsqueeze(0), mask_X.unsqueeze(0), following)
+        return cls(
+            values_X.unsqueeze(0),
+            labels_X.unsqueeze(0),
+            positions_X.unsqueeze(0),
+            mask_X.unsqueeze(0),
+            following,
+        )
 
     @classmethod
     def from_samples(
-        cls, samples: Sequence[TokenSample], *, row_length: int, share_rows: bool = True, multiple: int = 1, extra: Sequence[str] = ()
+        cls,
+        samples: Sequence[TokenSample],
+        *,
+        row_length: int,
+        share_rows: bool = True,
+        multiple: int = 1,
+        extra: Sequence[str] = (),
     ) -> "TokenBatch":
         """Samples in rows in their order, each with positions from 0; what is left of a row is a document of its own.
 
@@ -163,10 +190,18 @@ class TokenBatch:
             multiple: rows are a multiple of it, the last ones empty; at least as many.
             extra: the values that samples have. Beside them `sequences` numbers the samples, -1 where there is none.
         """
-        wrong = [len(sample.tokens) for sample in samples if not 2 <= len(sample.tokens) <= row_length + 1]
+        wrong = [
+            len(sample.tokens)
+            for sample in samples
+            if not 2 <= len(sample.tokens) <= row_length + 1
+        ]
         if wrong:
-            raise ValueError(f"a sample has {wrong[0]} tokens, and a row of {row_length} takes samples of 2 to {row_length + 1}")
-        rows = next_fit([len(sample.tokens) - 1 for sample in samples], row_length, share_rows=share_rows)
+            raise ValueError(
+                f"a sample has {wrong[0]} tokens, and a row of {row_length} takes samples of 2 to {row_length + 1}"
+            )
+        rows = next_fit(
+            [len(sample.tokens) - 1 for sample in samples], row_length, share_rows=share_rows
+        )
         batch = cls.empty(max(1, -(-len(rows) // multiple)) * multiple, row_length, extra=extra)
         for row, numbers in enumerate(rows):
             end = 0
@@ -179,8 +214,13 @@ class TokenBatch:
     def empty(cls, count: int, length: int, *, extra: Sequence[str] = ()) -> "TokenBatch":
         """Rows [count, length] in which nothing counts, with `sequences` and zeros for each name of `extra`."""
         tokens_NT = torch.zeros(count, length, dtype=torch.int64)
-        values = {name: torch.zeros(count, length) for name in extra} | {"sequences": torch.full_like(tokens_NT, -1)}
-        labels_NT, nothing_NT = torch.full_like(tokens_NT, IGNORE), torch.zeros_like(tokens_NT, dtype=torch.bool)
+        values = {name: torch.zeros(count, length) for name in extra} | {
+            "sequences": torch.full_like(tokens_NT, -1)
+        }
+        labels_NT, nothing_NT = (
+            torch.full_like(tokens_NT, IGNORE),
+            torch.zeros_like(tokens_NT, dtype=torch.bool),
+        )
         return cls(tokens_NT, labels_NT, torch.arange(length).repeat(count, 1), nothing_NT, values)
 
     def _write(self, sample: TokenSample, row: int, place: slice, number: int) -> None:
@@ -193,7 +233,9 @@ class TokenBatch:
         self.positions[row, place.stop :] = torch.arange(self.tokens.size(1) - place.stop)
         self.extra["sequences"][row, place] = number
         for name, value in sample.extra.items():
-            self.extra[name][row, place] = torch.tensor(value[1:] if isinstance(value, Sequence) else value, dtype=torch.float32)
+            self.extra[name][row, place] = torch.tensor(
+                value[1:] if isinstance(value, Sequence) else value, dtype=torch.float32
+            )
 
     def through(self, model: nn.Module) -> Tensor:
         """Logits [N, T, V]."""
@@ -210,14 +252,19 @@ class TokenBatch:
 
     def split(self, rows_per_part: int) -> list["TokenBatch"]:
         """Consecutive parts of `rows_per_part` rows; the last one may have fewer."""
-        return [self._rows(start, start + rows_per_part) for start in range(0, len(self.tokens), rows_per_part)]
+        return [
+            self._rows(start, start + rows_per_part)
+            for start in range(0, len(self.tokens), rows_per_part)
+        ]
 
     def shared(self, own_share: Callable[[Tensor], Tensor]) -> "TokenBatch":
         """The batch of some tokens of each row, with their positions in it. Labels need no neighbour: each is with its token.
 
         `documents` stay those of whole rows: attention sees these.
         """
-        positions = torch.arange(self.tokens.size(1), device=self.tokens.device).expand_as(self.tokens)
+        positions = torch.arange(self.tokens.size(1), device=self.tokens.device).expand_as(
+            self.tokens
+        )
         written_out = positions if self.positions is None else self.positions
         share = replace(self, positions=written_out, documents=None)._with_each(own_share)
         if self.tokens.is_pinned():
@@ -249,8 +296,19 @@ class TokenBatch:
     def _with_each(self, change: Callable[[Tensor], Tensor]) -> "TokenBatch":
         positions = None if self.positions is None else change(self.positions)
         extra = {name: change(tensor) for name, tensor in self.extra.items()}
-        documents, weights = (None if of_each is None else change(of_each) for of_each in (self.documents, self.weights))
-        return type(self)(change(self.tokens), change(self.labels), positions, change(self.loss_mask), extra, documents, weights)
+        documents, weights = (
+            None if of_each is None else change(of_each)
+            for of_each in (self.documents, self.weights)
+        )
+        return type(self)(
+            change(self.tokens),
+            change(self.labels),
+            positions,
+            change(self.loss_mask),
+            extra,
+            documents,
+            weights,
+        )
 
 
 def next_fit(lengths: Sequence[int], room: int, *, share_rows: bool) -> list[list[int]]:
@@ -301,8 +359,15 @@ def check_token_ids(rows: NDArray[np.int64], vocab_size: int) -> None:
     """Raises ProblemsFound for a token id that the model has no embedding for."""
     for id in (int(rows.max()), int(rows.min())):
         if not 0 <= id < vocab_size:
-            message = f"the data holds token id {id}, outside the model's vocabulary of {vocab_size}"
-            raise fail("data", message, path=("training", "dataset"), help="use the tokenizer that fits the model, or set model.vocab_size")
+            message = (
+                f"the data holds token id {id}, outside the model's vocabulary of {vocab_size}"
+            )
+            raise fail(
+                "data",
+                message,
+                path=("training", "dataset"),
+                help="use the tokenizer that fits the model, or set model.vocab_size",
+            )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

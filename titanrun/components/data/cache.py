@@ -42,7 +42,9 @@ class IndexRecord:
 
 def index_key(settings: str, tokenizer: str, contents: Sequence[str]) -> str:
     """The name of an index: what it is made from, by content, and how."""
-    return hashlib.sha256(json.dumps([FORMAT, settings, tokenizer, list(contents)]).encode()).hexdigest()[:32]
+    return hashlib.sha256(
+        json.dumps([FORMAT, settings, tokenizer, list(contents)]).encode()
+    ).hexdigest()[:32]
 
 
 def record_path(folder: Path, key: str) -> Path:
@@ -79,7 +81,9 @@ def write_record(path: Path, record: IndexRecord) -> None:
 def read_known(path: Path) -> dict[str, SourceFile]:
     """The files of a source as they were when they were last looked at, by path."""
     try:
-        return {entry["path"]: SourceFile(**entry) for entry in json.loads(path.read_bytes())["files"]}
+        return {
+            entry["path"]: SourceFile(**entry) for entry in json.loads(path.read_bytes())["files"]
+        }
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 

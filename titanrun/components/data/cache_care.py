@@ -17,19 +17,33 @@ STALE_SECONDS = 3600
 def verify(folder: Path) -> list[dict[str, Any]]:
     """Each index of a folder, with what is wrong with its tokens, and which of its files hold other bytes now."""
     return [
-        {"name": key, **about(record), "damage": damage(folder, key, record), "changed": changed(record)} for key, record in indexes(folder)
+        {
+            "name": key,
+            **about(record),
+            "damage": damage(folder, key, record),
+            "changed": changed(record),
+        }
+        for key, record in indexes(folder)
     ]
 
 
 def indexes(folder: Path) -> list[tuple[str, IndexRecord]]:
     """The indexes of a folder by name."""
-    found = [(path.name.removesuffix(".json"), read_record(path)) for path in sorted(folder.glob("*.json"))]
+    found = [
+        (path.name.removesuffix(".json"), read_record(path))
+        for path in sorted(folder.glob("*.json"))
+    ]
     return [(key, record) for key, record in found if record is not None]
 
 
 def about(record: IndexRecord) -> dict[str, Any]:
     """What an index is, in short."""
-    return {"source": record.source, "documents": record.documents, "tokens": record.tokens, "bytes": record.size}
+    return {
+        "source": record.source,
+        "documents": record.documents,
+        "tokens": record.tokens,
+        "bytes": record.size,
+    }
 
 
 def damage(folder: Path, key: str, record: IndexRecord) -> str | None:
@@ -58,7 +72,9 @@ def changed(record: IndexRecord) -> list[str]:
     return found
 
 
-def prune(folder: Path, *, everything: bool, days: float | None, really: bool) -> list[dict[str, Any]]:
+def prune(
+    folder: Path, *, everything: bool, days: float | None, really: bool
+) -> list[dict[str, Any]]:
     """Removes indexes: all, those not opened for `days`, or else damaged ones and those whose files have changed. Says which.
 
     Nothing is removed unless `really`. What an index was made of, and whether it is whole, decides; runs that read one that is removed
@@ -74,13 +90,22 @@ def prune(folder: Path, *, everything: bool, days: float | None, really: bool) -
                 tokens_path(folder, key).unlink(missing_ok=True)
     for path in sorted(folder.glob(".*.tmp-*")):
         if time.time() - path.stat().st_mtime > STALE_SECONDS:
-            found.append({"name": path.name, "source": "", "bytes": path.stat().st_size, "why": "left by a process that died"})
+            found.append(
+                {
+                    "name": path.name,
+                    "source": "",
+                    "bytes": path.stat().st_size,
+                    "why": "left by a process that died",
+                }
+            )
             if really:
                 path.unlink(missing_ok=True)
     return found
 
 
-def reason(folder: Path, key: str, record: IndexRecord, *, everything: bool, days: float | None) -> str | None:
+def reason(
+    folder: Path, key: str, record: IndexRecord, *, everything: bool, days: float | None
+) -> str | None:
     """Why an index goes; None: it stays."""
     if everything:
         return "all go"

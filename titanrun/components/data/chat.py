@@ -8,7 +8,11 @@ from pathlib import Path
 
 from titanrun.components.data.chat_layouts import LAYOUTS, Message
 from titanrun.components.data.coded import CODES, WEIGHTS
-from titanrun.components.data.config import ChatDatasetConfig, PreferenceDatasetConfig, TinyChatDatasetConfig
+from titanrun.components.data.config import (
+    ChatDatasetConfig,
+    PreferenceDatasetConfig,
+    TinyChatDatasetConfig,
+)
 from titanrun.components.data.index import Contents, TokenIndex, Written, open_contents
 from titanrun.components.data.packed_rows import Packing, packed_rows
 from titanrun.components.data.rows import Rows
@@ -24,33 +28,51 @@ READER = "titanrun.components.data.conversations"
 RECORDS = "titanrun.components.data.records"
 
 
-def chat_rows(config: ChatDatasetConfig, *, tokenizer: Tokenizer, row_length: int, cache_folder: Path) -> Rows:
+def chat_rows(
+    config: ChatDatasetConfig, *, tokenizer: Tokenizer, row_length: int, cache_folder: Path
+) -> Rows:
     """The conversations in the files that `path` names. Raises a data problem, placed relative to the dataset's config."""
     files = find_files(config.path, SUFFIXES)
     index = open_conversations(config, files, tokenizer=tokenizer, cache_folder=cache_folder)
-    return packed_rows(index, Packing(config.packing, config.too_long, row_length, noun="conversation"))
+    return packed_rows(
+        index, Packing(config.packing, config.too_long, row_length, noun="conversation")
+    )
 
 
-def tiny_chat_rows(config: TinyChatDatasetConfig, *, tokenizer: Tokenizer, row_length: int, cache_folder: Path) -> Rows:
+def tiny_chat_rows(
+    config: TinyChatDatasetConfig, *, tokenizer: Tokenizer, row_length: int, cache_folder: Path
+) -> Rows:
     """The conversations that ship with titanrun."""
-    return chat_rows(config.as_chat(), tokenizer=tokenizer, row_length=row_length, cache_folder=cache_folder)
+    return chat_rows(
+        config.as_chat(), tokenizer=tokenizer, row_length=row_length, cache_folder=cache_folder
+    )
 
 
 def conversations_in(config: ChatDatasetConfig, *, scratch: Path) -> Iterator[list[Message]]:
     """The conversations in the files that `path` names, in their order."""
-    records = import_module(RECORDS).read_records(find_files(config.path, SUFFIXES), scratch=scratch)
+    records = import_module(RECORDS).read_records(
+        find_files(config.path, SUFFIXES), scratch=scratch
+    )
     for place, record in records:
         yield LAYOUTS[config.layout](record, config.columns(), place)
 
 
-def open_conversations(config: ChatDatasetConfig, files: list[Path], *, tokenizer: Tokenizer, cache_folder: Path) -> TokenIndex:
+def open_conversations(
+    config: ChatDatasetConfig, files: list[Path], *, tokenizer: Tokenizer, cache_folder: Path
+) -> TokenIndex:
     """The index of the conversations, written unless it is there."""
     if not isinstance(tokenizer, ChatTokenizer):
         message = "the tokenizer does not say where in a text its tokens stand, so no conversations can be made with it"
-        raise fail("data", message, help="take tokenizer: {name: huggingface, path: ...}, or give it `folder` and `encode_placed`")
+        raise fail(
+            "data",
+            message,
+            help="take tokenizer: {name: huggingface, path: ...}, or give it `folder` and `encode_placed`",
+        )
     template = template_of(config, tokenizer)
     learned = [config.train_on, config.role_weights.named()]
-    settings = json.dumps(["chat", config.layout, asdict(config.columns()), *learned, template.digest])
+    settings = json.dumps(
+        ["chat", config.layout, asdict(config.columns()), *learned, template.digest]
+    )
 
     def write(paths: Sequence[Path], writer: TokenWriter, scratch: Path) -> Written:
         conversations = import_module(READER).ConversationWriter(config, template, tokenizer)
@@ -61,6 +83,8 @@ def open_conversations(config: ChatDatasetConfig, files: list[Path], *, tokenize
     return open_contents(files, source=config.path, contents=contents, cache_folder=cache_folder)
 
 
-def template_of(config: ChatDatasetConfig | PreferenceDatasetConfig, tokenizer: ChatTokenizer) -> ChatTemplate:
+def template_of(
+    config: ChatDatasetConfig | PreferenceDatasetConfig, tokenizer: ChatTokenizer
+) -> ChatTemplate:
     """The template in the file that the recipe names, or the tokenizer's own."""
     return chosen_template(config.template, tokenizer.folder)

@@ -11,9 +11,21 @@ Message = dict[str, Any]
 Record = Mapping[str, Any]
 ROLES = ("system", "developer", "user", "assistant", "tool")
 LARGEST_WEIGHT = 1e6
-KINDS = {type(None): "null", bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
+KINDS = {
+    type(None): "null",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+}
 """What JSON can hold beside text."""
-SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "function_response": "tool", **{role: role for role in ROLES}}
+SHAREGPT_ROLES = {
+    "human": "user",
+    "gpt": "assistant",
+    "function_response": "tool",
+    **{role: role for role in ROLES},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +44,14 @@ def from_messages(record: Record, columns: Columns, place: str) -> list[Message]
     for number, message in enumerate(listed(record, columns.messages, place), start=1):
         where = f"{place}, message {number},"
         role, content = role_of(message, "role", ROLES, where), text_of(message, "content", where)
-        found.append({**present(message), "role": role, "content": content, **weight_in(message, columns, where)})
+        found.append(
+            {
+                **present(message),
+                "role": role,
+                "content": content,
+                **weight_in(message, columns, where),
+            }
+        )
     return found
 
 
@@ -42,7 +61,13 @@ def from_sharegpt(record: Record, columns: Columns, place: str) -> list[Message]
     for number, turn in enumerate(listed(record, columns.messages, place), start=1):
         where = f"{place}, message {number},"
         role = role_of(turn, "from", tuple(SHAREGPT_ROLES), where)
-        found.append({"role": SHAREGPT_ROLES[role], "content": text_of(turn, "value", where), **weight_in(turn, columns, where)})
+        found.append(
+            {
+                "role": SHAREGPT_ROLES[role],
+                "content": text_of(turn, "value", where),
+                **weight_in(turn, columns, where),
+            }
+        )
     return found
 
 
@@ -89,21 +114,41 @@ def text_of(record: Record, column: str, place: str, *, field: str = "layout") -
     value = value_of(record, column, place, field=field)
     if not isinstance(value, str):
         kind = KINDS.get(type(value), type(value).__name__)
-        raise fail("data", f"{place} has {kind} in '{column}', not text", path=("path",), help="leave such conversations out")
+        raise fail(
+            "data",
+            f"{place} has {kind} in '{column}', not text",
+            path=("path",),
+            help="leave such conversations out",
+        )
     # U+FDD0 and U+FDD1 are no characters either: they mark replies in what a template gives
-    bad = next((number for number, letter in enumerate(value, start=1) if "\ud800" <= letter <= "\udfff" or letter in "\ufdd0\ufdd1"), None)
+    bad = next(
+        (
+            number
+            for number, letter in enumerate(value, start=1)
+            if "\ud800" <= letter <= "\udfff" or letter in "\ufdd0\ufdd1"
+        ),
+        None,
+    )
     if bad is not None:
         message = f"{place} has no character of Unicode in '{column}' at place {bad}"
-        raise fail("data", message, path=("path",), help="write the character whole, or leave it out")
+        raise fail(
+            "data", message, path=("path",), help="write the character whole, or leave it out"
+        )
     return value
 
 
 def listed(record: Record, column: str, place: str) -> list[Message]:
     """The messages in a column."""
     value = value_of(record, column, place, field="column")
-    if not isinstance(value, list) or not value or not all(isinstance(entry, dict) for entry in value):
+    if (
+        not isinstance(value, list)
+        or not value
+        or not all(isinstance(entry, dict) for entry in value)
+    ):
         message = f"{place} has no list of messages in '{column}'"
-        raise fail("data", message, path=("path",), help='write [{"role": "user", "content": "..."}, ...]')
+        raise fail(
+            "data", message, path=("path",), help='write [{"role": "user", "content": "..."}, ...]'
+        )
     return value
 
 
@@ -123,7 +168,12 @@ def weight_in(message: Message, columns: Columns, place: str) -> dict[str, float
         return {}
     if not isinstance(value, int | float) or not 0 <= value <= LARGEST_WEIGHT:
         problem = f"{place} has {value!r} in '{columns.weight}', which is no weight"
-        raise fail("data", problem, path=("path",), help="write a positive number, or 0 where nothing of a message is learned")
+        raise fail(
+            "data",
+            problem,
+            path=("path",),
+            help="write a positive number, or 0 where nothing of a message is learned",
+        )
     return {columns.weight: float(value)}
 
 

@@ -35,7 +35,10 @@ def with_weights(codes: NDArray[np.int64], weights: NDArray[np.float32]) -> NDAr
 
 def boundaries(tokens: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Where each document of an index starts, and its length."""
-    found = [at + np.flatnonzero(codes_of(tokens[at : at + BLOCK]) & BEGINS) for at in range(0, len(tokens), BLOCK)]
+    found = [
+        at + np.flatnonzero(codes_of(tokens[at : at + BLOCK]) & BEGINS)
+        for at in range(0, len(tokens), BLOCK)
+    ]
     starts = np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
     return starts, np.diff(starts, append=len(tokens))
 

@@ -38,14 +38,18 @@ def format_columns(format: str) -> list[str]:
     return [name for _, name, _, _ in Formatter().parse(format) if name]
 
 
-def check_columns(columns: Sequence[str] | Mapping[str, Any], wanted: Wanted | None, place: str) -> None:
+def check_columns(
+    columns: Sequence[str] | Mapping[str, Any], wanted: Wanted | None, place: str
+) -> None:
     """Raises a data problem where a column that is wanted is not there."""
     for column, path in (wanted or {}).items():
         if column not in columns:
             raise missing_column(place, column, list(columns), path)
 
 
-def missing_column(place: str, column: str, columns: Sequence[str], path: DataPath) -> ProblemsFound:
+def missing_column(
+    place: str, column: str, columns: Sequence[str], path: DataPath
+) -> ProblemsFound:
     """The problem of a record or file without a column that the recipe names in the field at `path`."""
     known = ", ".join(map(str, columns)) or "none"
     close = get_close_matches(column, list(map(str, columns)), n=1)

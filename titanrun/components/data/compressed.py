@@ -26,7 +26,9 @@ def opened_bytes(file: Path) -> Iterator[Any]:
                 yield opened.enter_context(gzip.open(file, "rb"))
             elif file.suffix.lower() == ".zst":
                 # pyarrow, since it tells where a stream ends too early
-                yield opened.enter_context(import_module("pyarrow").input_stream(str(file), compression="zstd"))
+                yield opened.enter_context(
+                    import_module("pyarrow").input_stream(str(file), compression="zstd")
+                )
             else:
                 yield opened.enter_context(file.open("rb"))
         except (EOFError, zlib.error) as error:
@@ -36,5 +38,8 @@ def opened_bytes(file: Path) -> Iterator[Any]:
 @contextmanager
 def opened_text(file: Path, *, newline: str | None = None) -> Iterator[TextIO]:
     """The UTF-8 text of a file without a byte order mark; `newline` as of open. Raises OSError and UnicodeDecodeError."""
-    with opened_bytes(file) as raw, TextIOWrapper(raw, encoding="utf-8-sig", newline=newline) as text:
+    with (
+        opened_bytes(file) as raw,
+        TextIOWrapper(raw, encoding="utf-8-sig", newline=newline) as text,
+    ):
         yield text

@@ -86,7 +86,9 @@ class DocumentsConfig(DatasetConfig):
     """Column that holds the text."""
     format: Text | None = numerics(None, examples=["{title}\n\n{body}"])
     """Text with columns in braces, where a document is made of several; null: the column alone."""
-    filters: tuple[Filter, ...] = numerics((), examples=[[{"column": "language", "one_of": ["en"]}]])
+    filters: tuple[Filter, ...] = numerics(
+        (), examples=[[{"column": "language", "one_of": ["en"]}]]
+    )
     """Only records that pass all of these are read."""
     max_documents: PositiveInt | None = numerics(None, unit="documents", examples=[10000])
     """How many documents are read, the first ones that pass the filters; null: all."""
@@ -226,7 +228,12 @@ class ChatDatasetConfig(ConversationsConfig):
     def columns(self) -> Columns:
         """The columns that records are read from."""
         listed = "conversations" if self.layout == "sharegpt" else "messages"
-        return Columns(self.column or listed, self.prompt_column or "prompt", self.completion_column or "completion", self.turn_weights)
+        return Columns(
+            self.column or listed,
+            self.prompt_column or "prompt",
+            self.completion_column or "completion",
+            self.turn_weights,
+        )
 
     @property
     def weighs_tokens(self) -> bool:
@@ -340,14 +347,24 @@ class MixtureDatasetConfig(DatasetConfig):
     name: Literal["mixture"] = numerics("mixture")
     builds: ClassVar = "titanrun.components.data.mixture:mixture_rows"
     sources: tuple[MixtureSource, ...] = numerics(
-        (), examples=[[{"dataset": {"name": "text", "path": "web/*.jsonl"}, "weight": 0.8}, {"dataset": "tiny", "weight": 0.2}]]
+        (),
+        examples=[
+            [
+                {"dataset": {"name": "text", "path": "web/*.jsonl"}, "weight": 0.8},
+                {"dataset": "tiny", "weight": 0.2},
+            ]
+        ],
     )
     """The datasets, each with its weight."""
 
     @property
     def gives(self) -> str:
         """Tokens; pictures are not mixed."""
-        return "tokens" if all(source.dataset.gives == "tokens" for source in self.sources) else "a mixture with images"
+        return (
+            "tokens"
+            if all(source.dataset.gives == "tokens" for source in self.sources)
+            else "a mixture with images"
+        )
 
     @property
     def needs_tokenizer(self) -> bool:

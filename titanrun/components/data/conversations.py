@@ -24,7 +24,10 @@ ENCODED_TOGETHER = 512
 
 
 def write_spoken(
-    records: Iterable[Placed], spoken_in: Callable[[Placed], Iterable[Spoken]], tokenizer: ChatTokenizer, writer: TokenWriter
+    records: Iterable[Placed],
+    spoken_in: Callable[[Placed], Iterable[Spoken]],
+    tokenizer: ChatTokenizer,
+    writer: TokenWriter,
 ) -> int:
     """Writes the conversations of each record, one after the other, each coded as coded.py says; returns how many records there were."""
     stream, count = iter(records), 0
@@ -36,9 +39,13 @@ def write_spoken(
     return count
 
 
-def encoded(conversations: Sequence[Spoken], tokenizer: ChatTokenizer) -> Iterator[NDArray[np.integer]]:
+def encoded(
+    conversations: Sequence[Spoken], tokenizer: ChatTokenizer
+) -> Iterator[NDArray[np.integer]]:
     """The numbers of each conversation."""
-    for placed, one in zip(tokenizer.encode_placed([one.text for one in conversations]), conversations, strict=True):
+    for placed, one in zip(
+        tokenizer.encode_placed([one.text for one in conversations]), conversations, strict=True
+    ):
         yield coded(placed, one)
 
 
@@ -62,9 +69,16 @@ class ConversationWriter:
             has_weights = has_weights or any(key in message for message in messages)
             return [spoken(self.config, self.template, messages, place)]
 
-        count = write_spoken(read_records(files, scratch=scratch), spoken_in, self.tokenizer, writer)
+        count = write_spoken(
+            read_records(files, scratch=scratch), spoken_in, self.tokenizer, writer
+        )
         if count and key is not None and not has_weights:
-            raise fail("data", f"no message has a '{key}'", path=("turn_weights",), help="name the key that holds weights, or none")
+            raise fail(
+                "data",
+                f"no message has a '{key}'",
+                path=("turn_weights",),
+                help="name the key that holds weights, or none",
+            )
         return count
 
 
@@ -75,7 +89,9 @@ def coded(placed: PlacedIds, one: Spoken) -> NDArray[np.integer]:
     The first one never does: nothing comes before it that it could be told from.
     """
     ids, offsets = placed
-    starts, ends = (np.array([offset[side] for offset in offsets], dtype=np.int64) for side in (0, 1))
+    starts, ends = (
+        np.array([offset[side] for offset in offsets], dtype=np.int64) for side in (0, 1)
+    )
     weights = np.zeros(len(ids), dtype=np.float32)
     for (start, end), weight in zip(one.spans, one.weights or [1.0] * len(one.spans), strict=True):
         inside = (ends > start) & (starts < end)
@@ -83,7 +99,12 @@ def coded(placed: PlacedIds, one: Spoken) -> NDArray[np.integer]:
     weights[:1] = 0
     if not weights.any():
         whose = "the assistant says" if one.weights is None else "weighs anything"
-        raise fail("data", f"{one.place} has nothing that {whose}", path=("path",), help="leave such conversations out")
+        raise fail(
+            "data",
+            f"{one.place} has nothing that {whose}",
+            path=("path",),
+            help="leave such conversations out",
+        )
     numbers = np.array(ids, dtype=np.int64) * CODES + (weights > 0) * COUNTS
     numbers[0] += BEGINS
     return numbers if one.weights is None else with_weights(numbers, weights)

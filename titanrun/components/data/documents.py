@@ -39,7 +39,9 @@ def marked_by_ends(batch: TokenBatch, *, eos_id: int) -> TokenBatch:
     """
     if batch.positions is not None and bool((batch.positions.diff(dim=1) != 1).any()):
         message = "the data tells documents by positions that start anew, and the recipe by end-of-text tokens"
-        raise fail("conflict", message, path=SOURCE, help="set model.attention.documents: positions")
+        raise fail(
+            "conflict", message, path=SOURCE, help="set model.attention.documents: positions"
+        )
     return replace(batch, documents=numbered(batch.tokens[:, :-1] == eos_id))
 
 
@@ -60,5 +62,10 @@ def marking(source: str | None, *, eos_id: int | None) -> Marking:
         return marked_by_positions
     if eos_id is None:
         message = "documents end with an end-of-text token, and the tokenizer has none"
-        raise fail("conflict", message, path=SOURCE, help="give the tokenizer an eos_token, or set model.attention.mask: causal")
+        raise fail(
+            "conflict",
+            message,
+            path=SOURCE,
+            help="give the tokenizer an eos_token, or set model.attention.mask: causal",
+        )
     return partial(marked_by_ends, eos_id=eos_id)

@@ -48,6 +48,8 @@ def ahead(value_NT: Tensor, places: int) -> Tensor:
 def inside(batch: TokenBatch, places: int) -> Tensor:
     """Whether the token so many places on is of the same row and document, [N, T] bool."""
     width = batch.tokens.size(1)
-    is_there = (torch.arange(width, device=batch.tokens.device) < width - places).expand_as(batch.tokens)
+    is_there = (torch.arange(width, device=batch.tokens.device) < width - places).expand_as(
+        batch.tokens
+    )
     documents = batch.documents
     return is_there if documents is None else is_there & (ahead(documents, places) == documents)

@@ -13,12 +13,16 @@ READER = "titanrun.components.data.hub_records"
 """Imported only when an index is built, since it takes more than a second to import."""
 
 
-def hub_rows(config: HubConfig, *, tokenizer: Tokenizer, row_length: int, cache_folder: Path) -> Rows:
+def hub_rows(
+    config: HubConfig, *, tokenizer: Tokenizer, row_length: int, cache_folder: Path
+) -> Rows:
     """Rows of the documents of one split. The Hub is asked only where no index is there: a commit never changes.
 
     Raises a data problem, placed relative to the dataset's config, where the Hub does not give them.
     """
-    source = f"{config.repo} {config.subset or ''} {config.split}@{config.revision[:12]}".replace("  ", " ")
+    source = f"{config.repo} {config.subset or ''} {config.split}@{config.revision[:12]}".replace(
+        "  ", " "
+    )
     pinned = [config.repo, config.subset or "", config.split, config.revision]
     index = open_pinned(
         config,

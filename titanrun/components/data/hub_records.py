@@ -35,7 +35,12 @@ def hub_records(config: OnHub) -> Iterator[Placed]:
             # the library raises what its readers, its HTTP client and the file system raise
             except Exception as error:
                 help = "start again: what is complete is not fetched again"
-                raise fail("data", f"{place} breaks off after {number} records: {first_line(error)}", path=("repo",), help=help) from error
+                raise fail(
+                    "data",
+                    f"{place} breaks off after {number} records: {first_line(error)}",
+                    path=("repo",),
+                    help=help,
+                ) from error
             if record is None:
                 return
             number += 1
@@ -47,7 +52,9 @@ def opened(config: OnHub) -> Any:
     help = "check repo, subset, split and revision; HF_TOKEN opens gated datasets, HF_HUB_OFFLINE=1 takes what was fetched before"
     at = f"'{config.repo}' cannot be opened at {config.revision[:12]}"
     try:
-        builder = datasets.load_dataset_builder(config.repo, config.subset, revision=config.revision)
+        builder = datasets.load_dataset_builder(
+            config.repo, config.subset, revision=config.revision
+        )
         if builder.hash == config.revision:
             if config.streaming:
                 return builder.as_streaming_dataset(split=config.split)
@@ -57,7 +64,12 @@ def opened(config: OnHub) -> Any:
     except Exception as error:
         raise fail("data", f"{at}: {first_line(error)}", path=("repo",), help=help) from error
     # without the Hub, or where the Hub does not know a commit, the library takes whichever it fetched last
-    raise fail("data", f"{at}: what was fetched before is {builder.hash[:12]}", path=("revision",), help=help)
+    raise fail(
+        "data",
+        f"{at}: what was fetched before is {builder.hash[:12]}",
+        path=("revision",),
+        help=help,
+    )
 
 
 def first_line(error: Exception) -> str:

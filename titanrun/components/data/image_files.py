@@ -13,7 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from titanrun.components.data.source_files import CAPTION, PICTURES, TAR_FILES, find_files, no_tar_file
+from titanrun.components.data.source_files import (
+    CAPTION,
+    PICTURES,
+    TAR_FILES,
+    find_files,
+    no_tar_file,
+)
 from titanrun.components.data.watched_file import HELP, FileState, state_of
 from titanrun.config.counted import counted
 from titanrun.config.problems import fail
@@ -22,7 +28,13 @@ from titanrun.distributed.liveness import sign_of_life
 log = logging.getLogger(__name__)
 
 # where the bytes of a sample's picture and caption are: number of the file, first byte, how many
-SPANS = np.dtype([(f"{what}_{part}", "<i8") for what in ("picture", "caption") for part in ("file", "start", "size")])
+SPANS = np.dtype(
+    [
+        (f"{what}_{part}", "<i8")
+        for what in ("picture", "caption")
+        for part in ("file", "start", "size")
+    ]
+)
 Span = tuple[int, int, int]
 SIGN_EVERY = 1000
 # bytes that nearly always say how large a picture is
@@ -68,13 +80,19 @@ class Samples:
             now = state_of(file)
             if now != self.states[number]:
                 changed = "is gone" if now is None else "changed"
-                raise fail("data", f"'{file}' {changed} while the run reads it", path=("path",), help=HELP)
+                raise fail(
+                    "data", f"'{file}' {changed} while the run reads it", path=("path",), help=HELP
+                )
 
     def place(self, index: int) -> str:
         """A sample in words."""
         span = self.spans[index]
         file = self.files[span["picture_file"]]
-        return f"'{file}'" if not span["picture_start"] else f"the picture at byte {span['picture_start']} of '{file}'"
+        return (
+            f"'{file}'"
+            if not span["picture_start"]
+            else f"the picture at byte {span['picture_start']} of '{file}'"
+        )
 
 
 def folder_samples(path: str, *, least: int) -> Samples:
@@ -89,7 +107,12 @@ def folder_samples(path: str, *, least: int) -> Samples:
             alone += 1
             continue
         files += [picture, caption]
-        found.append(((len(files) - 2, 0, picture.stat().st_size), (len(files) - 1, 0, caption.stat().st_size)))
+        found.append(
+            (
+                (len(files) - 2, 0, picture.stat().st_size),
+                (len(files) - 1, 0, caption.stat().st_size),
+            )
+        )
     return large_enough(path, files, found, alone, least=least)
 
 
@@ -125,10 +148,14 @@ def members(file: Path) -> tuple[list[tuple[tuple[int, int], tuple[int, int]]], 
                     captions[f"{folder}/{stem}"] = place
     except (tarfile.TarError, OSError) as error:
         raise no_tar_file(file, error) from None
-    return [(place, captions[key]) for key, place in pictures.items() if key in captions], len(pictures.keys() - captions.keys())
+    return [(place, captions[key]) for key, place in pictures.items() if key in captions], len(
+        pictures.keys() - captions.keys()
+    )
 
 
-def large_enough(path: str, files: Sequence[Path], found: Sequence[tuple[Span, Span]], alone: int, *, least: int) -> Samples:
+def large_enough(
+    path: str, files: Sequence[Path], found: Sequence[tuple[Span, Span]], alone: int, *, least: int
+) -> Samples:
     """The samples whose pictures can be read and have `least` pixels on each side; says how many are left out.
 
     Raises a data problem where none is left.
@@ -148,9 +175,16 @@ def large_enough(path: str, files: Sequence[Path], found: Sequence[tuple[Span, S
     left_out = ", ".join(f"{count:,} {why}" for why, count in reasons.items() if count)
     if not kept:
         message = f"'{path}' has no picture with a caption to train on: {left_out or 'it is empty'}"
-        raise fail("data", message, path=("path",), help="each needs a caption, and image_size pixels on both sides")
+        raise fail(
+            "data",
+            message,
+            path=("path",),
+            help="each needs a caption, and image_size pixels on both sides",
+        )
     if left_out:
-        log.warning("'%s': left out of %s: %s", path, counted(len(found) + alone, "picture"), left_out)
+        log.warning(
+            "'%s': left out of %s: %s", path, counted(len(found) + alone, "picture"), left_out
+        )
     return Samples(files, [state_of(file) for file in files], np.array(kept, dtype=SPANS))
 
 

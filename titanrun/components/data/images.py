@@ -36,9 +36,16 @@ class ImageRows:
 
     def __init__(self, samples: Samples, *, image_size: int) -> None:
         self.samples, self.image_size = samples, image_size
-        self.fingerprint = hashlib.sha256(f"{samples.fingerprint()} {image_size}".encode()).hexdigest()
+        self.fingerprint = hashlib.sha256(
+            f"{samples.fingerprint()} {image_size}".encode()
+        ).hexdigest()
         self.dtype = np.dtype(
-            [("number", "<i8"), ("key", "<i8"), ("pixels", "u1", (3, image_size, image_size)), ("caption", f"S{LONGEST_CAPTION}")]
+            [
+                ("number", "<i8"),
+                ("key", "<i8"),
+                ("pixels", "u1", (3, image_size, image_size)),
+                ("caption", f"S{LONGEST_CAPTION}"),
+            ]
         )
 
     def __len__(self) -> int:
@@ -76,8 +83,13 @@ def square(picture: Image.Image, size: int, key: int) -> NDArray[np.uint8]:
     """The picture with its shorter side `size` pixels long, and of the longer one a part that `key` chooses: [S, S, 3]."""
     width, height = picture.size
     shorter = min(width, height)
-    resized = picture.resize((-(-width * size // shorter), -(-height * size // shorter)), Image.Resampling.BILINEAR)
-    left, top = ((side - size + 1) * int(draw) >> 32 for side, draw in zip(resized.size, draws(key), strict=True))
+    resized = picture.resize(
+        (-(-width * size // shorter), -(-height * size // shorter)), Image.Resampling.BILINEAR
+    )
+    left, top = (
+        (side - size + 1) * int(draw) >> 32
+        for side, draw in zip(resized.size, draws(key), strict=True)
+    )
     return np.asarray(resized.crop((left, top, left + size, top + size)))
 
 
@@ -91,16 +103,29 @@ def cut(caption: bytes) -> bytes:
     return caption[:LONGEST_CAPTION].decode("utf-8", errors="ignore").replace("\0", " ").encode()
 
 
-def folder_rows(config: FolderImagesConfig, *, tokenizer: Tokenizer | None, row_length: int, cache_folder: Path) -> ImageRows:
+def folder_rows(
+    config: FolderImagesConfig, *, tokenizer: Tokenizer | None, row_length: int, cache_folder: Path
+) -> ImageRows:
     """Pictures in a folder, each with a text file of its name beside it."""
-    return ImageRows(folder_samples(config.path, least=config.image_size), image_size=config.image_size)
+    return ImageRows(
+        folder_samples(config.path, least=config.image_size), image_size=config.image_size
+    )
 
 
-def webdataset_rows(config: WebDatasetConfig, *, tokenizer: Tokenizer | None, row_length: int, cache_folder: Path) -> ImageRows:
+def webdataset_rows(
+    config: WebDatasetConfig, *, tokenizer: Tokenizer | None, row_length: int, cache_folder: Path
+) -> ImageRows:
     """Pictures in tar files, each with a text of its name."""
-    return ImageRows(tar_samples(config.path, least=config.image_size), image_size=config.image_size)
+    return ImageRows(
+        tar_samples(config.path, least=config.image_size), image_size=config.image_size
+    )
 
 
-def tiny_rows(config: TinyImagesConfig, *, tokenizer: Tokenizer | None, row_length: int, cache_folder: Path) -> ImageRows:
+def tiny_rows(
+    config: TinyImagesConfig, *, tokenizer: Tokenizer | None, row_length: int, cache_folder: Path
+) -> ImageRows:
     """One part of the pictures that ship with titanrun."""
-    return ImageRows(tar_samples(str(SHIPPED / f"{config.split}.tar"), least=config.image_size), image_size=config.image_size)
+    return ImageRows(
+        tar_samples(str(SHIPPED / f"{config.split}.tar"), least=config.image_size),
+        image_size=config.image_size,
+    )

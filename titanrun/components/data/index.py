@@ -44,7 +44,15 @@ log = logging.getLogger(__name__)
 
 READER = "titanrun.components.data.text_files"
 """Imported only when an index is built, since it takes more than a second to import."""
-READ_SETTINGS = ("column", "format", "filters", "max_documents", "add_bos", "add_eos", "bad_records")
+READ_SETTINGS = (
+    "column",
+    "format",
+    "filters",
+    "max_documents",
+    "add_bos",
+    "add_eos",
+    "bad_records",
+)
 ENCODE_CHARACTERS = 2**20
 """Characters of text that are tokenised at a time, all processors sharing them."""
 
@@ -90,16 +98,32 @@ class TokenIndex:
         return WatchedFile(self.path, state=state_of(self.path), digest=self.record.digest)
 
 
-def open_index(files: Sequence[Path], *, source: str, column: str, tokenizer: Tokenizer, cache_folder: Path) -> TokenIndex:
+def open_index(
+    files: Sequence[Path], *, source: str, column: str, tokenizer: Tokenizer, cache_folder: Path
+) -> TokenIndex:
     """The index of the documents in one column of `files`; see `open_contents`."""
     config = TextDatasetConfig(path=source, column=column)
-    return open_documents(config, files, source=source, tokenizer=tokenizer, cache_folder=cache_folder)
+    return open_documents(
+        config, files, source=source, tokenizer=tokenizer, cache_folder=cache_folder
+    )
 
 
-def open_documents(config: DocumentsConfig, files: Sequence[Path], *, source: str, tokenizer: Tokenizer, cache_folder: Path) -> TokenIndex:
+def open_documents(
+    config: DocumentsConfig,
+    files: Sequence[Path],
+    *,
+    source: str,
+    tokenizer: Tokenizer,
+    cache_folder: Path,
+) -> TokenIndex:
     """The index of the documents that a dataset reads out of `files`, coded where its rows tell documents apart."""
     bound = tokenizer.vocab_size * (CODES if config.restarts_positions else 1)
-    contents = Contents(tokenizer.fingerprint, document_settings(config), bound, partial(write_files, config, tokenizer))
+    contents = Contents(
+        tokenizer.fingerprint,
+        document_settings(config),
+        bound,
+        partial(write_files, config, tokenizer),
+    )
     return open_contents(files, source=source, contents=contents, cache_folder=cache_folder)
 
 
@@ -122,14 +146,18 @@ def open_pinned(
     read, with a folder for scratch."""
 
     def write(paths: Sequence[Path], writer: TokenWriter, scratch: Path) -> Written:
-        return write_read(config, tokenizer, writer, lambda reader: reader.of_records(records(scratch)))
+        return write_read(
+            config, tokenizer, writer, lambda reader: reader.of_records(records(scratch))
+        )
 
     bound = tokenizer.vocab_size * (CODES if config.restarts_positions else 1)
     contents = Contents(tokenizer.fingerprint, document_settings(config), bound, write)
     return open_described((), pinned, source=source, contents=contents, cache_folder=cache_folder)
 
 
-def open_contents(files: Sequence[Path], *, source: str, contents: Contents, cache_folder: Path) -> TokenIndex:
+def open_contents(
+    files: Sequence[Path], *, source: str, contents: Contents, cache_folder: Path
+) -> TokenIndex:
     """The index of `files`, built in `cache_folder` unless one made from the same bytes in the same way is there.
 
     `source` is the path that the recipe names. Several processes may do this at once.
@@ -137,14 +165,25 @@ def open_contents(files: Sequence[Path], *, source: str, contents: Contents, cac
     known_file = known_path(cache_folder, source)
     known = read_known(known_file)
     described = tuple(describe(files, known))
-    index = open_described(described, [file.sha256 for file in described], source=source, contents=contents, cache_folder=cache_folder)
+    index = open_described(
+        described,
+        [file.sha256 for file in described],
+        source=source,
+        contents=contents,
+        cache_folder=cache_folder,
+    )
     if tuple(known.values()) != described:
         write_known(known_file, source, described)
     return index
 
 
 def open_described(
-    described: Sequence[SourceFile], made_of: Sequence[str], *, source: str, contents: Contents, cache_folder: Path
+    described: Sequence[SourceFile],
+    made_of: Sequence[str],
+    *,
+    source: str,
+    contents: Contents,
+    cache_folder: Path,
 ) -> TokenIndex:
     """The index of what `made_of` names by content, of which `described` are files."""
     cache_folder.mkdir(parents=True, exist_ok=True)
@@ -163,7 +202,14 @@ def open_described(
     return TokenIndex(map_tokens(path), record, path)
 
 
-def build(described: Sequence[SourceFile], *, source: str, contents: Contents, cache_folder: Path, key: str) -> IndexRecord:
+def build(
+    described: Sequence[SourceFile],
+    *,
+    source: str,
+    contents: Contents,
+    cache_folder: Path,
+    key: str,
+) -> IndexRecord:
     """Tokenise the files. Nothing stands under the index's names before it is complete, and its record comes last."""
     path = tokens_path(cache_folder, key)
     log.info("tokenising '%s' into %s", source, path)
@@ -199,13 +245,24 @@ def build(described: Sequence[SourceFile], *, source: str, contents: Contents, c
     return record
 
 
-def write_files(config: DocumentsConfig, tokenizer: Tokenizer, files: Sequence[Path], writer: TokenWriter, scratch: Path) -> Written:
+def write_files(
+    config: DocumentsConfig,
+    tokenizer: Tokenizer,
+    files: Sequence[Path],
+    writer: TokenWriter,
+    scratch: Path,
+) -> Written:
     """Write the documents of files."""
-    return write_read(config, tokenizer, writer, lambda reader: reader.documents(files, scratch=scratch))
+    return write_read(
+        config, tokenizer, writer, lambda reader: reader.documents(files, scratch=scratch)
+    )
 
 
 def write_read(
-    config: DocumentsConfig, tokenizer: Tokenizer, writer: TokenWriter, read: Callable[[Any], Iterable[Iterable[str]]]
+    config: DocumentsConfig,
+    tokenizer: Tokenizer,
+    writer: TokenWriter,
+    read: Callable[[Any], Iterable[Iterable[str]]],
 ) -> Written:
     """Write the documents that `read` gets from a reader with the dataset's settings."""
     module = import_module(READER)
@@ -216,15 +273,30 @@ def write_read(
     return Written(documents, reader.left_out, bad.count)
 
 
-def write_documents(documents: Iterable[Iterable[str]], tokenizer: Tokenizer, writer: TokenWriter, *, config: DocumentsConfig) -> int:
+def write_documents(
+    documents: Iterable[Iterable[str]],
+    tokenizer: Tokenizer,
+    writer: TokenWriter,
+    *,
+    config: DocumentsConfig,
+) -> int:
     """Write every document with the begin and end tokens that the dataset asks for; returns how many there were."""
     before = tokenizer.encode("", bos=True, eos=False) if config.add_bos else []
     after = tokenizer.encode("", bos=False, eos=True) if config.add_eos else []
     count = 0
     for batch in batches(chain.from_iterable(parts(document, tokenizer) for document in documents)):
-        for part, ids in zip(batch, tokenizer.encode_batch([part.text for part in batch], bos=False, eos=False), strict=True):
-            whole = np.array([*(before if part.is_first else ()), *ids, *(after if part.is_last else ())], dtype=np.int64)
-            writer.write(coded_document(whole, begins=part.is_first) if config.restarts_positions else whole)
+        for part, ids in zip(
+            batch,
+            tokenizer.encode_batch([part.text for part in batch], bos=False, eos=False),
+            strict=True,
+        ):
+            whole = np.array(
+                [*(before if part.is_first else ()), *ids, *(after if part.is_last else ())],
+                dtype=np.int64,
+            )
+            writer.write(
+                coded_document(whole, begins=part.is_first) if config.restarts_positions else whole
+            )
             count += part.is_last
         sign_of_life()
     return count
@@ -249,16 +321,28 @@ def check_documents(written: Written, source: str) -> None:
     """Data without a document cannot be trained on."""
     if written.documents == 0 and written.left_out:
         message = f"the filters let none of the {counted(written.left_out, 'document')} of '{source}' through"
-        raise fail("data", message, path=("filters",), help="compare them with what the columns hold")
+        raise fail(
+            "data", message, path=("filters",), help="compare them with what the columns hold"
+        )
     if written.documents == 0:
-        raise fail("data", f"'{source}' holds no documents", path=("path",), help="the files are empty: name other ones")
+        raise fail(
+            "data",
+            f"'{source}' holds no documents",
+            path=("path",),
+            help="the files are empty: name other ones",
+        )
 
 
 def check_unchanged(described: Sequence[SourceFile]) -> None:
     """The index must hold what the hashes tell of."""
     for file in described:
         if not is_unchanged(file):
-            raise fail("data", f"'{file.path}' changed while it was read", path=("path",), help="start again when it is complete")
+            raise fail(
+                "data",
+                f"'{file.path}' changed while it was read",
+                path=("path",),
+                help="start again when it is complete",
+            )
 
 
 def remove_scratch(scratch: Path) -> None:

@@ -43,7 +43,9 @@ class RowLoader:
         place: DataPath = (),
         processes: DataLoaderConfig | None = None,
     ) -> None:
-        assert global_batch_size % dp_size == 0 and dp_rank < dp_size, f"{global_batch_size} rows cannot be dealt to {dp_size} ranks"
+        assert global_batch_size % dp_size == 0 and dp_rank < dp_size, (
+            f"{global_batch_size} rows cannot be dealt to {dp_size} ranks"
+        )
         check_enough(len(rows), repeat=repeat, global_batch_size=global_batch_size)
         self.rows, self._place = rows, place
         self.global_batch_size = global_batch_size
@@ -70,7 +72,11 @@ class RowLoader:
             self.rows.check()
         before = self._position
         self._position += self.global_batch_size
-        if self._loading is not None and not self._loading.persistent_workers and self._starts_again(before, self._position):
+        if (
+            self._loading is not None
+            and not self._loading.persistent_workers
+            and self._starts_again(before, self._position)
+        ):
             self.close()
         return rows
 
@@ -102,9 +108,15 @@ class RowLoader:
 
     def state(self) -> dict[str, int | str]:
         """The position in the stream, and what data it is a position in, for JSON."""
-        return {"rows_read": self._position, "rows": self._row_count, "fingerprint": self.rows.fingerprint}
+        return {
+            "rows_read": self._position,
+            "rows": self._row_count,
+            "fingerprint": self.rows.fingerprint,
+        }
 
-    def load_state(self, state: Mapping[str, int | str], *, other_data_allowed: bool = False) -> None:
+    def load_state(
+        self, state: Mapping[str, int | str], *, other_data_allowed: bool = False
+    ) -> None:
         """Go to the position of `state`; in other data, where that is allowed, to its beginning. Else that is a data problem."""
         if state["fingerprint"] == self.rows.fingerprint:
             self._position = int(state["rows_read"])
@@ -132,13 +144,20 @@ class RowLoader:
     def _numbers_at(self, batch: int) -> list[Number] | None:
         """The numbers of this rank's rows in global batch `batch`; None where the data ends before it."""
         position = batch * self.global_batch_size
-        return self._numbers(position) if self._repeats or position + self.global_batch_size <= self._row_count else None
+        return (
+            self._numbers(position)
+            if self._repeats or position + self.global_batch_size <= self._row_count
+            else None
+        )
 
     def _numbers(self, position: int) -> list[Number]:
         """The numbers of this rank's rows of the global batch that begins at `position`, with keys where something is drawn of rows."""
         if not getattr(self.rows, "are_drawn", False):
             return [index for _, index in self._places(position)]
-        return [DrawnRow(index, key_of(self._seed, epoch, index)) for epoch, index in self._places(position)]
+        return [
+            DrawnRow(index, key_of(self._seed, epoch, index))
+            for epoch, index in self._places(position)
+        ]
 
     def _places(self, position: int) -> Iterator[tuple[int, int]]:
         """Epochs and numbers of this rank's rows of the global batch that begins at `position`."""
@@ -147,18 +166,27 @@ class RowLoader:
         while start < end:
             epoch, offset = divmod(start, self._row_count)
             count = min(end - start, self._row_count - offset)
-            yield from ((epoch, index) for index in self._epoch_order(epoch)[offset : offset + count].tolist())
+            yield from (
+                (epoch, index)
+                for index in self._epoch_order(epoch)[offset : offset + count].tolist()
+            )
             start += count
 
     def _epoch_order(self, epoch: int) -> NDArray[np.integer]:
         """The order of the rows in an epoch. Two are kept: processes read ahead of the one that is trained on."""
         if epoch not in self._orders:
-            self._orders = {number: order for number, order in self._orders.items() if abs(number - epoch) == 1}
-            self._orders[epoch] = row_order(self._row_count, seed=self._seed if self._shuffles else None, epoch=epoch)
+            self._orders = {
+                number: order for number, order in self._orders.items() if abs(number - epoch) == 1
+            }
+            self._orders[epoch] = row_order(
+                self._row_count, seed=self._seed if self._shuffles else None, epoch=epoch
+            )
         return self._orders[epoch]
 
 
-def loader_processes(rows: Rows, numbers_at: NumbersAt, config: DataLoaderConfig | None) -> LoaderProcesses | None:
+def loader_processes(
+    rows: Rows, numbers_at: NumbersAt, config: DataLoaderConfig | None
+) -> LoaderProcesses | None:
     """The processes that a recipe asks for, if it does; they start when the first batch is wanted."""
     if config is None or config.num_workers == 0:
         return None

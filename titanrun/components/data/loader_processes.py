@@ -62,7 +62,9 @@ class LoaderProcesses:
         ahead: batches each process reads before they are wanted.
     """
 
-    def __init__(self, rows: Readable, numbers_at: NumbersAt, *, count: int, ahead: int | None) -> None:
+    def __init__(
+        self, rows: Readable, numbers_at: NumbersAt, *, count: int, ahead: int | None
+    ) -> None:
         self._rows, self._numbers_at = rows, numbers_at
         self._count, self._ahead = count, ahead or PREFETCH
         self._helpers: list[Helper] = []
@@ -115,7 +117,12 @@ class LoaderProcesses:
         context = multiprocessing.get_context("fork")
         ours, theirs = context.Pipe()
         others = [helper.ends for helper in self._helpers]
-        process = context.Process(target=serve, args=(theirs, [*others, ours], self._rows), daemon=True, name="data loading")
+        process = context.Process(
+            target=serve,
+            args=(theirs, [*others, ours], self._rows),
+            daemon=True,
+            name="data loading",
+        )
         with warnings.catch_warnings():
             # Python warns of threads: the child runs no code that takes their locks
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -151,7 +158,11 @@ class LoaderProcesses:
         """Start a process in the place of one that died, and ask it for the same batches."""
         self._end(helper)
         code = helper.process.exitcode
-        how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with code {code}"
+        how = (
+            f"was killed by {signal.Signals(-code).name}"
+            if code is not None and code < 0
+            else f"ended with code {code}"
+        )
         message = f"data loading process {helper.process.pid} {how}"
         self._deaths += 1
         if self._deaths > MOST_DEATHS:

@@ -44,7 +44,9 @@ def look(rows: Rows, *, eos_id: int | None) -> Look:
             continue
         found.filled += len(row)
         found.counted_of_rows.append(len(row) - 1)
-        ends = np.flatnonzero(row == eos_id) + 1 if eos_id is not None else np.zeros(0, dtype=np.int64)
+        ends = (
+            np.flatnonzero(row == eos_id) + 1 if eos_id is not None else np.zeros(0, dtype=np.int64)
+        )
         *whole, last = np.split(row, ends)
         for piece in whole:
             add(found, np.concatenate([*rest, piece]))
@@ -88,7 +90,9 @@ def pieces(row: NDArray[np.int64], tokenizer: Tokenizer | None) -> list[tuple[st
     for start, end in documents(row):
         changes = [start, *(start + 1 + np.flatnonzero(np.diff(kinds[start:end]))).tolist(), end]
         for first, last in pairwise(changes):
-            found.append(("counted" if counts[first] else "context", text_of(ids[first:last], tokenizer)))
+            found.append(
+                ("counted" if counts[first] else "context", text_of(ids[first:last], tokenizer))
+            )
             if len(row) == 4 and counts[first]:
                 found.append(("weight", f"{row[3, first].astype(np.int32).view(np.float32):g}"))
         found.append(("end", ""))

@@ -33,13 +33,17 @@ class MixedRows:
         counts: how many rows of a pass each source has; more than `taken` means that they come again.
     """
 
-    def __init__(self, sources: Sequence[Rows], taken: Sequence[int], counts: Sequence[int]) -> None:
+    def __init__(
+        self, sources: Sequence[Rows], taken: Sequence[int], counts: Sequence[int]
+    ) -> None:
         self._sources = tuple(sources)
         self._taken = tuple(taken)
         self._source, self._ordinal = interleaved(counts)
         self._height = max(len(rows[0]) if rows[0].ndim == 2 else 1 for rows in sources)
         self.max_token_id = max(rows.max_token_id for rows in sources)
-        described = [[rows.fingerprint, *rest] for rows, *rest in zip(sources, taken, counts, strict=True)]
+        described = [
+            [rows.fingerprint, *rest] for rows, *rest in zip(sources, taken, counts, strict=True)
+        ]
         self.fingerprint = hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
     def __len__(self) -> int:
@@ -48,7 +52,11 @@ class MixedRows:
     def __getitem__(self, index: int) -> NDArray[np.int64]:
         source = int(self._source[index])
         row = self._sources[source][int(self._ordinal[index]) % self._taken[source]]
-        return row if self._height == 1 or (row.ndim == 2 and len(row) == self._height) else marked(row, self._height)
+        return (
+            row
+            if self._height == 1 or (row.ndim == 2 and len(row) == self._height)
+            else marked(row, self._height)
+        )
 
     def source_of(self, index: int) -> int:
         """The number of the source that a row is of."""
@@ -77,7 +85,13 @@ def marked(row: NDArray[np.int64], height: int) -> NDArray[np.int64]:
     return whole if height == 3 else np.concatenate([whole, np.full_like(whole[:1], WEIGHS_ONE)])
 
 
-def mixture_rows(config: MixtureDatasetConfig, *, tokenizer: Tokenizer | None, row_length: int, cache_folder: Path) -> MixedRows:
+def mixture_rows(
+    config: MixtureDatasetConfig,
+    *,
+    tokenizer: Tokenizer | None,
+    row_length: int,
+    cache_folder: Path,
+) -> MixedRows:
     """The rows of a mixture. What a pass takes of each source is logged. Raises a data problem, placed relative to the config."""
     if not config.sources:
         help = "set sources: [{dataset: {name: text, path: ...}, weight: 1}, ...]"
@@ -85,19 +99,41 @@ def mixture_rows(config: MixtureDatasetConfig, *, tokenizer: Tokenizer | None, r
     sources = []
     for number, source in enumerate(config.sources):
         with placed(("sources", number, "dataset")):
-            rows: Rows = source.dataset.builder()(source.dataset, tokenizer=tokenizer, row_length=row_length, cache_folder=cache_folder)
+            rows: Rows = source.dataset.builder()(
+                source.dataset,
+                tokenizer=tokenizer,
+                row_length=row_length,
+                cache_folder=cache_folder,
+            )
             if len(rows) == 0:
-                raise fail("data", "the data has no rows", help="use more data or a smaller seq_len")
+                raise fail(
+                    "data", "the data has no rows", help="use more data or a smaller seq_len"
+                )
         sources.append(rows)
-    taken = [min(len(rows), source.max_rows or len(rows)) for rows, source in zip(sources, config.sources, strict=True)]
+    taken = [
+        min(len(rows), source.max_rows or len(rows))
+        for rows, source in zip(sources, config.sources, strict=True)
+    ]
     counts = rows_of_a_pass(taken, config.sources)
     for number, (source, rows, count) in enumerate(zip(config.sources, taken, counts, strict=True)):
         if count == 0:
             message = f"weight {source.weight:g} gives this source no row of the {counted(sum(counts), 'row')} of a pass"
-            raise fail("data", message, path=("sources", number, "weight"), help="raise it, or remove the source")
+            raise fail(
+                "data",
+                message,
+                path=("sources", number, "weight"),
+                help="raise it, or remove the source",
+            )
         log.info(
             "a pass over the mixture takes %s of source %d, '%s': %.3g%% of all, %.3g times its %d",
-            *(counted(count, "row"), number, source.dataset.name, 100 * count / sum(counts), count / rows, rows),
+            *(
+                counted(count, "row"),
+                number,
+                source.dataset.name,
+                100 * count / sum(counts),
+                count / rows,
+                rows,
+            ),
         )
     return MixedRows(sources, taken, counts)
 
@@ -109,7 +145,11 @@ def rows_of_a_pass(taken: Sequence[int], sources: Sequence[MixtureSource]) -> li
     """
     total = sum(source.weight for source in sources)
     lengths = [rows * total / source.weight for rows, source in zip(taken, sources, strict=True)]
-    limits = [length * source.epochs for length, source in zip(lengths, sources, strict=True) if source.epochs is not None]
+    limits = [
+        length * source.epochs
+        for length, source in zip(lengths, sources, strict=True)
+        if source.epochs is not None
+    ]
     length = min(limits) if limits else max(lengths)
     # rounding must not cut the last row of the source that decides
     return [int(length * source.weight / total + 1e-6) for source in sources]

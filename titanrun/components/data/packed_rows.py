@@ -7,7 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from titanrun.components.data.coded import CODES, COUNTS, WEIGHTS, boundaries, codes_of, highest_id, holds_weights
+from titanrun.components.data.coded import (
+    CODES,
+    COUNTS,
+    WEIGHTS,
+    boundaries,
+    codes_of,
+    highest_id,
+    holds_weights,
+)
 from titanrun.components.data.index import TokenIndex
 from titanrun.components.data.packing import PACKINGS, Members
 from titanrun.config.counted import counted
@@ -27,7 +35,14 @@ class PackedRows:
     """
 
     def __init__(
-        self, index: TokenIndex, starts: NDArray[np.int64], lengths: Sequence[int], members: Members, *, row_length: int, shape: str
+        self,
+        index: TokenIndex,
+        starts: NDArray[np.int64],
+        lengths: Sequence[int],
+        members: Members,
+        *,
+        row_length: int,
+        shape: str,
     ) -> None:
         self._tokens, self._file = index.tokens, index.watched()
         self._starts, self._lengths, self._members = starts, lengths, members
@@ -81,23 +96,40 @@ def packed_rows(index: TokenIndex, how: Packing) -> PackedRows:
     """The rows of an index of coded documents. How full they are is logged. Raises a data problem where no row comes of it."""
     starts, lengths = pieces(index.tokens, how)
     if not len(starts):
-        raise fail("data", f"every {how.noun} is empty", path=("path",), help="name files that hold text")
+        raise fail(
+            "data", f"every {how.noun} is empty", path=("path",), help="name files that hold text"
+        )
     listed = lengths.tolist()
     members = PACKINGS[how.packing](listed, row_length=how.row_length)
     log.info(
         "%s in %s of %d tokens, %.0f%% of them filled",
-        *(counted(len(listed), how.noun if len(listed) == index.record.documents else "piece"), counted(len(members), "row")),
+        *(
+            counted(len(listed), how.noun if len(listed) == index.record.documents else "piece"),
+            counted(len(members), "row"),
+        ),
         *(how.row_length, 100 * sum(listed) / max(1, len(members) * how.row_length)),
     )
-    rows = PackedRows(index, starts, listed, members, row_length=how.row_length, shape=f"{how.packing} {how.too_long}")
+    rows = PackedRows(
+        index,
+        starts,
+        listed,
+        members,
+        row_length=how.row_length,
+        shape=f"{how.packing} {how.too_long}",
+    )
     if how.too_long != "split":
         lengths_of_all = boundaries(index.tokens)[1]
-        rows.left_out, rows.cut = len(lengths_of_all) - len(listed), int((lengths_of_all > how.row_length).sum())
+        rows.left_out, rows.cut = (
+            len(lengths_of_all) - len(listed),
+            int((lengths_of_all > how.row_length).sum()),
+        )
         rows.cut -= rows.left_out
     return rows
 
 
-def pieces(tokens: NDArray[np.integer], how: Packing) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def pieces(
+    tokens: NDArray[np.integer], how: Packing
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Where what goes into rows starts in an index, and how long it is: each at most a row."""
     starts, lengths = boundaries(tokens)
     if how.too_long == "split":
@@ -106,7 +138,9 @@ def pieces(tokens: NDArray[np.integer], how: Packing) -> tuple[NDArray[np.int64]
     return starts[kept], np.minimum(lengths[kept], how.row_length)
 
 
-def split(starts: NDArray[np.int64], lengths: NDArray[np.int64], *, row_length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def split(
+    starts: NDArray[np.int64], lengths: NDArray[np.int64], *, row_length: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Documents longer than a row in pieces as long as a row, the last of each with what is left."""
     counts = -(-lengths // row_length)
     document = np.repeat(np.arange(len(lengths)), counts)
@@ -114,20 +148,29 @@ def split(starts: NDArray[np.int64], lengths: NDArray[np.int64], *, row_length: 
     return starts[document] + offset, np.minimum(lengths[document] - offset, row_length)
 
 
-def fitting(tokens: NDArray[np.integer], starts: NDArray[np.int64], lengths: NDArray[np.int64], how: Packing) -> NDArray[np.int64]:
+def fitting(
+    tokens: NDArray[np.integer], starts: NDArray[np.int64], lengths: NDArray[np.int64], how: Packing
+) -> NDArray[np.int64]:
     """Numbers of the documents that a row holds, whole or cut. How many are left out or cut is logged; what is refused is a problem."""
     too_long = np.flatnonzero(lengths > how.row_length)
     if not len(too_long):
         return np.arange(len(lengths))
-    longest = (
-        f"{counted(len(too_long), how.noun)} of {len(lengths)} longer than a row of {how.row_length} tokens, the longest {lengths.max()}"
-    )
+    longest = f"{counted(len(too_long), how.noun)} of {len(lengths)} longer than a row of {how.row_length} tokens, the longest {lengths.max()}"
     if how.too_long == "refuse":
-        raise fail("data", longest, path=("too_long",), help="set seq_len higher, or too_long to drop or cut")
+        raise fail(
+            "data",
+            longest,
+            path=("too_long",),
+            help="set seq_len higher, or too_long to drop or cut",
+        )
     out = too_long
     if how.too_long == "cut":
-        in_a_row = ((number, codes_of(tokens[starts[number] :][: how.row_length])) for number in too_long)
-        out = np.array([number for number, codes in in_a_row if not (codes & COUNTS).any()], dtype=np.int64)
+        in_a_row = (
+            (number, codes_of(tokens[starts[number] :][: how.row_length])) for number in too_long
+        )
+        out = np.array(
+            [number for number, codes in in_a_row if not (codes & COUNTS).any()], dtype=np.int64
+        )
     log.warning("%s: %d left out, %d cut", longest, len(out), len(too_long) - len(out))
     kept = np.setdiff1d(np.arange(len(lengths)), out)
     if not len(kept):

@@ -22,10 +22,20 @@ def pair_in(config: PreferenceDatasetConfig, record: Any, place: str) -> Pair:
     if asked and chosen[: len(asked)] == asked == rejected[: len(asked)]:
         asked = []
     if chosen == rejected:
-        raise fail("data", f"{place} prefers a reply to itself", path=("path",), help="leave such pairs out")
+        raise fail(
+            "data",
+            f"{place} prefers a reply to itself",
+            path=("path",),
+            help="leave such pairs out",
+        )
     for messages in (chosen, rejected):
         if messages[-1]["role"] != "assistant":
-            raise fail("data", f"{place} does not end with what the assistant says", path=("path",), help="leave such pairs out")
+            raise fail(
+                "data",
+                f"{place} does not end with what the assistant says",
+                path=("path",),
+                help="leave such pairs out",
+            )
         if len(asked) + len(messages) == 1:
             raise no_prompt(config, record, place)
     return [*asked, *chosen], [*asked, *rejected]
@@ -36,7 +46,12 @@ def prompt_in(config: PreferenceDatasetConfig, record: Any, place: str) -> list[
     if record.get(config.prompt_column) is None:
         return []
     if isinstance(record[config.prompt_column], str):
-        return [{"role": "user", "content": text_of(record, config.prompt_column, place, field="prompt_column")}]
+        return [
+            {
+                "role": "user",
+                "content": text_of(record, config.prompt_column, place, field="prompt_column"),
+            }
+        ]
     return messages_in(record, config.prompt_column, place)
 
 
@@ -44,8 +59,20 @@ def no_prompt(config: PreferenceDatasetConfig, record: Any, place: str) -> Probl
     """The problem of replies to nothing."""
     column = config.prompt_column
     message = f"{place} has replies, and no '{column}' that they answer; it has: {', '.join(map(str, record))}"
-    close = get_close_matches(column, [str(name) for name in record if name not in (config.chosen_column, config.rejected_column)], n=1)
-    help = f"did you mean '{close[0]}'?" if close else "name the column of the prompt, or write lists of messages"
+    close = get_close_matches(
+        column,
+        [
+            str(name)
+            for name in record
+            if name not in (config.chosen_column, config.rejected_column)
+        ],
+        n=1,
+    )
+    help = (
+        f"did you mean '{close[0]}'?"
+        if close
+        else "name the column of the prompt, or write lists of messages"
+    )
     return fail("data", message, path=("prompt_column",), help=help)
 
 
@@ -61,5 +88,10 @@ def messages_in(record: Any, column: str, place: str) -> list[Message]:
     found = []
     for number, message in enumerate(listed(record, column, place), start=1):
         where = f"{place}, '{column}' message {number},"
-        found.append({"role": role_of(message, "role", ROLES, where), "content": text_of(message, "content", where)})
+        found.append(
+            {
+                "role": role_of(message, "role", ROLES, where),
+                "content": text_of(message, "content", where),
+            }
+        )
     return found

@@ -20,7 +20,9 @@ class Part:
     is_last: bool
 
 
-def parts(document: Iterable[str], tokenizer: Tokenizer, *, length: int = PART_LENGTH) -> Iterator[Part]:
+def parts(
+    document: Iterable[str], tokenizer: Tokenizer, *, length: int = PART_LENGTH
+) -> Iterator[Part]:
     """A document, given as consecutive strings, in parts of about `length` characters.
 
     It is cut only between two strings or two lines, and only where the tokens around the cut stay the same; where no such place
@@ -49,5 +51,7 @@ def in_lines(document: Iterable[str], length: int) -> Iterator[str]:
 def cut_keeps_tokens(before: str, after: str, tokenizer: Tokenizer) -> bool:
     """Whether the text before and after a cut has the same tokens apart as together."""
     left, right = before[-CONTEXT_LENGTH:], after[:CONTEXT_LENGTH]
-    together, left_ids, right_ids = tokenizer.encode_batch([left + right, left, right], bos=False, eos=False)
+    together, left_ids, right_ids = tokenizer.encode_batch(
+        [left + right, left, right], bos=False, eos=False
+    )
     return together == left_ids + right_ids

@@ -26,12 +26,16 @@ READER = "titanrun.components.data.preference_pairs"
 """Imported only when an index is built, since it takes more than a second to import."""
 
 
-def preference_rows(config: PreferenceDatasetConfig, *, tokenizer: Tokenizer, row_length: int, cache_folder: Path) -> Rows:
+def preference_rows(
+    config: PreferenceDatasetConfig, *, tokenizer: Tokenizer, row_length: int, cache_folder: Path
+) -> Rows:
     """One pair in each row, the preferred conversation first. Raises a data problem, placed relative to the dataset's config."""
     if not isinstance(tokenizer, ChatTokenizer):
         message = "the tokenizer does not say where in a text its tokens stand, so no conversations can be made with it"
         raise fail("data", message, help="take tokenizer: {name: huggingface, path: ...}")
-    index = open_pairs(config, find_files(config.path, SUFFIXES), tokenizer=tokenizer, cache_folder=cache_folder)
+    index = open_pairs(
+        config, find_files(config.path, SUFFIXES), tokenizer=tokenizer, cache_folder=cache_folder
+    )
     starts, lengths = boundaries(index.tokens)
     together = lengths[0::2] + lengths[1::2]
     kept = np.flatnonzero(together <= row_length)
@@ -43,11 +47,29 @@ def preference_rows(config: PreferenceDatasetConfig, *, tokenizer: Tokenizer, ro
         log.warning("%s: left out", message)
     members = [[2 * int(number), 2 * int(number) + 1] for number in kept]
     filled = 100 * int(together[kept].sum()) / (len(members) * row_length)
-    log.info("%s, each in a row of %d tokens, %.0f%% of them filled", counted(len(members), "pair"), row_length, filled)
-    return PackedRows(index, starts, lengths.tolist(), members, row_length=row_length, shape=f"pairs {config.too_long}")
+    log.info(
+        "%s, each in a row of %d tokens, %.0f%% of them filled",
+        counted(len(members), "pair"),
+        row_length,
+        filled,
+    )
+    return PackedRows(
+        index,
+        starts,
+        lengths.tolist(),
+        members,
+        row_length=row_length,
+        shape=f"pairs {config.too_long}",
+    )
 
 
-def open_pairs(config: PreferenceDatasetConfig, files: list[Path], *, tokenizer: ChatTokenizer, cache_folder: Path) -> TokenIndex:
+def open_pairs(
+    config: PreferenceDatasetConfig,
+    files: list[Path],
+    *,
+    tokenizer: ChatTokenizer,
+    cache_folder: Path,
+) -> TokenIndex:
     """The index of the pairs, written unless it is there: two conversations after each other, the preferred one first."""
     template = template_of(config, tokenizer)
     columns = [config.prompt_column, config.chosen_column, config.rejected_column]

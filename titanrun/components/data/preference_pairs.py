@@ -24,7 +24,9 @@ class PairWriter:
 
     def write(self, files: Sequence[Path], writer: TokenWriter, scratch: Path) -> int:
         """Writes them; returns how many pairs there were. Raises a data problem where one cannot be read, or has nothing to compare."""
-        return write_spoken(read_records(files, scratch=scratch), self.spoken_in, self.tokenizer, writer)
+        return write_spoken(
+            read_records(files, scratch=scratch), self.spoken_in, self.tokenizer, writer
+        )
 
     def spoken_in(self, placed: Placed) -> Iterator[Spoken]:
         """Both conversations of a record."""

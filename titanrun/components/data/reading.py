@@ -28,13 +28,22 @@ def read_lines(file: Path, scratch: Path) -> Iterator[str]:
                 yield from unpacked
             return
         lines = datasets.Dataset.from_text(
-            library_path(file), cache_dir=str(scratch), streaming=True, keep_linebreaks=True, encoding="utf-8-sig"
+            library_path(file),
+            cache_dir=str(scratch),
+            streaming=True,
+            keep_linebreaks=True,
+            encoding="utf-8-sig",
         )
         for batch in lines.iter(batch_size=READ_BATCH):
             yield from batch["text"]
     except UnicodeDecodeError:
         place = f"'{file}' line {first_undecodable_line(file)}"
-        raise fail("data", f"{place} is not UTF-8", path=("path",), help="convert the file, for example with iconv") from None
+        raise fail(
+            "data",
+            f"{place} is not UTF-8",
+            path=("path",),
+            help="convert the file, for example with iconv",
+        ) from None
     except OSError as error:
         help = "fetch or write it again" if is_compressed(file) else "check the file's permissions"
         raise fail("data", f"'{file}' cannot be read: {error}", path=("path",), help=help) from None
@@ -44,7 +53,12 @@ def library_path(file: Path) -> str:
     """The name by which the library finds exactly this file: it reads names as glob patterns, and '::' as a chain of archives."""
     absolute = str(file.absolute())
     if "::" in absolute:
-        raise fail("data", f"'{file}' has '::' in its name, which the datasets library cannot open", path=("path",), help="rename it")
+        raise fail(
+            "data",
+            f"'{file}' has '::' in its name, which the datasets library cannot open",
+            path=("path",),
+            help="rename it",
+        )
     return glob.escape(absolute)
 
 
@@ -90,7 +104,10 @@ def is_utf8(line: bytes) -> bool:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keeps the library from writing log lines and progress bars; what goes wrong is told as a problem."""
-    level, shows_bars = datasets.logging.get_verbosity(), not datasets.utils.are_progress_bars_disabled()
+    level, shows_bars = (
+        datasets.logging.get_verbosity(),
+        not datasets.utils.are_progress_bars_disabled(),
+    )
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     datasets.disable_progress_bars()
     try:

@@ -10,7 +10,14 @@ import datasets
 import pyarrow as pa
 
 from titanrun.components.data.columns import ARRAY, Wanted, check_columns
-from titanrun.components.data.reading import as_record, library_path, parse_json, parse_line, quiet, read_lines
+from titanrun.components.data.reading import (
+    as_record,
+    library_path,
+    parse_json,
+    parse_line,
+    quiet,
+    read_lines,
+)
 from titanrun.components.data.source_files import ending
 from titanrun.config.problems import ProblemsFound, fail
 
@@ -29,7 +36,9 @@ def refuse(error: ProblemsFound) -> None:
     raise error
 
 
-def read_records(files: Sequence[Path], *, scratch: Path, wanted: Wanted | None = None, on_bad: OnBad = refuse) -> Iterator[Placed]:
+def read_records(
+    files: Sequence[Path], *, scratch: Path, wanted: Wanted | None = None, on_bad: OnBad = refuse
+) -> Iterator[Placed]:
     """The records of all files in their order, with the columns that are wanted, or all. `scratch` is a folder for the library's own files.
 
     Raises a data problem that names file, and line where known. What is wrong with one record only goes to `on_bad`.
@@ -39,7 +48,9 @@ def read_records(files: Sequence[Path], *, scratch: Path, wanted: Wanted | None 
             yield from READERS[ending(file)](file, scratch, wanted, on_bad)
 
 
-def read_jsonl(file: Path, scratch: Path, wanted: Wanted | None = None, on_bad: OnBad = refuse) -> Iterator[Placed]:
+def read_jsonl(
+    file: Path, scratch: Path, wanted: Wanted | None = None, on_bad: OnBad = refuse
+) -> Iterator[Placed]:
     """One record from each line that is not empty."""
     for number, line in enumerate(read_lines(file, scratch), start=1):
         if not line.isspace():
@@ -52,7 +63,9 @@ def read_jsonl(file: Path, scratch: Path, wanted: Wanted | None = None, on_bad: 
             yield place, record
 
 
-def read_json(file: Path, scratch: Path, wanted: Wanted | None = None, on_bad: OnBad = refuse) -> Iterator[Placed]:
+def read_json(
+    file: Path, scratch: Path, wanted: Wanted | None = None, on_bad: OnBad = refuse
+) -> Iterator[Placed]:
     """One record from each member of an array, which is held in memory whole; without an array, from each line."""
     if not is_array(file, scratch):
         yield from read_jsonl(file, scratch, wanted, on_bad)
@@ -70,10 +83,15 @@ def read_json(file: Path, scratch: Path, wanted: Wanted | None = None, on_bad: O
 
 def is_array(file: Path, scratch: Path) -> bool:
     """Whether a JSON file begins as an array."""
-    return ARRAY.match(next((line for line in read_lines(file, scratch) if not line.isspace()), "")) is not None
+    return (
+        ARRAY.match(next((line for line in read_lines(file, scratch) if not line.isspace()), ""))
+        is not None
+    )
 
 
-def read_csv(file: Path, scratch: Path, wanted: Wanted | None = None, on_bad: OnBad = refuse) -> Iterator[Placed]:
+def read_csv(
+    file: Path, scratch: Path, wanted: Wanted | None = None, on_bad: OnBad = refuse
+) -> Iterator[Placed]:
     """One record from each row below the header; every value is text. Raises a data problem where a row is not as wide as the header."""
     reader = csv.DictReader(read_lines(file, scratch), strict=True)
     try:
@@ -82,33 +100,57 @@ def read_csv(file: Path, scratch: Path, wanted: Wanted | None = None, on_bad: On
             place = f"'{file}' line {reader.line_num}"
             if None in record or None in record.values():
                 message = f"{place} does not have the {len(reader.fieldnames or ())} values that the header names"
-                on_bad(fail("data", message, path=("path",), help='put values that hold commas or line ends in "quotes"'))
+                on_bad(
+                    fail(
+                        "data",
+                        message,
+                        path=("path",),
+                        help='put values that hold commas or line ends in "quotes"',
+                    )
+                )
                 continue
             yield place, record
     except csv.Error as error:
-        raise fail("data", f"'{file}' line {reader.line_num} is not CSV: {error}", path=("path",), help="write the file again") from None
+        raise fail(
+            "data",
+            f"'{file}' line {reader.line_num} is not CSV: {error}",
+            path=("path",),
+            help="write the file again",
+        ) from None
 
 
-def read_parquet(file: Path, scratch: Path, wanted: Wanted | None = None, on_bad: OnBad = refuse) -> Iterator[Placed]:
+def read_parquet(
+    file: Path, scratch: Path, wanted: Wanted | None = None, on_bad: OnBad = refuse
+) -> Iterator[Placed]:
     """One record from each row."""
     try:
         if wanted is not None:
             check_columns(open_parquet(file, scratch).column_names or [], wanted, f"'{file}'")
         columns = {} if wanted is None else {"columns": list(wanted)}
-        yield from numbered(file, open_parquet(file, scratch, batch_size=READ_BATCH, **columns).iter(batch_size=READ_BATCH))
+        yield from numbered(
+            file,
+            open_parquet(file, scratch, batch_size=READ_BATCH, **columns).iter(
+                batch_size=READ_BATCH
+            ),
+        )
     # pyarrow's errors are ValueErrors or OSErrors with long texts whose first line says what is wrong
     except (ValueError, OSError) as error:
         raise unreadable(file, "parquet", error) from None
 
 
-def read_arrow(file: Path, scratch: Path, wanted: Wanted | None = None, on_bad: OnBad = refuse) -> Iterator[Placed]:
+def read_arrow(
+    file: Path, scratch: Path, wanted: Wanted | None = None, on_bad: OnBad = refuse
+) -> Iterator[Placed]:
     """One record from each row of an Arrow file, in either of the two forms: as Feather, or as the datasets library saves it."""
     try:
         with pa.memory_map(str(file)) as source:
             schema, batches = arrow_batches(source)
             check_columns(schema.names, wanted, f"'{file}'")
             chosen = (batch if wanted is None else batch.select(list(wanted)) for batch in batches)
-            pieces = chain.from_iterable((batch.slice(at, READ_BATCH) for at in range(0, batch.num_rows, READ_BATCH)) for batch in chosen)
+            pieces = chain.from_iterable(
+                (batch.slice(at, READ_BATCH) for at in range(0, batch.num_rows, READ_BATCH))
+                for batch in chosen
+            )
             yield from numbered(file, (piece.to_pydict() for piece in pieces))
     except (ValueError, OSError) as error:
         raise unreadable(file, "Arrow", error) from None
@@ -137,12 +179,19 @@ def numbered(file: Path, batches: Iterator[Mapping[str, Sequence[Any]]]) -> Iter
 def unreadable(file: Path, kind: str, error: Exception) -> ProblemsFound:
     """The problem of a file that the library cannot read."""
     reason = str(error).partition("\n")[0]
-    return fail("data", f"'{file}' cannot be read as {kind}: {reason}", path=("path",), help="fetch or write it again")
+    return fail(
+        "data",
+        f"'{file}' cannot be read as {kind}: {reason}",
+        path=("path",),
+        help="fetch or write it again",
+    )
 
 
 def open_parquet(file: Path, scratch: Path, **options: Any) -> datasets.IterableDataset:
     """The rows of one parquet file as a stream."""
-    return datasets.Dataset.from_parquet(library_path(file), cache_dir=str(scratch), streaming=True, **options)
+    return datasets.Dataset.from_parquet(
+        library_path(file), cache_dir=str(scratch), streaming=True, **options
+    )
 
 
 READERS: dict[str, Callable[[Path, Path, Wanted | None, OnBad], Iterator[Placed]]] = {

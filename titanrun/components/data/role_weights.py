@@ -28,9 +28,17 @@ class RoleWeights(Config):
 def check_weights(train_on: str, roles: RoleWeights, turns: str | None) -> None:
     """Weights go with what is trained on, and each has an effect."""
     if roles.named() and train_on != "roles":
-        raise conflict(f"role_weights has no effect with train_on: {train_on}", "role_weights", help="set train_on: roles")
+        raise conflict(
+            f"role_weights has no effect with train_on: {train_on}",
+            "role_weights",
+            help="set train_on: roles",
+        )
     if train_on == "roles" and not roles.named():
-        raise conflict("train_on: roles needs a weight", "role_weights", help="set role_weights: {assistant: 1.0, user: 0.1}")
+        raise conflict(
+            "train_on: roles needs a weight",
+            "role_weights",
+            help="set role_weights: {assistant: 1.0, user: 0.1}",
+        )
     if train_on == "all" and turns is not None:
         message = "turn_weights weighs single messages, and train_on: all counts the whole text"
         raise conflict(message, "turn_weights", help="set train_on: roles, and role_weights")

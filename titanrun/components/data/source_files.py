@@ -46,10 +46,16 @@ def find_files(path: str, suffixes: Sequence[str] = SUFFIXES) -> list[Path]:
     if named.is_file():
         found = [named]
     elif named.is_dir():
-        found = [file for file in named.rglob("*") if file.is_file() and is_data(file.relative_to(named))]
+        found = [
+            file for file in named.rglob("*") if file.is_file() and is_data(file.relative_to(named))
+        ]
     else:
         anchor = Path(named.anchor)
-        found = [file for file in anchor.glob(str(named.relative_to(anchor))) if file.is_file() and not file.name.startswith(".")]
+        found = [
+            file
+            for file in anchor.glob(str(named.relative_to(anchor)))
+            if file.is_file() and not file.name.startswith(".")
+        ]
     readable = sorted((file for file in found if ending(file) in suffixes), key=Path.as_posix)
     if not readable:
         raise nothing_readable(path, found, suffixes)
@@ -70,16 +76,28 @@ def is_data(path: Path) -> bool:
 def no_tar_file(file: Path, error: Exception) -> ProblemsFound:
     """The problem of a tar file that cannot be read, or is compressed, so that nothing in it can be found without reading all of it."""
     help = "name whole tar files that are not compressed"
-    return fail("data", f"'{file}' cannot be read as a tar file: {error}", path=("path",), help=help)
+    return fail(
+        "data", f"'{file}' cannot be read as a tar file: {error}", path=("path",), help=help
+    )
 
 
 def nothing_readable(path: str, found: Sequence[Path], suffixes: Sequence[str]) -> ProblemsFound:
     """The problem of a path that names no file that can be read."""
     kinds = ", ".join(suffixes)
     if not found and not Path(path).exists():
-        return fail("data", f"there is no '{path}'", path=("path",), help=f"paths are relative to {Path.cwd()}")
+        return fail(
+            "data",
+            f"there is no '{path}'",
+            path=("path",),
+            help=f"paths are relative to {Path.cwd()}",
+        )
     names = ", ".join(sorted(file.name for file in found)[:MOST_NAMES_LISTED]) or "no files"
-    return fail("data", f"'{path}' names no {kinds} file; found: {names}", path=("path",), help=f"files are read by their ending: {kinds}")
+    return fail(
+        "data",
+        f"'{path}' names no {kinds} file; found: {names}",
+        path=("path",),
+        help=f"files are read by their ending: {kinds}",
+    )
 
 
 def describe(files: Sequence[Path], known: Mapping[str, SourceFile]) -> list[SourceFile]:
@@ -91,13 +109,21 @@ def describe_file(file: Path, known: SourceFile | None) -> SourceFile:
     """One file with its hash."""
     try:
         status = file.stat()
-        if known is not None and (known.size, known.mtime_ns) == (status.st_size, status.st_mtime_ns):
+        if known is not None and (known.size, known.mtime_ns) == (
+            status.st_size,
+            status.st_mtime_ns,
+        ):
             return known
         settled = time.time() - status.st_mtime > SETTLED_SECONDS
         with file.open("rb") as opened:
             sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as error:
-        raise fail("data", f"'{file}' cannot be read: {error.strerror}", path=("path",), help="check the file's permissions") from None
+        raise fail(
+            "data",
+            f"'{file}' cannot be read: {error.strerror}",
+            path=("path",),
+            help="check the file's permissions",
+        ) from None
     return SourceFile(str(file), status.st_size, status.st_mtime_ns if settled else None, sha256)
 
 

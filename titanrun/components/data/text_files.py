@@ -42,7 +42,12 @@ class BadRecords:
         """Raises a data problem where too many of all records were left out; `read` were right."""
         if self.count > self._most * (self.count + read):
             message = f"{self.count} of {self.count + read} records cannot be read, more than max_bad_share {self._most:g} allows"
-            raise fail("data", message, path=("max_bad_share",), help="repair the files; the first ones are named in the log")
+            raise fail(
+                "data",
+                message,
+                path=("max_bad_share",),
+                help="repair the files; the first ones are named in the log",
+            )
 
 
 class DocumentReader:
@@ -76,7 +81,9 @@ class DocumentReader:
         streams_whole_files = self._config.format is None and not self._config.filters
         for file in files:
             if ending(file) != ".txt":
-                yield from self._documents_of(read_records([file], scratch=scratch, wanted=self._wanted, on_bad=self._bad))
+                yield from self._documents_of(
+                    read_records([file], scratch=scratch, wanted=self._wanted, on_bad=self._bad)
+                )
             elif streams_whole_files:
                 with quiet():
                     for document in read_txt(file, scratch):
@@ -91,7 +98,10 @@ class DocumentReader:
         for place, record in records:
             try:
                 check_columns(record, self._wanted, place)
-                passes = all(lets_through(chosen, record, place, number) for number, chosen in enumerate(self._config.filters))
+                passes = all(
+                    lets_through(chosen, record, place, number)
+                    for number, chosen in enumerate(self._config.filters)
+                )
                 text = self._text(record, place) if passes else ""
             except ProblemsFound as error:
                 self._bad(error)
@@ -111,7 +121,10 @@ class DocumentReader:
             value = record[name]
             number = isinstance(value, int | float) and not isinstance(value, bool)
             texts[name] = str(value) if number else checked_text(value, place, name, ("format",))
-        return "".join(text + (texts[name] if name else "") for text, name, _, _ in Formatter().parse(self._config.format))
+        return "".join(
+            text + (texts[name] if name else "")
+            for text, name, _, _ in Formatter().parse(self._config.format)
+        )
 
 
 def lets_through(chosen: Filter, record: Mapping[str, Any], place: str, number: int) -> bool:
@@ -125,7 +138,9 @@ def lets_through(chosen: Filter, record: Mapping[str, Any], place: str, number: 
         if (low is not None and not measured >= low) or (high is not None and not measured <= high):
             return False
     length = len(value) if isinstance(value, str) else 0
-    return length >= (chosen.min_characters or 0) and (chosen.max_characters is None or length <= chosen.max_characters)
+    return length >= (chosen.min_characters or 0) and (
+        chosen.max_characters is None or length <= chosen.max_characters
+    )
 
 
 def number_of(value: object, place: str, column: str, path: DataPath) -> float:
@@ -151,10 +166,14 @@ def checked_text(value: object, place: str, column: str, path: DataPath = ("colu
     if not isinstance(value, str):
         kind = "null" if value is None else type(value).__name__
         message = f"{place} has {kind} in column '{column}', not text"
-        raise fail("data", message, path=path, help="leave such documents out, or name a column of text")
+        raise fail(
+            "data", message, path=path, help="leave such documents out, or name a column of text"
+        )
     try:
         value.encode()
     except UnicodeEncodeError as error:
         message = f"{place} has half a surrogate pair in column '{column}', at character {error.start + 1}"
-        raise fail("data", message, path=("path",), help="write the character whole, or leave it out") from None
+        raise fail(
+            "data", message, path=("path",), help="write the character whole, or leave it out"
+        ) from None
     return value

@@ -13,7 +13,9 @@ from titanrun.components.tokenizers.tokenizer import Tokenizer
 from titanrun.components.tokenizers.vocabulary import fingerprint, open_folder
 
 
-def tiny_rows(config: TinyDatasetConfig, *, tokenizer: Tokenizer, row_length: int, cache_folder: Path) -> Rows:
+def tiny_rows(
+    config: TinyDatasetConfig, *, tokenizer: Tokenizer, row_length: int, cache_folder: Path
+) -> Rows:
     """Windows over the tokens of one part of the corpus: shipped ones for the shipped tokenizer, else tokenised into `cache_folder`.
 
     Raises a data problem where the part is shorter than a row.
@@ -29,5 +31,13 @@ def tiny_rows(config: TinyDatasetConfig, *, tokenizer: Tokenizer, row_length: in
         file = WatchedFile(path, state=state, digest=summary.digest)
         return cut_windows(tokens, row_length=row_length, summary=summary, source=source, file=file)
     files = [folder / f"{config.split}.jsonl"]
-    index = open_index(files, source=source, column="text", tokenizer=tokenizer, cache_folder=cache_folder)
-    return cut_windows(index.tokens, row_length=row_length, summary=index.summary, source=source, file=index.watched())
+    index = open_index(
+        files, source=source, column="text", tokenizer=tokenizer, cache_folder=cache_folder
+    )
+    return cut_windows(
+        index.tokens,
+        row_length=row_length,
+        summary=index.summary,
+        source=source,
+        file=index.watched(),
+    )

@@ -35,16 +35,30 @@ def map_tokens(path: Path) -> NDArray[np.integer]:
     """The array in a .npy file, mapped read-only. Raises a data problem where it cannot hold token ids."""
     help = "save the ids with numpy.save as an integer array of one or two dimensions"
     if not path.exists():
-        raise fail("data", f"there is no file '{path}'", path=("path",), help=f"paths are relative to {Path.cwd()}")
+        raise fail(
+            "data",
+            f"there is no file '{path}'",
+            path=("path",),
+            help=f"paths are relative to {Path.cwd()}",
+        )
     if not path.is_file():
-        raise fail("data", f"'{path}' is a folder, not a .npy file", path=("path",), help="name the .npy file")
+        raise fail(
+            "data",
+            f"'{path}' is a folder, not a .npy file",
+            path=("path",),
+            help="name the .npy file",
+        )
     try:
         # as a plain array: a memmap's own indexing takes three times as long
         tokens = np.asarray(np.lib.format.open_memmap(path, mode="r"))
     except UNREADABLE as error:
-        raise fail("data", f"'{path}' cannot be read as a .npy file: {error}", path=("path",), help=help) from None
+        raise fail(
+            "data", f"'{path}' cannot be read as a .npy file: {error}", path=("path",), help=help
+        ) from None
     if not np.issubdtype(tokens.dtype, np.integer):
-        raise fail("data", f"'{path}' holds {tokens.dtype}, not integers", path=("path",), help=help)
+        raise fail(
+            "data", f"'{path}' holds {tokens.dtype}, not integers", path=("path",), help=help
+        )
     if tokens.ndim not in (1, 2):
         raise fail("data", f"'{path}' has {tokens.ndim} dimensions", path=("path",), help=help)
     return tokens
@@ -58,7 +72,12 @@ def summarise(tokens: NDArray[np.integer], *, source: str) -> TokenSummary:
         digest.update(block.tobytes())
         smallest, largest = min(smallest, int(block.min())), max(largest, int(block.max()))
     if smallest < 0:
-        raise fail("data", f"'{source}' holds the token id {smallest}", path=("path",), help="token ids start at 0")
+        raise fail(
+            "data",
+            f"'{source}' holds the token id {smallest}",
+            path=("path",),
+            help="token ids start at 0",
+        )
     return TokenSummary(digest.hexdigest(), largest)
 
 

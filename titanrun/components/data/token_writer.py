@@ -17,7 +17,9 @@ class TokenWriter:
 
     def __init__(self, file: BinaryIO, *, vocab_size: int) -> None:
         self._file = file
-        self.dtype = np.dtype("<u2" if vocab_size <= 2**16 else "<u4" if vocab_size <= 2**32 else "<u8")
+        self.dtype = np.dtype(
+            "<u2" if vocab_size <= 2**16 else "<u4" if vocab_size <= 2**32 else "<u8"
+        )
         self.count = 0
         self._write_header(ROOM)
         self._header_size = file.tell()

@@ -18,7 +18,9 @@ from titanrun.config.problems import fail
 class GivenRows:
     """The rows of a 2-D array, as they are."""
 
-    def __init__(self, tokens: NDArray[np.integer], *, summary: TokenSummary, file: WatchedFile) -> None:
+    def __init__(
+        self, tokens: NDArray[np.integer], *, summary: TokenSummary, file: WatchedFile
+    ) -> None:
         self._tokens = tokens
         self._file = file
         self.fingerprint = summary.fingerprint(tokens.shape[1])
@@ -37,7 +39,11 @@ class GivenRows:
 
 
 def tokens_rows(
-    config: TokensDatasetConfig, *, row_length: int, tokenizer: Tokenizer | None = None, cache_folder: Path | None = None
+    config: TokensDatasetConfig,
+    *,
+    row_length: int,
+    tokenizer: Tokenizer | None = None,
+    cache_folder: Path | None = None,
 ) -> Rows:
     """The rows of a 2-D array in the given order, or the windows of a 1-D one.
 
@@ -51,7 +57,9 @@ def tokens_rows(
     summary = summarise(tokens, source=config.path)
     file = WatchedFile(path, state=state, digest=summary.digest)
     if tokens.ndim == 1:
-        return cut_windows(tokens, row_length=row_length, summary=summary, source=config.path, file=file)
+        return cut_windows(
+            tokens, row_length=row_length, summary=summary, source=config.path, file=file
+        )
     return GivenRows(tokens, summary=summary, file=file)
 
 

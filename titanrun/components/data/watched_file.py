@@ -48,7 +48,11 @@ class WatchedFile:
         if now == self._state:
             return
         if now is None:
-            raise fail("data", f"'{self.path}' is gone while the run reads it", path=("path",), help=HELP)
+            raise fail(
+                "data", f"'{self.path}' is gone while the run reads it", path=("path",), help=HELP
+            )
         if summarise(map_tokens(self.path), source=str(self.path)).digest != self._digest:
-            raise fail("data", f"'{self.path}' changed while the run reads it", path=("path",), help=HELP)
+            raise fail(
+                "data", f"'{self.path}' changed while the run reads it", path=("path",), help=HELP
+            )
         self._state = now

@@ -17,7 +17,14 @@ class Windows:
     attention runs across documents.
     """
 
-    def __init__(self, tokens: NDArray[np.integer], *, row_length: int, summary: TokenSummary, file: WatchedFile) -> None:
+    def __init__(
+        self,
+        tokens: NDArray[np.integer],
+        *,
+        row_length: int,
+        summary: TokenSummary,
+        file: WatchedFile,
+    ) -> None:
         self._tokens = tokens
         self._file = file
         self._row_length = row_length
@@ -43,7 +50,15 @@ class DocumentWindows(Windows):
     A document that runs on into the next window begins anew there.
     """
 
-    def __init__(self, tokens: NDArray[np.integer], *, row_length: int, summary: TokenSummary, highest: int, file: WatchedFile) -> None:
+    def __init__(
+        self,
+        tokens: NDArray[np.integer],
+        *,
+        row_length: int,
+        summary: TokenSummary,
+        highest: int,
+        file: WatchedFile,
+    ) -> None:
         super().__init__(tokens, row_length=row_length, summary=summary, file=file)
         self.fingerprint = f"{self.fingerprint} documents"
         self.max_token_id = highest
@@ -57,14 +72,29 @@ class DocumentWindows(Windows):
 
 
 def cut_documents(
-    tokens: NDArray[np.integer], *, row_length: int, summary: TokenSummary, highest: int, source: str, file: WatchedFile
+    tokens: NDArray[np.integer],
+    *,
+    row_length: int,
+    summary: TokenSummary,
+    highest: int,
+    source: str,
+    file: WatchedFile,
 ) -> DocumentWindows:
     """Windows over a stream of coded documents, whose highest id is `highest`."""
     check_length(tokens, row_length=row_length, source=source)
-    return DocumentWindows(tokens, row_length=row_length, summary=summary, highest=highest, file=file)
+    return DocumentWindows(
+        tokens, row_length=row_length, summary=summary, highest=highest, file=file
+    )
 
 
-def cut_windows(tokens: NDArray[np.integer], *, row_length: int, summary: TokenSummary, source: str, file: WatchedFile) -> Windows:
+def cut_windows(
+    tokens: NDArray[np.integer],
+    *,
+    row_length: int,
+    summary: TokenSummary,
+    source: str,
+    file: WatchedFile,
+) -> Windows:
     """Windows over a stream. Raises a data problem where it is too short for one."""
     check_length(tokens, row_length=row_length, source=source)
     return Windows(tokens, row_length=row_length, summary=summary, file=file)

@@ -22,20 +22,34 @@ def measure_exact_match(config: ExactMatchTaskConfig, *, subject: Subject) -> Nu
     chat = dataset.as_chat()
     template = template_of(chat, tokenizer)
     conversations = islice(conversations_in(chat, scratch=subject.cache_folder), config.limit)
-    asked = [pair for messages in conversations for pair in questions(messages, last_only=chat.train_on == "last_reply")]
-    prompts = [tokenizer.encode(template.render(before, with_reply_opened=True), bos=False, eos=False) for before, _ in asked]
+    asked = [
+        pair
+        for messages in conversations
+        for pair in questions(messages, last_only=chat.train_on == "last_reply")
+    ]
+    prompts = [
+        tokenizer.encode(template.render(before, with_reply_opened=True), bos=False, eos=False)
+        for before, _ in asked
+    ]
     ends = end_ids(template, tokenizer)
     given: list[list[int]] = []
     for start in range(0, len(prompts), subject.batch_size):
         part = prompts[start : start + subject.batch_size]
         given += subject.continued(part, max_new_tokens=config.max_new_tokens, end_ids=ends)
-    right = sum(tokenizer.decode(ids).strip() == reply.strip() for ids, (_, reply) in zip(given, asked, strict=True))
+    right = sum(
+        tokenizer.decode(ids).strip() == reply.strip()
+        for ids, (_, reply) in zip(given, asked, strict=True)
+    )
     return {"exact_match": right / max(1, len(asked)), "replies": len(asked)}
 
 
 def questions(messages: list[Message], *, last_only: bool) -> list[tuple[list[Message], str]]:
     """What was said before each reply, and the reply; or only the last of them."""
-    found = [(messages[:number], str(message["content"])) for number, message in enumerate(messages) if message["role"] == "assistant"]
+    found = [
+        (messages[:number], str(message["content"]))
+        for number, message in enumerate(messages)
+        if message["role"] == "assistant"
+    ]
     return found[-1:] if last_only else found
 
 

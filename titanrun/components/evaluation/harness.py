@@ -29,7 +29,11 @@ def measure_harness(config: LmEvalTaskConfig, *, subject: Subject) -> Numbers:
     # what it prints belongs to no result
     with redirect_stdout(sys.stderr):
         found = bridge.evaluated(
-            bridge.HarnessModel(subject), config.task, manager_of(config, bridge), few_shot=config.num_fewshot, limit=config.limit
+            bridge.HarnessModel(subject),
+            config.task,
+            manager_of(config, bridge),
+            few_shot=config.num_fewshot,
+            limit=config.limit,
         )
     return dict(numbers_of(found, config.task))
 
@@ -38,7 +42,12 @@ def manager_of(config: LmEvalTaskConfig, bridge: Any) -> Any:
     """The harness's tasks: those of the folder where it has this one, else all. Raises a problem for a name that none has."""
     folder = config.folder
     if folder is not None and not Path(folder).is_dir():
-        raise fail("file", f"no folder '{folder}'", path=("folder",), help="name one with task files (.yaml) of the harness")
+        raise fail(
+            "file",
+            f"no folder '{folder}'",
+            path=("folder",),
+            help="name one with task files (.yaml) of the harness",
+        )
     if folder is not None:
         own = bridge.TaskManager(include_path=folder, include_defaults=False)
         if config.task in own.all_tasks:
@@ -46,8 +55,14 @@ def manager_of(config: LmEvalTaskConfig, bridge: Any) -> Any:
     manager = bridge.TaskManager(include_path=folder)
     if config.task not in manager.all_tasks:
         meant = closest(config.task, manager.all_tasks)
-        help = f"did you mean '{meant}'?" if meant else "lm-eval ls tasks shows their names; folder names one with tasks of your own"
-        raise fail("unknown-name", f"the harness has no task '{config.task}'", path=("task",), help=help)
+        help = (
+            f"did you mean '{meant}'?"
+            if meant
+            else "lm-eval ls tasks shows their names; folder names one with tasks of your own"
+        )
+        raise fail(
+            "unknown-name", f"the harness has no task '{config.task}'", path=("task",), help=help
+        )
     return manager
 
 
@@ -56,7 +71,11 @@ def numbers_of(found: Mapping[str, Any], task: str) -> Iterator[tuple[str, float
     for name, metrics in found["results"].items():
         for key, value in metrics.items():
             metric, _, chosen = key.partition(",")
-            if isinstance(value, bool) or not isinstance(value, int | float) or metric == "sample_len":
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int | float)
+                or metric == "sample_len"
+            ):
                 continue
             label = metric if chosen in ("", NO_FILTER) else f"{metric}/{chosen}"
             yield (label if name == task else f"{name}/{label}"), value

@@ -48,8 +48,15 @@ class HarnessModel(LM):
         for request in requests:
             ids = self._tokenizer.encode(request.args[0], bos=False, eos=False)
             longest = self._subject.longest - 1
-            windows = get_rolling_token_windows(ids, prefix_token=self._prefix, max_seq_len=longest, context_len=1)
-            found.append(sum(score.logprob for score in self._scored([make_disjoint_window(window) for window in windows])))
+            windows = get_rolling_token_windows(
+                ids, prefix_token=self._prefix, max_seq_len=longest, context_len=1
+            )
+            found.append(
+                sum(
+                    score.logprob
+                    for score in self._scored([make_disjoint_window(window) for window in windows])
+                )
+            )
         return found
 
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
@@ -65,12 +72,18 @@ class HarnessModel(LM):
         most = int(options.get("max_gen_toks", MAX_NEW_TOKENS))
         room = self._subject.longest - most
         if room < 1:
-            raise fail("data", f"answers of {most} tokens leave no room for a prompt in rows of {self._subject.longest}", path=("task",))
+            raise fail(
+                "data",
+                f"answers of {most} tokens leave no room for a prompt in rows of {self._subject.longest}",
+                path=("task",),
+            )
         ids = self._tokenizer.encode(prompt, bos=True, eos=False)[-room:]
         end_ids = frozenset(() if self._tokenizer.eos_id is None else (self._tokenizer.eos_id,))
         (found,) = self._subject.continued([ids], max_new_tokens=most, end_ids=end_ids)
         text = self._tokenizer.decode(found)
-        return text[: min([text.find(end) for end in ends if end and end in text], default=len(text))]
+        return text[
+            : min([text.find(end) for end in ends if end and end in text], default=len(text))
+        ]
 
     def _pair(self, context: str, continuation: str) -> Pair:
         """The ids of both as they are when one text is made of them: white space between them belongs to the continuation."""
@@ -79,7 +92,9 @@ class HarnessModel(LM):
         if not stem:
             return [self._prefix], self._tokenizer.encode(continuation, bos=False, eos=False)
         before = self._tokenizer.encode(stem, bos=True, eos=False)
-        return before, self._tokenizer.encode(stem + continuation, bos=True, eos=False)[len(before) :]
+        return before, self._tokenizer.encode(stem + continuation, bos=True, eos=False)[
+            len(before) :
+        ]
 
     def _cut(self, pair: Pair) -> Pair:
         """The pair with as much of the end of its context as a row has room for."""
@@ -92,17 +107,26 @@ class HarnessModel(LM):
 
     def _scored(self, pairs: list[Pair]) -> list[Scored]:
         size = self._subject.batch_size
-        return [score for start in range(0, len(pairs), size) for score in self._subject.scored(pairs[start : start + size])]
+        return [
+            score
+            for start in range(0, len(pairs), size)
+            for score in self._subject.scored(pairs[start : start + size])
+        ]
 
 
-def evaluated(model: HarnessModel, task: str, manager: Any, *, few_shot: int | None, limit: int | None) -> dict[str, Any]:
+def evaluated(
+    model: HarnessModel, task: str, manager: Any, *, few_shot: int | None, limit: int | None
+) -> dict[str, Any]:
     """What the harness finds. As by its own command, a task that sets num_fewshot to 0 keeps it."""
     try:
         loaded = manager.load([task])
     except (OSError, ValueError) as error:
         message = f"the harness cannot read the data of '{task}': {error}"
         raise fail(
-            "data", message, path=("task",), help="the harness fetches them from the Hugging Face Hub, or from the task's files"
+            "data",
+            message,
+            path=("task",),
+            help="the harness fetches them from the Hugging Face Hub, or from the task's files",
         ) from error
     for one in loaded["tasks"].values():
         own = one.get_config("num_fewshot")

@@ -23,6 +23,16 @@ def measure_loss(config: LossTaskConfig, *, subject: Subject) -> Numbers:
         weight += float(batch.valid_count())
         tokens += int(batch.valid_mask().sum())
     if tokens == 0:
-        raise fail("data", "the data has no token that counts in the loss", path=("dataset",), help="use more data, or shorter rows")
+        raise fail(
+            "data",
+            "the data has no token that counts in the loss",
+            path=("dataset",),
+            help="use more data, or shorter rows",
+        )
     loss = total / weight
-    return {"loss": loss, "perplexity": math.exp(loss) if loss < math.log(1e300) else math.inf, "tokens": tokens, "rows": count}
+    return {
+        "loss": loss,
+        "perplexity": math.exp(loss) if loss < math.log(1e300) else math.inf,
+        "tokens": tokens,
+        "rows": count,
+    }

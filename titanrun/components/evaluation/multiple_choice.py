@@ -14,7 +14,11 @@ def measure_choices(config: MultipleChoiceTaskConfig, *, subject: Subject) -> Nu
     if subject.tokenizer is None:
         raise fail("data", "multiple_choice needs a tokenizer", path=PATH)
     questions = read_questions(Path(config.path))[: config.limit]
-    pairs = [split(question.question, choice, subject.tokenizer) for question in questions for choice in question.choices]
+    pairs = [
+        split(question.question, choice, subject.tokenizer)
+        for question in questions
+        for choice in question.choices
+    ]
     too_long = max((len(context) + len(rest) for context, rest in pairs), default=0)
     if too_long > subject.longest:
         message = f"a question with an answer has {too_long} tokens, and the model's rows {subject.longest} at most"
@@ -25,12 +29,19 @@ def measure_choices(config: MultipleChoiceTaskConfig, *, subject: Subject) -> Nu
     right = right_by_byte = at = 0
     for question in questions:
         likely = [score.logprob for score in scores[at : at + len(question.choices)]]
-        by_byte = [value / max(1, len(choice.encode())) for value, choice in zip(likely, question.choices, strict=True)]
+        by_byte = [
+            value / max(1, len(choice.encode()))
+            for value, choice in zip(likely, question.choices, strict=True)
+        ]
         right += likely.index(max(likely)) == question.answer
         right_by_byte += by_byte.index(max(by_byte)) == question.answer
         at += len(question.choices)
     count = len(questions)
-    return {"accuracy": right / count, "accuracy_per_byte": right_by_byte / count, "questions": count}
+    return {
+        "accuracy": right / count,
+        "accuracy_per_byte": right_by_byte / count,
+        "questions": count,
+    }
 
 
 def split(question: str, choice: str, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
@@ -39,5 +50,10 @@ def split(question: str, choice: str, tokenizer: Tokenizer) -> tuple[list[int], 
     whole = tokenizer.encode(question + choice, bos=True, eos=False)
     context = tokenizer.encode(stem, bos=True, eos=False)
     if not context or len(context) >= len(whole):
-        raise fail("data", f"the question '{question}' and its answer '{choice}' have no tokens to tell apart", path=PATH, help=FORM)
+        raise fail(
+            "data",
+            f"the question '{question}' and its answer '{choice}' have no tokens to tell apart",
+            path=PATH,
+            help=FORM,
+        )
     return whole[: len(context)], whole[len(context) :]

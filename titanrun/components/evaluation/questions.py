@@ -24,12 +24,23 @@ def read_questions(file: Path) -> list[Question]:
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError:
-        raise fail("data", f"there is no '{file}'", path=PATH, help=f"paths are relative to {Path.cwd()}") from None
+        raise fail(
+            "data", f"there is no '{file}'", path=PATH, help=f"paths are relative to {Path.cwd()}"
+        ) from None
     except OSError as error:
-        raise fail("data", f"'{file}' cannot be read: {error.strerror}", path=PATH, help="name a file that can be read") from None
+        raise fail(
+            "data",
+            f"'{file}' cannot be read: {error.strerror}",
+            path=PATH,
+            help="name a file that can be read",
+        ) from None
     except UnicodeDecodeError as error:
         raise fail("data", f"'{file}' cannot be read: {error}", path=PATH, help=FORM) from None
-    found = [read_question(line, f"'{file}' line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
+    found = [
+        read_question(line, f"'{file}' line {number}")
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    ]
     if not found:
         raise fail("data", f"'{file}' has no questions", path=PATH, help=FORM)
     return found
@@ -46,10 +57,16 @@ def read_question(line: str, place: str) -> Question:
     question, choices, answer = (data.get(key) for key in ("question", "choices", "answer"))
     if not isinstance(question, str) or not question.strip():
         raise another_form(place, "'question' is no text")
-    if not isinstance(choices, list) or len(choices) < 2 or not all(isinstance(choice, str) and choice for choice in choices):
+    if (
+        not isinstance(choices, list)
+        or len(choices) < 2
+        or not all(isinstance(choice, str) and choice for choice in choices)
+    ):
         raise another_form(place, "'choices' is no list of two texts or more")
     if type(answer) is not int or not 0 <= answer < len(choices):
-        raise another_form(place, f"'answer' is no place in its {len(choices)} choices, counted from 0")
+        raise another_form(
+            place, f"'answer' is no place in its {len(choices)} choices, counted from 0"
+        )
     return Question(question, tuple(choices), answer)
 
 

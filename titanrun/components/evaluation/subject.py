@@ -39,7 +39,9 @@ class Subject(Protocol):
         """How likely the second token ids of each pair follow the first, which are not empty."""
         ...
 
-    def continued(self, prompts: Sequence[list[int]], *, max_new_tokens: int, end_ids: frozenset[int]) -> list[list[int]]:
+    def continued(
+        self, prompts: Sequence[list[int]], *, max_new_tokens: int, end_ids: frozenset[int]
+    ) -> list[list[int]]:
         """The likeliest tokens after each prompt, up to an end token, which is left out."""
         ...
 

@@ -20,11 +20,21 @@ class CrossEntropy:
 
     def __call__(self, logits_BTV: Tensor, batch: TokenBatch) -> Tensor:
         """The sum as one fp32 number; labels that are IGNORE or outside the loss mask count nothing."""
-        if is_split(logits_BTV) or self.config.label_smoothing or self.config.z_loss or batch.weights is not None:
+        if (
+            is_split(logits_BTV)
+            or self.config.label_smoothing
+            or self.config.z_loss
+            or batch.weights is not None
+        ):
             return self._by_token(logits_BTV.float(), batch)
         labels_BT = batch.labels.masked_fill(~batch.loss_mask, IGNORE)
         # fp32: a bf16 log-sum-exp over the vocabulary loses the small differences that are learned late
-        return cross_entropy(logits_BTV.flatten(0, 1).float(), labels_BT.flatten(), reduction="sum", ignore_index=IGNORE)
+        return cross_entropy(
+            logits_BTV.flatten(0, 1).float(),
+            labels_BT.flatten(),
+            reduction="sum",
+            ignore_index=IGNORE,
+        )
 
     def _by_token(self, logits_BTV: Tensor, batch: TokenBatch) -> Tensor:
         """The sum from what each token's distribution is about: whole logits, or parts of the vocabulary on each rank."""
@@ -34,6 +44,8 @@ class CrossEntropy:
         if smoothing or z_loss:
             log_sum_BT = token_logsumexp(logits_BTV)
             if smoothing:
-                losses_BT = (1 - smoothing) * losses_BT + smoothing * (log_sum_BT - token_mean(logits_BTV))
+                losses_BT = (1 - smoothing) * losses_BT + smoothing * (
+                    log_sum_BT - token_mean(logits_BTV)
+                )
             losses_BT = losses_BT + z_loss * log_sum_BT.square()
         return batch.sum_of_valid(losses_BT)

@@ -28,7 +28,9 @@ class Dpo:
         valid_BT = batch.valid_mask()
         logprobs_BT = label_logprobs(logits_BTV.float(), batch.labels.masked_fill(~valid_BT, 0))
         gained_BT = (logprobs_BT - batch.extra[REFERENCE]).masked_fill(~valid_BT, 0.0)
-        chosen_B, rejected_B = (gained_BT.masked_fill(batch.documents != number, 0.0).sum(1) for number in (0, 1))
+        chosen_B, rejected_B = (
+            gained_BT.masked_fill(batch.documents != number, 0.0).sum(1) for number in (0, 1)
+        )
         is_pair_B = valid_BT.any(1)
         logits_B = self.config.beta * (chosen_B - rejected_B)
         smoothing = self.config.label_smoothing

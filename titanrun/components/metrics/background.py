@@ -30,7 +30,13 @@ class BackgroundTracker:
         patience_seconds: how long `close` waits for what is under way.
     """
 
-    def __init__(self, tracker: Wrapped, *, length: int = LONGEST_QUEUE, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(
+        self,
+        tracker: Wrapped,
+        *,
+        length: int = LONGEST_QUEUE,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
         self._tracker = tracker
         self._patience_seconds = patience_seconds
         self._lines: queue.Queue[tuple[int, dict[str, float]] | None] = queue.Queue(length)

@@ -16,7 +16,9 @@ def without_credentials(text: str) -> str:
     """An address without a user or password in it."""
     if "@" in text.partition("://")[2].partition("/")[0]:
         help = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, in the environment"
-        raise PydanticCustomError("an_address_without_credentials", "holds credentials", {"help": help})
+        raise PydanticCustomError(
+            "an_address_without_credentials", "holds credentials", {"help": help}
+        )
     return text
 
 
@@ -75,7 +77,9 @@ class MlflowConfig(TrackerConfig):
     name: Literal["mlflow"] = bookkeeping("mlflow", resume=True)
     builds: ClassVar = "titanrun.components.metrics.mlflow:MlflowTracker"
     extra: ClassVar = "mlflow"
-    tracking_uri: TrackingAddress | None = bookkeeping(None, resume=True, examples=["https://mlflow.example.com"])
+    tracking_uri: TrackingAddress | None = bookkeeping(
+        None, resume=True, examples=["https://mlflow.example.com"]
+    )
     """Tracking server or database; null: the database mlflow.db in `folder`."""
     experiment: Text = bookkeeping("titanrun", resume=True)
     """Experiment that the run belongs to; made where it is not there."""
@@ -147,7 +151,13 @@ class MetricsConfig(Config):
             if place in places[:number]:
                 first = places.index(place)
                 same = self.trackers[first] == self.trackers[number]
-                what = f"are the same: {place[0]}" if same else f"both write into the folder '{place[1]}': {place[0]}"
+                what = (
+                    f"are the same: {place[0]}"
+                    if same
+                    else f"both write into the folder '{place[1]}': {place[0]}"
+                )
                 message = f"trackers {first + 1} and {number + 1} {what}"
-                raise conflict(message, "trackers", help="remove one, or let them write into different folders")
+                raise conflict(
+                    message, "trackers", help="remove one, or let them write into different folders"
+                )
         return self

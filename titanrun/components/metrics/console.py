@@ -14,7 +14,9 @@ from titanrun.components.metrics.readings import duration, readings
 class Progress:
     """How far the run is, and how long it will still take at the pace it had so far."""
 
-    def __init__(self, total_steps: int, first_step: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, total_steps: int, first_step: int = 0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.total_steps = total_steps
         self.first_step = first_step
         self.step = first_step
@@ -39,7 +41,9 @@ class Progress:
         if done <= 0:
             return None
         seconds_a_step = (self._advanced - self._began) / done
-        return max(0.0, seconds_a_step * (self.total_steps - self.step) - (self.clock() - self._advanced))
+        return max(
+            0.0, seconds_a_step * (self.total_steps - self.step) - (self.clock() - self._advanced)
+        )
 
 
 class View(Protocol):
@@ -62,11 +66,23 @@ class ConsoleLog:
     """
 
     def __init__(
-        self, total_steps: int, stream: TextIO | None = None, *, first_step: int = 0, colors: bool = True, as_json: bool = False
+        self,
+        total_steps: int,
+        stream: TextIO | None = None,
+        *,
+        first_step: int = 0,
+        colors: bool = True,
+        as_json: bool = False,
     ) -> None:
         self.progress = Progress(total_steps, first_step)
         target = sys.stderr if stream is None else stream
-        self._view: View = JsonLines(target) if as_json else live_display(target, colors=colors) if target.isatty() else PlainLines(target)
+        self._view: View = (
+            JsonLines(target)
+            if as_json
+            else live_display(target, colors=colors)
+            if target.isatty()
+            else PlainLines(target)
+        )
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Show the metrics of one step."""
@@ -87,7 +103,10 @@ class PlainLines:
     def show(self, progress: Progress, values: Mapping[str, float]) -> None:
         """Write one line."""
         width = len(str(progress.total_steps))
-        cells = [f"step {progress.step:{width}}/{progress.total_steps}", *(reading.text for reading in readings(values))]
+        cells = [
+            f"step {progress.step:{width}}/{progress.total_steps}",
+            *(reading.text for reading in readings(values)),
+        ]
         if progress.remaining_seconds is not None and progress.step < progress.total_steps:
             cells.append(f"{duration(progress.remaining_seconds)} left")
         self.stream.write("  ".join(cells) + "\n")
@@ -106,8 +125,16 @@ class JsonLines:
     def show(self, progress: Progress, values: Mapping[str, float]) -> None:
         """Write one line."""
         left = progress.remaining_seconds
-        about = {"time": time.time(), "level": "info", "step": progress.step, "steps": progress.total_steps, "remaining_seconds": left}
-        self.stream.write(json.dumps({**about, **{name: encoded(value) for name, value in values.items()}}) + "\n")
+        about = {
+            "time": time.time(),
+            "level": "info",
+            "step": progress.step,
+            "steps": progress.total_steps,
+            "remaining_seconds": left,
+        }
+        self.stream.write(
+            json.dumps({**about, **{name: encoded(value) for name, value in values.items()}}) + "\n"
+        )
         self.stream.flush()
 
     def close(self) -> None:
@@ -116,5 +143,7 @@ class JsonLines:
 
 def live_display(stream: TextIO, *, colors: bool) -> View:
     """The display for terminals, imported only where there is one."""
-    display: View = import_module("titanrun.components.metrics.live_display").open_display(stream, colors=colors)
+    display: View = import_module("titanrun.components.metrics.live_display").open_display(
+        stream, colors=colors
+    )
     return display

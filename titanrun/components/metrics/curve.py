@@ -43,7 +43,9 @@ class Curve:
         """Half as many buckets, so that the curve stays short however long the run is."""
         self._counts_to *= 2
         pairs = [self._buckets[i : i + 2] for i in range(0, len(self._buckets), 2)]
-        self._buckets = [Bucket(sum(one.total for one in pair), sum(one.count for one in pair)) for pair in pairs]
+        self._buckets = [
+            Bucket(sum(one.total for one in pair), sum(one.count for one in pair)) for pair in pairs
+        ]
 
     def __str__(self) -> str:
         means = [_mean(share) for share in self._shares()]
@@ -57,7 +59,10 @@ class Curve:
         """The buckets dealt in order to at most `width` groups."""
         buckets = list(self._buckets)
         width = min(self.width, len(buckets))
-        return [buckets[i * len(buckets) // width : (i + 1) * len(buckets) // width] for i in range(width)]
+        return [
+            buckets[i * len(buckets) // width : (i + 1) * len(buckets) // width]
+            for i in range(width)
+        ]
 
 
 def _mean(buckets: list[Bucket]) -> float:

@@ -102,7 +102,10 @@ def _parsed(line: str) -> dict[str, Any] | None:
         return None
     if not isinstance(values, dict) or not isinstance(values.get("step"), int):
         return None
-    return {name: NON_FINITE.get(value, value) if isinstance(value, str) else value for name, value in values.items()}
+    return {
+        name: NON_FINITE.get(value, value) if isinstance(value, str) else value
+        for name, value in values.items()
+    }
 
 
 def _mend_last_line(path: Path) -> None:

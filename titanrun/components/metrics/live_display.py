@@ -26,7 +26,11 @@ def open_display(stream: TextIO, *, colors: bool = True) -> View:
     """A live display, or plain lines on a terminal that cannot move its cursor."""
     # rich looks for NO_COLOR itself where it is not told
     console = Console(file=stream, no_color=None if colors else True)
-    return PlainLines(stream) if console.is_dumb_terminal or not console.is_terminal else LiveDisplay(console)
+    return (
+        PlainLines(stream)
+        if console.is_dumb_terminal or not console.is_terminal
+        else LiveDisplay(console)
+    )
 
 
 class LiveDisplay:
@@ -39,7 +43,10 @@ class LiveDisplay:
         self._happenings = Happenings()
         # what is printed meanwhile appears above the display; a piped stdout is not our business
         self._live = Live(
-            console=console, refresh_per_second=DRAWS_PER_SECOND, get_renderable=self._picture, redirect_stdout=sys.stdout.isatty()
+            console=console,
+            refresh_per_second=DRAWS_PER_SECOND,
+            get_renderable=self._picture,
+            redirect_stdout=sys.stdout.isatty(),
         )
 
     def show(self, progress: Progress, values: Mapping[str, float]) -> None:
@@ -58,13 +65,23 @@ class LiveDisplay:
             self._live.stop()
 
     def _picture(self) -> "Picture | Text":
-        return Text() if self._progress is None else Picture(self._progress, self._values, str(self._curve), happened(self._happenings))
+        return (
+            Text()
+            if self._progress is None
+            else Picture(self._progress, self._values, str(self._curve), happened(self._happenings))
+        )
 
 
 class Picture:
     """What stands on the terminal at one moment."""
 
-    def __init__(self, progress: Progress, values: Mapping[str, float], loss_curve: str, happened: Sequence[Text] = ()) -> None:
+    def __init__(
+        self,
+        progress: Progress,
+        values: Mapping[str, float],
+        loss_curve: str,
+        happened: Sequence[Text] = (),
+    ) -> None:
         self.progress = progress
         self.cells = [styled(reading) for reading in readings(values)]
         if "loss" in values:
@@ -79,16 +96,28 @@ class Picture:
     def _bar(self) -> Table:
         progress = self.progress
         done = progress.step >= progress.total_steps
-        remaining = "…" if progress.remaining_seconds is None else duration(progress.remaining_seconds)
-        clock = Text.assemble((duration(progress.elapsed_seconds), "bold"), (" elapsed" if done else " elapsed, ", "dim"))
+        remaining = (
+            "…" if progress.remaining_seconds is None else duration(progress.remaining_seconds)
+        )
+        clock = Text.assemble(
+            (duration(progress.elapsed_seconds), "bold"),
+            (" elapsed" if done else " elapsed, ", "dim"),
+        )
         if not done:
             clock.append(remaining, style="bold").append(" left", style="dim")
         bar = Table.grid(padding=(0, 1), expand=True)
         for ratio in (None, 1, None):
             bar.add_column(ratio=ratio, no_wrap=True)
         bar.add_row(
-            Text.assemble(("step ", "dim"), (f"{progress.step}", "bold"), (f"/{progress.total_steps}", "dim")),
-            ProgressBar(total=progress.total_steps, completed=progress.step, complete_style="cyan", finished_style="green"),
+            Text.assemble(
+                ("step ", "dim"), (f"{progress.step}", "bold"), (f"/{progress.total_steps}", "dim")
+            ),
+            ProgressBar(
+                total=progress.total_steps,
+                completed=progress.step,
+                complete_style="cyan",
+                finished_style="green",
+            ),
             clock,
         )
         return bar
@@ -99,7 +128,11 @@ def happened(happenings: Happenings) -> list[Text]:
     cells = []
     if happenings.saved_step is not None:
         age = duration(happenings.seconds_since_save)
-        cells.append(Text.assemble(("saved step ", "dim"), (str(happenings.saved_step), "bold"), (f" {age} ago", "dim")))
+        cells.append(
+            Text.assemble(
+                ("saved step ", "dim"), (str(happenings.saved_step), "bold"), (f" {age} ago", "dim")
+            )
+        )
     if happenings.warnings:
         cells.append(Text(counted(happenings.warnings, "warning"), style="yellow"))
     return cells

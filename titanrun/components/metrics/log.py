@@ -37,7 +37,10 @@ class MetricLog:
     """
 
     def __init__(
-        self, file: MetricsFile | None = None, console: ConsoleLog | None = None, trackers: Mapping[str, Tracker] | None = None
+        self,
+        file: MetricsFile | None = None,
+        console: ConsoleLog | None = None,
+        trackers: Mapping[str, Tracker] | None = None,
     ) -> None:
         self._file = file
         self._console = console
@@ -46,7 +49,12 @@ class MetricLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """Close everything; what was raised within the block has ended the run."""
         if error is not None and not isinstance(error, GeneratorExit):
             self.ends_as("failed")
@@ -85,4 +93,6 @@ class MetricLog:
         except Exception as error:
             del self._trackers[name]
             reason = f"{type(error).__name__}: {error}"
-            log.warning("tracker %s failed and gets no more metrics, training goes on: %s", name, reason)
+            log.warning(
+                "tracker %s failed and gets no more metrics, training goes on: %s", name, reason
+            )

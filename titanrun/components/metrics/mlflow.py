@@ -43,7 +43,10 @@ class MlflowTracker:
         if self._client is None:
             self._begin()
         now_ms = time.time_ns() // 1_000_000
-        metrics = [self._entities.Metric(name, float(value), now_ms, step) for name, value in values.items()]
+        metrics = [
+            self._entities.Metric(name, float(value), now_ms, step)
+            for name, value in values.items()
+        ]
         self._client.log_batch(self._run_id, metrics=metrics)
 
     def ends_as(self, state: EndState) -> None:
@@ -61,7 +64,9 @@ class MlflowTracker:
         for name in ("mlflow", "alembic"):
             logging.getLogger(name).setLevel(logging.WARNING)
         self.folder.mkdir(parents=True, exist_ok=True)
-        client = self._mlflow.MlflowClient(self.config.tracking_uri or f"sqlite:///{self.folder / 'mlflow.db'}")
+        client = self._mlflow.MlflowClient(
+            self.config.tracking_uri or f"sqlite:///{self.folder / 'mlflow.db'}"
+        )
         self._run_id = kept_id(self.folder, lambda: self._new_run(client))
         client.update_run(self._run_id, status="RUNNING")
         client.set_tag(self._run_id, "recipe_hash", self.tracked.recipe_hash)

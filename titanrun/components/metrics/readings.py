@@ -41,8 +41,16 @@ SILENT_GROUPS = ("rl/", "rollout/", "validation/")
 
 def readings(values: Mapping[str, float]) -> list[Reading]:
     """The metrics to show: the known ones in their order, then whatever else was recorded."""
-    known = [Reading(name, number.format(values[name]), label, unit) for name, (label, number, unit) in SHOWN.items() if name in values]
-    others = [name for name in values if name not in SHOWN and name not in SILENT and not name.startswith(SILENT_GROUPS)]
+    known = [
+        Reading(name, number.format(values[name]), label, unit)
+        for name, (label, number, unit) in SHOWN.items()
+        if name in values
+    ]
+    others = [
+        name
+        for name in values
+        if name not in SHOWN and name not in SILENT and not name.startswith(SILENT_GROUPS)
+    ]
     return known + [Reading(name, f"{values[name]:.4g}", name) for name in others]
 
 

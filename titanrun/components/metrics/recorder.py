@@ -77,7 +77,9 @@ class Recorder:
     def add(self, name: str, value: float | Tensor, reduce: Reduce) -> None:
         """See `record`. Raises ValueError for an unknown `reduce`, for two of them under one name, for more than one element."""
         if reduce not in REDUCTIONS:
-            raise ValueError(f"{name} is recorded with reduce={reduce!r}; use one of {', '.join(REDUCTIONS)}")
+            raise ValueError(
+                f"{name} is recorded with reduce={reduce!r}; use one of {', '.join(REDUCTIONS)}"
+            )
         if self._reductions.setdefault(name, reduce) != reduce:
             raise ValueError(f"{name} is recorded as {self._reductions[name]} and as {reduce}")
         total = self._totals.get(name)
@@ -86,7 +88,9 @@ class Recorder:
             total = self._totals[name] = Total(op, NEUTRAL[op])
         if isinstance(value, Tensor):
             # a tensor made in inference mode could not be added to outside of it
-            with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
+            with (
+                torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
+            ):
                 self._add_tensor(name, total, value.detach())
         else:
             total.on_host = _combine_numbers(total.op, total.on_host, float(value))
@@ -106,9 +110,18 @@ class Recorder:
         rows = [(name, total) for name, total in sorted(self._totals.items())]
         rows += [(f"count of {name}", Total("sum", self._counts[name])) for name in means]
         rows.sort(key=lambda row: row[1].op)
-        values = [self._reduced([total for _, total in same], reduce_over) for _, same in groupby(rows, key=lambda row: row[1].op)]
+        values = [
+            self._reduced([total for _, total in same], reduce_over)
+            for _, same in groupby(rows, key=lambda row: row[1].op)
+        ]
         # the one transfer to the host
-        flat = dict(zip((name for name, _ in rows), torch.cat(values).tolist() if values else [], strict=True))
+        flat = dict(
+            zip(
+                (name for name, _ in rows),
+                torch.cat(values).tolist() if values else [],
+                strict=True,
+            )
+        )
         for name in means:
             flat[name] /= flat.pop(f"count of {name}")
         self.drop()
@@ -116,8 +129,12 @@ class Recorder:
 
     def _add_tensor(self, name: str, total: Total, value: Tensor) -> None:
         if value.numel() != 1:
-            raise ValueError(f"{name} is recorded with a tensor of shape {list(value.shape)}; reduce it to one value first")
-        own = value.reshape(()).to(self.device, self.dtype, non_blocking=not is_accelerator(value.device))
+            raise ValueError(
+                f"{name} is recorded with a tensor of shape {list(value.shape)}; reduce it to one value first"
+            )
+        own = value.reshape(()).to(
+            self.device, self.dtype, non_blocking=not is_accelerator(value.device)
+        )
         if total.on_device is None:
             # a copy: the caller may change its tensor, or it may be a view of a large one
             total.on_device = own.clone()
@@ -127,9 +144,13 @@ class Recorder:
     def _reduced(self, totals: list[Total], group: ProcessGroup | None) -> Tensor:
         """One value for each of `totals`, which share their operation, on the device: [len(totals)]."""
         op = totals[0].op
-        from_host = torch.tensor([total.on_host for total in totals], dtype=self.dtype).to(self.device)
+        from_host = torch.tensor([total.on_host for total in totals], dtype=self.dtype).to(
+            self.device
+        )
         neutral = torch.full((), NEUTRAL[op], dtype=self.dtype, device=self.device)
-        from_device = torch.stack([neutral if total.on_device is None else total.on_device for total in totals])
+        from_device = torch.stack(
+            [neutral if total.on_device is None else total.on_device for total in totals]
+        )
         values = COMBINE[op](from_host, from_device)
         if group is not None:
             dist.all_reduce(values, ACROSS_RANKS[op], group=group)

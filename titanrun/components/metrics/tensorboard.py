@@ -37,6 +37,8 @@ class TensorBoardTracker:
         # a resumed run logs steps again that an earlier process may have logged: its points from here on are hidden
         writer = self._writer_class(str(self.folder), purge_step=step)
         # indented, the text is shown as it stands
-        writer.add_text("recipe", "".join(f"    {line}\n" for line in self.tracked.resolved.splitlines()), step)
+        writer.add_text(
+            "recipe", "".join(f"    {line}\n" for line in self.tracked.resolved.splitlines()), step
+        )
         writer.add_text("recipe_hash", self.tracked.recipe_hash, step)
         return writer

@@ -53,7 +53,9 @@ class WandbTracker:
     def _begin(self) -> Any:
         config = self.config
         if config.mode == "online" and not self._wandb.login(prompt=False, verify=False):
-            raise PermissionError("no key: set WANDB_API_KEY, call `wandb login`, or set mode: offline")
+            raise PermissionError(
+                "no key: set WANDB_API_KEY, call `wandb login`, or set mode: offline"
+            )
         self.folder.mkdir(parents=True, exist_ok=True)
         run = self._wandb.init(
             project=config.project,

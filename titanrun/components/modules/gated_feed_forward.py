@@ -28,7 +28,9 @@ class GatedFeedForward(nn.Module):
         super().__init__()
         if {name for name, _ in replaced.named_children()} != set(PARTS):
             message = f"gated_feed_forward stands for layers of w1, w2 and w3, and this is {type(replaced).__name__}"
-            raise fail("conflict", message, help="match feed-forward layers, such as layers.*.feed_forward")
+            raise fail(
+                "conflict", message, help="match feed-forward layers, such as layers.*.feed_forward"
+            )
         self.activation = ACTIVATIONS[config.activation]
         self.w1, self.w2, self.w3 = replaced.w1, replaced.w2, replaced.w3
 

@@ -47,7 +47,9 @@ class Bfloat16StateAdamW(Optimizer):
                 if parameter.grad is not None:
                     self._update(parameter, parameter.grad, group)
 
-    def _update(self, parameter: nn.Parameter, gradient: torch.Tensor, group: dict[str, Any]) -> None:
+    def _update(
+        self, parameter: nn.Parameter, gradient: torch.Tensor, group: dict[str, Any]
+    ) -> None:
         beta1, beta2 = group["betas"]
         state = self.state[parameter]
         if not state:
@@ -57,7 +59,12 @@ class Bfloat16StateAdamW(Optimizer):
         state["step"] += 1
         steps = state["step"].item()
         mean = state["exp_avg"].to(parameter.dtype).lerp_(gradient, 1 - beta1)
-        square = state["exp_avg_sq"].to(parameter.dtype).mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        square = (
+            state["exp_avg_sq"]
+            .to(parameter.dtype)
+            .mul_(beta2)
+            .addcmul_(gradient, gradient, value=1 - beta2)
+        )
         state["exp_avg"].copy_(mean)
         state["exp_avg_sq"].copy_(square)
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
@@ -70,10 +77,14 @@ def build_adam(config: AdamConfig, *, parameters: Iterable[tuple[str, nn.Paramet
     return EagerAdam(grouped(config, parameters), **options(config))
 
 
-def build_adamw(config: AdamWConfig, *, parameters: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
+def build_adamw(
+    config: AdamWConfig, *, parameters: Iterable[tuple[str, nn.Parameter]]
+) -> Optimizer:
     """AdamW over all named parameters."""
     if config.state_dtype == "bfloat16":
-        return Bfloat16StateAdamW(grouped(config, parameters), {"betas": (config.beta1, config.beta2), "eps": config.eps})
+        return Bfloat16StateAdamW(
+            grouped(config, parameters), {"betas": (config.beta1, config.beta2), "eps": config.eps}
+        )
     return EagerAdamW(grouped(config, parameters), **options(config))
 
 

@@ -27,14 +27,34 @@ def claim_problems(claims: Sequence[Claim], names: Sequence[str]) -> list[Proble
     problems = []
     for index, group in enumerate(claims):
         path = ("optimizer", "param_groups", index, "match")
-        lost = [pattern for pattern in group.match if not any(matches(name, [pattern]) for name in names)]
+        lost = [
+            pattern
+            for pattern in group.match
+            if not any(matches(name, [pattern]) for name in names)
+        ]
         if lost:
             message = f"no parameter is called {listing([repr(pattern) for pattern in lost])}"
             shown = ", ".join(f"'{name}'" for name in names[:SHOWN])
-            problems.append(Problem("no-effect", message, path, help=f"parameters are called {shown} ..."))
+            problems.append(
+                Problem("no-effect", message, path, help=f"parameters are called {shown} ...")
+            )
         for number, other in enumerate(claims[:index]):
-            both = next((name for name in names if matches(name, other.match) and matches(name, group.match)), None)
+            both = next(
+                (
+                    name
+                    for name in names
+                    if matches(name, other.match) and matches(name, group.match)
+                ),
+                None,
+            )
             if both is not None:
                 message = f"'{both}' belongs to param_groups[{number}] already"
-                problems.append(Problem("conflict", message, path, help="narrow one of the patterns: a parameter belongs to one group"))
+                problems.append(
+                    Problem(
+                        "conflict",
+                        message,
+                        path,
+                        help="narrow one of the patterns: a parameter belongs to one group",
+                    )
+                )
     return problems

@@ -53,9 +53,13 @@ class GroupedConfig(OptimizerConfig):
     """Peak learning rate."""
     weight_decay: NonNegativeFloat = numerics(0.1)
     """Decoupled decay, on every parameter that no_decay and param_groups leave it on."""
-    no_decay: tuple[Literal["norms", "biases", "embeddings"], ...] = numerics((), examples=[["norms", "biases"]])
+    no_decay: tuple[Literal["norms", "biases", "embeddings"], ...] = numerics(
+        (), examples=[["norms", "biases"]]
+    )
     """Kinds of parameters that do not decay."""
-    param_groups: tuple[ParamGroup, ...] = numerics((), examples=[[{"match": ["output.*"], "lr": 1e-4}]])
+    param_groups: tuple[ParamGroup, ...] = numerics(
+        (), examples=[[{"match": ["output.*"], "lr": 1e-4}]]
+    )
     """Parameters with settings of their own, by name. What no group matches has the optimizer's."""
 
     def claim_problems(self, names: Sequence[str]) -> list[Problem]:
@@ -156,9 +160,19 @@ class SgdConfig(GroupedConfig):
     def looks_ahead_along_a_momentum(self) -> Self:
         """Nesterov's step needs a momentum, and one that is not dampened."""
         if self.nesterov and self.momentum == 0:
-            raise conflict("nesterov looks ahead along the momentum, and momentum is 0", "nesterov", "momentum", help="set momentum: 0.9")
+            raise conflict(
+                "nesterov looks ahead along the momentum, and momentum is 0",
+                "nesterov",
+                "momentum",
+                help="set momentum: 0.9",
+            )
         if self.nesterov and self.dampening:
-            raise conflict("nesterov is defined for a momentum without dampening", "dampening", "nesterov", help="remove dampening")
+            raise conflict(
+                "nesterov is defined for a momentum without dampening",
+                "dampening",
+                "nesterov",
+                help="remove dampening",
+            )
         return self
 
     def state_bytes(self, storage_bytes: int, *, in_layer: bool) -> float:

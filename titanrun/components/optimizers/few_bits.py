@@ -105,7 +105,14 @@ class FewBitsAdamW(Optimizer):
 
     add_param_group = unwrap(Optimizer.add_param_group)
 
-    def __init__(self, groups: list[dict[str, Any]], defaults: dict[str, Any], *, formats: tuple[Format, Format], block_size: int) -> None:
+    def __init__(
+        self,
+        groups: list[dict[str, Any]],
+        defaults: dict[str, Any],
+        *,
+        formats: tuple[Format, Format],
+        block_size: int,
+    ) -> None:
         super().__init__(groups, defaults)
         self.formats = dict(zip(MEANS, formats, strict=True))
         self.block_size = block_size
@@ -121,8 +128,12 @@ class FewBitsAdamW(Optimizer):
             if block is None:
                 state[mean] = torch.zeros_like(parameter, dtype=torch.float32, requires_grad=False)
             else:
-                state[f"{mean}_codes"] = torch.zeros_like(parameter, dtype=torch.uint8, requires_grad=False)
-                state[f"{mean}_scales"] = with_other_columns(parameter, own_part(parameter).size(-1) // block, parameter.size(-1) // block)
+                state[f"{mean}_codes"] = torch.zeros_like(
+                    parameter, dtype=torch.uint8, requires_grad=False
+                )
+                state[f"{mean}_scales"] = with_other_columns(
+                    parameter, own_part(parameter).size(-1) // block, parameter.size(-1) // block
+                )
         return state
 
     @torch.no_grad()
@@ -152,14 +163,20 @@ class FewBitsAdamW(Optimizer):
             self._write(piece, MEANS[1], square)
             root = square.sqrt_().div_((1 - beta2**steps) ** 0.5).add_(group["eps"])
             weight = weight_RC[rows].float() * (1 - group["lr"] * group["weight_decay"])
-            weight_RC[rows] = weight.addcdiv_(mean, root, value=-group["lr"] / (1 - beta1**steps)).to(weight_RC.dtype)
+            weight_RC[rows] = weight.addcdiv_(
+                mean, root, value=-group["lr"] / (1 - beta1**steps)
+            ).to(weight_RC.dtype)
 
     def _read(self, piece: dict[str, Tensor], mean: str) -> Tensor:
         """A running mean in fp32, a copy."""
         if mean in piece:
             return piece[mean].clone()
         scales_RK = piece[f"{mean}_scales"]
-        numbers_RKS = self.formats[mean].decode(piece[f"{mean}_codes"]).unflatten(-1, (scales_RK.size(-1), -1))
+        numbers_RKS = (
+            self.formats[mean]
+            .decode(piece[f"{mean}_codes"])
+            .unflatten(-1, (scales_RK.size(-1), -1))
+        )
         return (numbers_RKS * scales_RK.unsqueeze(-1)).flatten(-2)
 
     def _write(self, piece: dict[str, Tensor], mean: str, numbers_RC: Tensor) -> None:
@@ -170,7 +187,9 @@ class FewBitsAdamW(Optimizer):
         format, scales_RK = self.formats[mean], piece[f"{mean}_scales"]
         numbers_RKS = numbers_RC.unflatten(-1, (scales_RK.size(-1), -1))
         scales_RK.copy_(numbers_RKS.abs().amax(-1).clamp_(min=SMALLEST_SCALE) / format.largest)
-        piece[f"{mean}_codes"].copy_(format.encode((numbers_RKS / scales_RK.unsqueeze(-1)).flatten(-2)))
+        piece[f"{mean}_codes"].copy_(
+            format.encode((numbers_RKS / scales_RK.unsqueeze(-1)).flatten(-2))
+        )
 
 
 def block_of(shape: torch.Size, block_size: int) -> int | None:
@@ -203,17 +222,27 @@ def pieces(weight_RC: Tensor) -> Iterator[slice]:
     return (slice(start, start + rows) for start in range(0, weight_RC.size(0), rows))
 
 
-def build_8bit(config: AdamW8bitConfig, *, parameters: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
+def build_8bit(
+    config: AdamW8bitConfig, *, parameters: Iterable[tuple[str, nn.Parameter]]
+) -> Optimizer:
     """AdamW with codes from dynamic maps."""
     return built(config, parameters, (DynamicMap(signed=True), DynamicMap(signed=False)))
 
 
-def build_fp8(config: AdamWFp8Config, *, parameters: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
+def build_fp8(
+    config: AdamWFp8Config, *, parameters: Iterable[tuple[str, nn.Parameter]]
+) -> Optimizer:
     """AdamW with codes in float8."""
     return built(config, parameters, (Float8(), Float8()))
 
 
-def built(config: FewBitsConfig, parameters: Iterable[tuple[str, nn.Parameter]], formats: tuple[Format, Format]) -> Optimizer:
+def built(
+    config: FewBitsConfig,
+    parameters: Iterable[tuple[str, nn.Parameter]],
+    formats: tuple[Format, Format],
+) -> Optimizer:
     """The optimizer over all named parameters."""
     defaults = {"betas": (config.beta1, config.beta2), "eps": config.eps}
-    return FewBitsAdamW(grouped(config, parameters), defaults, formats=formats, block_size=config.block_size)
+    return FewBitsAdamW(
+        grouped(config, parameters), defaults, formats=formats, block_size=config.block_size
+    )

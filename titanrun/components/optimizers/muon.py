@@ -48,7 +48,12 @@ class Muon(AdamW):
     def initial_state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
         """The state of a parameter before its first update."""
         zeros = torch.zeros_like(parameter, requires_grad=False)
-        if any(parameter is matrix for group in self.param_groups if group["matrices"] for matrix in group["params"]):
+        if any(
+            parameter is matrix
+            for group in self.param_groups
+            if group["matrices"]
+            for matrix in group["params"]
+        ):
             return {"momentum_buffer": zeros}
         return {"step": torch.zeros(()), "exp_avg": zeros, "exp_avg_sq": torch.zeros_like(zeros)}
 
@@ -60,7 +65,9 @@ class Muon(AdamW):
         towards = gradient.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum
         update = orthogonal_parts(towards, steps=group["ns_steps"], dtype=group["ns_dtype"])
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        parameter.add_(update, alpha=-group["lr"] * size_factor(parameter.shape, group["adjust_lr"]))
+        parameter.add_(
+            update, alpha=-group["lr"] * size_factor(parameter.shape, group["adjust_lr"])
+        )
 
 
 def orthogonal_parts(towards: Tensor, *, steps: int, dtype: torch.dtype) -> Tensor:
@@ -77,7 +84,9 @@ def orthogonal_parts(towards: Tensor, *, steps: int, dtype: torch.dtype) -> Tens
 
 def has_whole_matrices(tensor: Any) -> bool:
     """Whether ranks hold different experts, and none a part of one."""
-    return tensor.ndim == 3 and all(placement.is_replicate() or placement.is_shard(0) for placement in tensor.placements)
+    return tensor.ndim == 3 and all(
+        placement.is_replicate() or placement.is_shard(0) for placement in tensor.placements
+    )
 
 
 def orthogonalised(matrix: Tensor, *, steps: int, dtype: torch.dtype) -> Tensor:
@@ -97,13 +106,20 @@ def orthogonalised(matrix: Tensor, *, steps: int, dtype: torch.dtype) -> Tensor:
 def size_factor(shape: torch.Size, rule: str) -> float:
     """What an update is multiplied by for a matrix of that size (match_rms_adamw: https://arxiv.org/abs/2502.16982)."""
     rows, columns = shape[-2:]
-    return 0.2 * math.sqrt(max(rows, columns)) if rule == "match_rms_adamw" else math.sqrt(max(1, rows / columns))
+    return (
+        0.2 * math.sqrt(max(rows, columns))
+        if rule == "match_rms_adamw"
+        else math.sqrt(max(1, rows / columns))
+    )
 
 
 def build_muon(config: MuonConfig, *, parameters: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
     """Muon for the matrices, AdamW for the rest, each in the groups of the recipe."""
     named = list(parameters)
-    is_matrix = {name: parameter.ndim >= 2 and not matches(name, config.adamw_match) for name, parameter in named}
+    is_matrix = {
+        name: parameter.ndim >= 2 and not matches(name, config.adamw_match)
+        for name, parameter in named
+    }
     groups = []
     for matrices in (True, False):
         for group in grouped(config, [entry for entry in named if is_matrix[entry[0]] is matrices]):
@@ -115,4 +131,8 @@ def build_muon(config: MuonConfig, *, parameters: Iterable[tuple[str, nn.Paramet
         "ns_dtype": dtype_named(config.ns_dtype),
         "adjust_lr": config.adjust_lr,
     }
-    return Muon([{**defaults, **group} for group in groups], betas=(config.beta1, config.beta2), eps=config.eps)
+    return Muon(
+        [{**defaults, **group} for group in groups],
+        betas=(config.beta1, config.beta2),
+        eps=config.eps,
+    )

@@ -41,7 +41,11 @@ class ScheduleFreeAdamW(Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter in self._averages:
-                    parameter.copy_(torch.lerp(self.state[parameter]["z"], self._averages[parameter], group["betas"][0]))
+                    parameter.copy_(
+                        torch.lerp(
+                            self.state[parameter]["z"], self._averages[parameter], group["betas"][0]
+                        )
+                    )
 
     def initial_state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
         """The state of a parameter before its first update."""
@@ -81,7 +85,13 @@ class ScheduleFreeAdamW(Optimizer):
         parameter.copy_(torch.lerp(state["z"], average, beta1))
 
 
-def build_schedule_free(config: ScheduleFreeAdamWConfig, *, parameters: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
+def build_schedule_free(
+    config: ScheduleFreeAdamWConfig, *, parameters: Iterable[tuple[str, nn.Parameter]]
+) -> Optimizer:
     """Schedule-free AdamW over all named parameters."""
-    defaults = {"betas": (config.beta1, config.beta2), "eps": config.eps, "weight_lr_power": config.weight_lr_power}
+    defaults = {
+        "betas": (config.beta1, config.beta2),
+        "eps": config.eps,
+        "weight_lr_power": config.weight_lr_power,
+    }
     return ScheduleFreeAdamW(grouped(config, parameters), defaults)

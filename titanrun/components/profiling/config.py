@@ -36,5 +36,11 @@ class ProfilingConfig(Config):
         if self.profile_freq < needed:
             cycle = counted(self.profile_freq, "step")
             message = f"a cycle of {cycle} cannot hold {self.profiler_warmup} of warmup and {self.profiler_active} recorded"
-            raise conflict(message, "profile_freq", "profiler_warmup", "profiler_active", help=f"set profile_freq to {needed} or more")
+            raise conflict(
+                message,
+                "profile_freq",
+                "profiler_warmup",
+                "profiler_active",
+                help=f"set profile_freq to {needed} or more",
+            )
         return self

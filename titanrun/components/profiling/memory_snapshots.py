@@ -19,7 +19,9 @@ log = logging.getLogger(__name__)
 
 def has_history(device: torch.device) -> bool:
     """Whether the allocator of a device can remember what it did."""
-    return device.type != "cpu" and hasattr(getattr(torch.get_device_module(device), "memory", None), "_record_memory_history")
+    return device.type != "cpu" and hasattr(
+        getattr(torch.get_device_module(device), "memory", None), "_record_memory_history"
+    )
 
 
 class MemorySnapshots:
@@ -34,7 +36,15 @@ class MemorySnapshots:
         first_step: steps done before.
     """
 
-    def __init__(self, config: ProfilingConfig, folder: Path, *, rank: int, device: torch.device, first_step: int) -> None:
+    def __init__(
+        self,
+        config: ProfilingConfig,
+        folder: Path,
+        *,
+        rank: int,
+        device: torch.device,
+        first_step: int,
+    ) -> None:
         self.freq, self.folder, self.rank, self.step = config.profile_freq, folder, rank, first_step
         self._memory = torch.get_device_module(device).memory
 
@@ -42,7 +52,12 @@ class MemorySnapshots:
         self._memory._record_memory_history(max_entries=HISTORY)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if isinstance(error, torch.OutOfMemoryError):
             self._write(f"iteration_{self.step}_exit")
         self._memory._record_memory_history(enabled=None)

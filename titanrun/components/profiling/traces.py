@@ -37,7 +37,16 @@ class Traces:
         last_step: of the run.
     """
 
-    def __init__(self, config: ProfilingConfig, folder: Path, *, rank: int, device: torch.device, first_step: int, last_step: int) -> None:
+    def __init__(
+        self,
+        config: ProfilingConfig,
+        folder: Path,
+        *,
+        rank: int,
+        device: torch.device,
+        first_step: int,
+        last_step: int,
+    ) -> None:
         self.config, self.folder, self.rank, self.device = config, folder, rank, device
         self.first_step, self.last_step = first_step, last_step
         self._profiler: _KinetoProfile | None = None
@@ -48,7 +57,12 @@ class Traces:
         self._before_step(self.first_step)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """A cycle that is broken off leaves no trace."""
         self._end()
 
@@ -66,7 +80,9 @@ class Traces:
         recorded = end - self.config.profiler_active
         warmed = recorded - self.config.profiler_warmup
         if done == warmed and end <= self.last_step and self._profiler is None:
-            self._profiler = _KinetoProfile(activities=[ProfilerActivity.CPU, *self._device_activities()], record_shapes=True)
+            self._profiler = _KinetoProfile(
+                activities=[ProfilerActivity.CPU, *self._device_activities()], record_shapes=True
+            )
             self._profiler.prepare_trace()
         if done == recorded and self._profiler is not None:
             self._profiler.start_trace()
@@ -111,4 +127,9 @@ class Traces:
         except (OSError, RuntimeError) as error:
             log.warning("cannot write the trace %s, training goes on: %s", path, error)
             return
-        log.info("the profiler's trace of the %d steps up to %d is in %s", self.config.profiler_active, step, path)
+        log.info(
+            "the profiler's trace of the %d steps up to %d is in %s",
+            self.config.profiler_active,
+            step,
+            path,
+        )

@@ -2,7 +2,12 @@
 
 import math
 
-from titanrun.components.schedules.config import ConstantConfig, CosineConfig, InverseSqrtConfig, PolynomialConfig
+from titanrun.components.schedules.config import (
+    ConstantConfig,
+    CosineConfig,
+    InverseSqrtConfig,
+    PolynomialConfig,
+)
 from titanrun.components.schedules.warmup import Decaying, Warmed
 
 LONG_TIMESCALE = 10_000

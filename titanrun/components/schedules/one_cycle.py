@@ -13,7 +13,11 @@ class OneCycle:
 
     def __init__(self, config: OneCycleConfig) -> None:
         assert isinstance(config.total_steps, int), "steps are decided before"
-        self.start, self.floor, self.first_step = config.warmup_start_factor, config.min_lr_factor, config.first_step
+        self.start, self.floor, self.first_step = (
+            config.warmup_start_factor,
+            config.min_lr_factor,
+            config.first_step,
+        )
         # torch's phases: the peak lies one step before the share, the end on the last step
         steps = config.total_steps + 2 * config.first_step
         self.peak_at = max(config.warmup_share * steps - 1, 0.0)

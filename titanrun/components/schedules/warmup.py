@@ -12,7 +12,11 @@ class Warmed:
     def __init__(self, config: WarmedConfig) -> None:
         assert isinstance(config.warmup_steps, int), "steps are decided before"
         self.warmup_steps = config.warmup_steps
-        self.start, self.floor, self.first_step = config.warmup_start_factor, config.min_lr_factor, config.first_step
+        self.start, self.floor, self.first_step = (
+            config.warmup_start_factor,
+            config.min_lr_factor,
+            config.first_step,
+        )
 
     def factor(self, step: int) -> float:
         """Share of the peak learning rate that optimizer step `step` uses, counted from 0; the floor past the horizon."""

@@ -24,7 +24,11 @@ class WarmupStableDecay(Decaying):
     def __init__(self, config: WarmupStableDecayConfig) -> None:
         super().__init__(config)
         rest = self.horizon - self.warmup_steps
-        self.decay_steps = rest if config.decay_ratio is None else min(round(self.horizon * config.decay_ratio), rest)
+        self.decay_steps = (
+            rest
+            if config.decay_ratio is None
+            else min(round(self.horizon * config.decay_ratio), rest)
+        )
         self.decay_start = self.horizon + 1 - self.decay_steps
         self.shape = SHAPES[config.decay_type]
 

@@ -47,8 +47,12 @@ class ChatTemplate:
     """
 
     def __init__(self, text: str, special: dict[str, str], *, source: str) -> None:
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, ReplyMarks])
-        environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, ReplyMarks]
+        )
+        environment.filters["tojson"] = lambda value, **options: json.dumps(
+            value, ensure_ascii=False, **options
+        )
         environment.globals["raise_exception"] = refuse
         self._special, self._source = special, source
         self.digest = hashlib.sha256(json.dumps([text, special]).encode()).hexdigest()
@@ -56,7 +60,10 @@ class ChatTemplate:
             self._template = environment.from_string(text)
         except TemplateError as error:
             raise fail(
-                "data", f"the chat template of '{source}' cannot be read: {error}", path=("template",), help="write it again"
+                "data",
+                f"the chat template of '{source}' cannot be read: {error}",
+                path=("template",),
+                help="write it again",
             ) from None
 
     def __str__(self) -> str:
@@ -78,16 +85,23 @@ class ChatTemplate:
 
     def _render(self, messages: Sequence[Message], with_reply_opened: bool) -> str:
         try:
-            return self._template.render(messages=list(messages), add_generation_prompt=with_reply_opened, **self._special)
+            return self._template.render(
+                messages=list(messages), add_generation_prompt=with_reply_opened, **self._special
+            )
         # a template computes with whatever the messages hold
         except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
             message = f"{self} refuses the messages: {error}"
             raise fail(
-                "data", message, path=("template",), help="change the messages, or take a template that has words for them"
+                "data",
+                message,
+                path=("template",),
+                help="change the messages, or take a template that has words for them",
             ) from None
 
 
-def spans_of_replies(template: ChatTemplate, messages: list[Message], text: str, place: str) -> list[Span]:
+def spans_of_replies(
+    template: ChatTemplate, messages: list[Message], text: str, place: str
+) -> list[Span]:
     """Where the assistant speaks in a text whose template marks nothing: from where its turn is opened to where the turn has ended.
 
     Line ends after a turn belong to nobody. Raises a data problem where the template writes a turn otherwise once others follow.
@@ -99,17 +113,20 @@ def spans_of_replies(template: ChatTemplate, messages: list[Message], text: str,
         before = template.render(messages[:number], with_reply_opened=True) if number else ""
         through = template.render(messages[: number + 1])
         if not (through.startswith(before) and text.startswith(through)):
-            problem = (
-                f"the chat template does not write message {number + 1} of {place} as it opens a reply, or not the same once others follow"
-            )
+            problem = f"the chat template does not write message {number + 1} of {place} as it opens a reply, or not the same once others follow"
             raise fail(
-                "data", problem, path=("template",), help="put {% generation %} and {% endgeneration %} around what the assistant says"
+                "data",
+                problem,
+                path=("template",),
+                help="put {% generation %} and {% endgeneration %} around what the assistant says",
             )
         spans.append((len(before), len(through.rstrip("\n"))))
     return spans
 
 
-def span_of_turn(template: ChatTemplate, messages: Sequence[Message], number: int, text: str, place: str) -> Span:
+def span_of_turn(
+    template: ChatTemplate, messages: Sequence[Message], number: int, text: str, place: str
+) -> Span:
     """Where a message stands in a text, with the words that the template puts around it.
 
     Raises a data problem where the template writes it otherwise once others follow.
@@ -118,7 +135,12 @@ def span_of_turn(template: ChatTemplate, messages: Sequence[Message], number: in
     through = template.render(messages[: number + 1])
     if not (through.startswith(before) and text.startswith(through)):
         problem = f"the chat template does not write message {number + 1} of {place} the same once others follow, so it can have no weight"
-        raise fail("data", problem, path=("template",), help="take the role out of role_weights, or another template")
+        raise fail(
+            "data",
+            problem,
+            path=("template",),
+            help="take the role out of role_weights, or another template",
+        )
     return len(before), len(through)
 
 
@@ -132,7 +154,12 @@ def check_words(template: ChatTemplate, messages: Sequence[Message], place: str)
         text = template.render(messages)
     except ProblemsFound as found:
         told = found.problems[0]
-        raise fail("data", f"{told.message}; {place} has messages from: {roles}", path=told.path, help=told.help) from None
+        raise fail(
+            "data",
+            f"{told.message}; {place} has messages from: {roles}",
+            path=told.path,
+            help=told.help,
+        ) from None
     for number, message in enumerate(messages):
         if not message["content"].strip() or message.get("tool_calls"):
             continue
@@ -144,7 +171,12 @@ def check_words(template: ChatTemplate, messages: Sequence[Message], place: str)
             unread = False  # it was read, and is no longer what the template expects
         if unread:
             problem = f"{template} writes nothing of message {number + 1} of {place}, which is from '{message['role']}'"
-            raise fail("data", problem, path=("template",), help="take a template that has words for this role, or leave such messages out")
+            raise fail(
+                "data",
+                problem,
+                path=("template",),
+                help="take a template that has words for this role, or leave such messages out",
+            )
 
 
 def chosen_template(file: str | None, folder: Path) -> ChatTemplate:
@@ -155,13 +187,20 @@ def chosen_template(file: str | None, folder: Path) -> ChatTemplate:
         text = Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         message = f"'{file}' cannot be read: {error}"
-        raise fail("data", message, path=("template",), help="name a file with a Jinja template, or leave template out") from None
+        raise fail(
+            "data",
+            message,
+            path=("template",),
+            help="name a file with a Jinja template, or leave template out",
+        ) from None
     return ChatTemplate(text, open_folder(folder).special_tokens, source=file)
 
 
 def folder_template(folder: Path) -> ChatTemplate:
     """The template of a tokenizer's folder. Raises ProblemsFound where it has none."""
-    return ChatTemplate(chat_template(folder), open_folder(folder).special_tokens, source=str(folder))
+    return ChatTemplate(
+        chat_template(folder), open_folder(folder).special_tokens, source=str(folder)
+    )
 
 
 def rendered(folder: Path, messages: Sequence[Message], *, with_reply_opened: bool) -> str:

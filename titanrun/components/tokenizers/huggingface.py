@@ -6,7 +6,11 @@ from pathlib import Path
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from titanrun.components.tokenizers.config import CharactersTokenizerConfig, HuggingFaceTokenizerConfig, TinyTokenizerConfig
+from titanrun.components.tokenizers.config import (
+    CharactersTokenizerConfig,
+    HuggingFaceTokenizerConfig,
+    TinyTokenizerConfig,
+)
 from titanrun.components.tokenizers.tokenizer import PlacedIds
 from titanrun.components.tokenizers.vocabulary import (
     TOKENIZER_JSON,
@@ -34,26 +38,40 @@ class FolderTokenizer:
         special_tokens = folder.special_tokens
         self.bos_id = self._id_of(special_tokens.get("bos_token"))
         self.eos_id = self._id_of(special_tokens.get("eos_token"))
-        self.vocab_size = max(self._library.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        self.vocab_size = (
+            max(self._library.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        )
         self.fingerprint = fingerprint(folder)
         before, after = self._template()
-        self._before = before if self.bos_id is None or self.bos_id in before else [self.bos_id, *before]
-        self._after = after if self.eos_id is None or self.eos_id in after else [*after, self.eos_id]
+        self._before = (
+            before if self.bos_id is None or self.bos_id in before else [self.bos_id, *before]
+        )
+        self._after = (
+            after if self.eos_id is None or self.eos_id in after else [*after, self.eos_id]
+        )
 
     def encode(self, text: str, *, bos: bool = True, eos: bool = True) -> list[int]:
         """The ids of one text, with the begin and end tokens asked for."""
         return self.encode_batch([text], bos=bos, eos=eos)[0]
 
-    def encode_batch(self, texts: Sequence[str], *, bos: bool = True, eos: bool = True) -> list[list[int]]:
+    def encode_batch(
+        self, texts: Sequence[str], *, bos: bool = True, eos: bool = True
+    ) -> list[list[int]]:
         """The ids of several texts, encoded in parallel."""
         before = self._before if bos else []
         after = self._after if eos else []
         # the fast variant leaves out the character offsets, which nobody reads here
-        return [[*before, *encoding.ids, *after] for encoding in self._library.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return [
+            [*before, *encoding.ids, *after]
+            for encoding in self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+        ]
 
     def encode_placed(self, texts: Sequence[str]) -> list[PlacedIds]:
         """The ids of several texts without begin and end tokens, with the characters that each stands for."""
-        return [(encoding.ids, encoding.offsets) for encoding in self._library.encode_batch(list(texts), add_special_tokens=False)]
+        return [
+            (encoding.ids, encoding.offsets)
+            for encoding in self._library.encode_batch(list(texts), add_special_tokens=False)
+        ]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special tokens left out."""
@@ -92,7 +110,11 @@ def folder_tokenizer(config: HuggingFaceTokenizerConfig) -> FolderTokenizer:
 
 def load(folder: TokenizerFolder) -> LibraryTokenizer:
     """The library's tokenizer with all special tokens, without truncation and padding."""
-    library = from_tokenizer_json(folder.path) if folder.has_tokenizer_json else from_vocabulary(folder.path)
+    library = (
+        from_tokenizer_json(folder.path)
+        if folder.has_tokenizer_json
+        else from_vocabulary(folder.path)
+    )
     library.add_tokens([added_token(entry) for entry in folder.added_tokens.values()])
     check_added_tokens(library, folder)
     library.add_special_tokens(list(dict.fromkeys(folder.special_tokens.values())))
@@ -107,10 +129,14 @@ def from_tokenizer_json(path: Path) -> LibraryTokenizer:
     file = path / TOKENIZER_JSON
     try:
         return LibraryTokenizer.from_file(str(file))
-    except Exception as error:  # the library raises no narrower type for a file that it does not understand
+    except (
+        Exception
+    ) as error:  # the library raises no narrower type for a file that it does not understand
         read_object(file)
         message = f"'{file}' cannot be read as a tokenizer: {error}"
-        raise fail("data", message, path=("path",), help="fetch or save the tokenizer again") from None
+        raise fail(
+            "data", message, path=("path",), help="fetch or save the tokenizer again"
+        ) from None
 
 
 def from_vocabulary(path: Path) -> LibraryTokenizer:
@@ -121,7 +147,9 @@ def from_vocabulary(path: Path) -> LibraryTokenizer:
     except Exception as error:  # as above
         read_object(vocabulary)
         message = f"'{vocabulary}' and '{merges.name}' cannot be read as a tokenizer: {error}"
-        raise fail("data", message, path=("path",), help="fetch or save the tokenizer again") from None
+        raise fail(
+            "data", message, path=("path",), help="fetch or save the tokenizer again"
+        ) from None
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
     return library
@@ -133,7 +161,12 @@ def check_added_tokens(library: LibraryTokenizer, folder: TokenizerFolder) -> No
         given = library.token_to_id(entry["content"])
         if given != declared:
             message = f"tokenizer_config.json in '{folder.path}' gives '{entry['content']}' the id {declared}, its vocabulary {given}"
-            raise fail("data", message, path=("path",), help="take all files of the tokenizer from the same place")
+            raise fail(
+                "data",
+                message,
+                path=("path",),
+                help="take all files of the tokenizer from the same place",
+            )
 
 
 def added_token(entry: dict[str, object]) -> AddedToken:

@@ -23,7 +23,9 @@ class Tokenizer(Protocol):
         """The ids of one text, with the begin and end tokens asked for."""
         ...
 
-    def encode_batch(self, texts: Sequence[str], *, bos: bool = True, eos: bool = True) -> list[list[int]]:
+    def encode_batch(
+        self, texts: Sequence[str], *, bos: bool = True, eos: bool = True
+    ) -> list[list[int]]:
         """The ids of several texts, each as `encode` gives them."""
         ...
 

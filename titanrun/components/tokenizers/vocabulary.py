@@ -15,7 +15,15 @@ CHAT_TEMPLATE = "chat_template.jinja"
 VOCABULARY_AND_MERGES = ("vocab.json", "merges.txt")
 # later files win: special_tokens_map.json is what older tokenizers saved beside tokenizer_config.json
 SPECIAL_TOKEN_FILES = ("special_tokens_map.json", "tokenizer_config.json")
-SPECIAL_TOKEN_ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+SPECIAL_TOKEN_ROLES = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
 MOST_FILES_LISTED = 12
 
 
@@ -34,7 +42,11 @@ class TokenizerFolder:
     def files(self) -> list[Path]:
         """Every file that decides how text is encoded."""
         model_files = (TOKENIZER_JSON,) if self.has_tokenizer_json else VOCABULARY_AND_MERGES
-        return [file for name in (*model_files, *SPECIAL_TOKEN_FILES) if (file := self.path / name).is_file()]
+        return [
+            file
+            for name in (*model_files, *SPECIAL_TOKEN_FILES)
+            if (file := self.path / name).is_file()
+        ]
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -42,7 +54,9 @@ class TokenizerFolder:
         settings: dict[str, Any] = {}
         for file in (self.path / name for name in SPECIAL_TOKEN_FILES):
             if file.is_file():
-                settings |= {key: value for key, value in read_object(file).items() if value is not None}
+                settings |= {
+                    key: value for key, value in read_object(file).items() if value is not None
+                }
         return settings
 
     @property
@@ -57,7 +71,11 @@ class TokenizerFolder:
         decoder = self.settings.get("added_tokens_decoder")
         if not isinstance(decoder, Mapping):
             return {}
-        entries = {int(key): value for key, value in decoder.items() if key.isdecimal() and isinstance(value, dict) and token_text(value)}
+        entries = {
+            int(key): value
+            for key, value in decoder.items()
+            if key.isdecimal() and isinstance(value, dict) and token_text(value)
+        }
         return dict(sorted(entries.items()))
 
 
@@ -67,7 +85,12 @@ def open_folder(path: Path) -> TokenizerFolder:
         help = f"name the folder that holds tokenizer.json; titanrun download OWNER/NAME -o {path} fetches one"
         raise fail("data", f"there is no folder '{path}'", path=("path",), help=help)
     if not path.is_dir():
-        raise fail("data", f"'{path}' is a file, not a folder", path=("path",), help=f"name the folder that holds it: {path.parent}")
+        raise fail(
+            "data",
+            f"'{path}' is a file, not a folder",
+            path=("path",),
+            help=f"name the folder that holds it: {path.parent}",
+        )
     whole = (path / TOKENIZER_JSON).is_file()
     if not whole and not all((path / name).is_file() for name in VOCABULARY_AND_MERGES):
         raise no_tokenizer(path)
@@ -77,11 +100,18 @@ def open_folder(path: Path) -> TokenizerFolder:
 def no_tokenizer(path: Path) -> ProblemsFound:
     """The problem of a folder without a tokenizer, with the files it does hold."""
     names = sorted(entry.name for entry in path.iterdir())
-    found = ", ".join(names[:MOST_FILES_LISTED]) + (f" and {len(names) - MOST_FILES_LISTED} more" if len(names) > MOST_FILES_LISTED else "")
+    found = ", ".join(names[:MOST_FILES_LISTED]) + (
+        f" and {len(names) - MOST_FILES_LISTED} more" if len(names) > MOST_FILES_LISTED else ""
+    )
     help = "a tokenizer is tokenizer.json, or vocab.json with merges.txt"
     if "tokenizer.model" in names:
         help += "; AutoTokenizer.from_pretrained(...).save_pretrained(...) of transformers makes one from tokenizer.model"
-    return fail("data", f"'{path}' holds no tokenizer; found: {found or 'nothing'}", path=("path",), help=help)
+    return fail(
+        "data",
+        f"'{path}' holds no tokenizer; found: {found or 'nothing'}",
+        path=("path",),
+        help=help,
+    )
 
 
 def chat_template(folder: Path) -> str:
@@ -94,9 +124,21 @@ def chat_template(folder: Path) -> str:
         return file.read_text(encoding="utf-8")
     found = open_folder(folder).settings.get("chat_template")
     if isinstance(found, list):
-        found = next((entry.get("template") for entry in found if isinstance(entry, dict) and entry.get("name") == "default"), None)
+        found = next(
+            (
+                entry.get("template")
+                for entry in found
+                if isinstance(entry, dict) and entry.get("name") == "default"
+            ),
+            None,
+        )
     if not isinstance(found, str):
-        raise fail("data", f"the tokenizer in '{folder}' has no chat template", path=("path",), help=f"put one into '{file}'")
+        raise fail(
+            "data",
+            f"the tokenizer in '{folder}' has no chat template",
+            path=("path",),
+            help=f"put one into '{file}'",
+        )
     return found
 
 
@@ -111,7 +153,9 @@ def vocabulary_size(folder: Path) -> int:
 def special_token_ids(folder: Path) -> dict[str, int]:
     """Id of each special token that has a role, such as bos_token. Raises a data problem as `vocabulary_size` does."""
     ids = token_ids(folder)
-    return {role: ids[text] for role, text in open_folder(folder).special_tokens.items() if text in ids}
+    return {
+        role: ids[text] for role, text in open_folder(folder).special_tokens.items() if text in ids
+    }
 
 
 def token_ids(folder: Path) -> dict[str, int]:
@@ -142,7 +186,9 @@ def model_vocabulary(data: Mapping[str, Any], file: Path) -> dict[str, int]:
     """Token to id in the model of a tokenizer.json; a unigram model lists its tokens in the order of their ids."""
     model = data.get("model")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
-    if isinstance(vocabulary, list) and all(isinstance(entry, list) and entry for entry in vocabulary):
+    if isinstance(vocabulary, list) and all(
+        isinstance(entry, list) and entry for entry in vocabulary
+    ):
         vocabulary = {str(entry[0]): index for index, entry in enumerate(vocabulary)}
     return checked_ids(vocabulary, file)
 
@@ -150,7 +196,12 @@ def model_vocabulary(data: Mapping[str, Any], file: Path) -> dict[str, int]:
 def checked_ids(vocabulary: object, file: Path) -> dict[str, int]:
     """Token to id as a file holds it. Raises a data problem where it is something else."""
     if not isinstance(vocabulary, dict) or not all(type(id) is int for id in vocabulary.values()):
-        raise fail("data", f"'{file}' holds no vocabulary", path=("path",), help="fetch or save the tokenizer again")
+        raise fail(
+            "data",
+            f"'{file}' holds no vocabulary",
+            path=("path",),
+            help="fetch or save the tokenizer again",
+        )
     return vocabulary
 
 
@@ -159,7 +210,11 @@ def added_tokens(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     entries = data.get("added_tokens")
     if not isinstance(entries, list):
         return []
-    return [entry for entry in entries if isinstance(entry, dict) and token_text(entry) and type(entry.get("id")) is int]
+    return [
+        entry
+        for entry in entries
+        if isinstance(entry, dict) and token_text(entry) and type(entry.get("id")) is int
+    ]
 
 
 def token_text(token: object) -> str | None:
@@ -174,11 +229,23 @@ def read_object(file: Path) -> dict[str, Any]:
         data = json.loads(file.read_bytes())
     except json.JSONDecodeError as error:
         message = f"'{file}' is not JSON at line {error.lineno} column {error.colno}"
-        raise fail("data", message, path=("path",), help="fetch or save the tokenizer again") from None
+        raise fail(
+            "data", message, path=("path",), help="fetch or save the tokenizer again"
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise fail("data", f"'{file}' cannot be read: {error}", path=("path",), help="fetch or save the tokenizer again") from None
+        raise fail(
+            "data",
+            f"'{file}' cannot be read: {error}",
+            path=("path",),
+            help="fetch or save the tokenizer again",
+        ) from None
     if not isinstance(data, dict):
-        raise fail("data", f"'{file}' is not a JSON object", path=("path",), help="fetch or save the tokenizer again")
+        raise fail(
+            "data",
+            f"'{file}' is not a JSON object",
+            path=("path",),
+            help="fetch or save the tokenizer again",
+        )
     return data
 
 

@@ -22,7 +22,9 @@ class ValidationConfig(Config):
     """Whether validation runs."""
     dataset: OrAuto[DatasetConfig] | None = component("auto")
     """Held-out data; `auto` is the held-out part of tiny or tiny_chat where that trains, else none."""
-    further: tuple[HeldOutConfig, ...] = bookkeeping((), examples=[[{"id": "code", "dataset": {"name": "text", "path": "code.jsonl"}}]])
+    further: tuple[HeldOutConfig, ...] = bookkeeping(
+        (), examples=[[{"id": "code", "dataset": {"name": "text", "path": "code.jsonl"}}]]
+    )
     """More held-out sets, each with a loss of its own; the best checkpoint is that of `dataset`."""
     # torchtitan 0.2.2 validates 8 rows of 2048 tokens whatever it trains on
     local_batch_size: OrAuto[PositiveInt] = bookkeeping("auto", unit="rows", examples=[8])

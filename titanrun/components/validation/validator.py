@@ -60,7 +60,9 @@ class Validator:
         """Whether the model is validated after `step`: the first, every freq-th and the last."""
         return step == 1 or step % self.every_steps == 0 or is_last
 
-    def measure(self, evaluate: Callable[[Any], Evaluation], *, stop: Callable[[], bool] = lambda: False) -> float | None:
+    def measure(
+        self, evaluate: Callable[[Any], Evaluation], *, stop: Callable[[], bool] = lambda: False
+    ) -> float | None:
         """Mean loss of a valid token. `evaluate` finds the model in evaluation mode; None when `stop` broke it off."""
         sums, counts = [], []
         for number in range(math.ceil(self._share / self.rows_per_batch)):
@@ -84,10 +86,16 @@ class Validator:
         """A batch of this rank's share; the last row of all fills it up, and counts nothing."""
         with placed(self._place):
             self.rows.check()
-            rows = stacked(self.rows, self._numbers(number)) if self._processes is None else self._processes.batch(number)
+            rows = (
+                stacked(self.rows, self._numbers(number))
+                if self._processes is None
+                else self._processes.batch(number)
+            )
             self.rows.check()
         end = min(self._share_start + self._share, self.row_count)
-        return self.batches.held_out(rows, counted=max(0, end - self._share_start - number * self.rows_per_batch))
+        return self.batches.held_out(
+            rows, counted=max(0, end - self._share_start - number * self.rows_per_batch)
+        )
 
     def _numbers_at(self, number: int) -> list[int] | None:
         """The numbers of the rows of a batch; None behind the last one."""
@@ -95,7 +103,9 @@ class Validator:
 
     def _numbers(self, number: int) -> list[int]:
         first = self._share_start + number * self.rows_per_batch
-        return [min(index, self.row_count - 1) for index in range(first, first + self.rows_per_batch)]
+        return [
+            min(index, self.row_count - 1) for index in range(first, first + self.rows_per_batch)
+        ]
 
 
 class Validators:
@@ -109,9 +119,13 @@ class Validators:
         """Whether the model is validated after `step`."""
         return self._first.is_due(step, is_last=is_last)
 
-    def measure(self, evaluate: Callable[[Any], Evaluation], *, stop: Callable[[], bool] = lambda: False) -> dict[str, float]:
+    def measure(
+        self, evaluate: Callable[[Any], Evaluation], *, stop: Callable[[], bool] = lambda: False
+    ) -> dict[str, float]:
         """The loss of each set; those that `stop` broke off are left out."""
-        losses = {name: validator.measure(evaluate, stop=stop) for name, validator in self._sets.items()}
+        losses = {
+            name: validator.measure(evaluate, stop=stop) for name, validator in self._sets.items()
+        }
         return {name: loss for name, loss in losses.items() if loss is not None}
 
     def close(self) -> None:

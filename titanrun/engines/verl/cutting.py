@@ -6,7 +6,9 @@ from titanrun.config.problems import fail
 from titanrun.engines.verl.rows import Data, sequences, setting
 
 
-def microbatches(data: Data, *, most: Callable[[int], int], room: int = 1, least: int = 1) -> list[list[int]]:
+def microbatches(
+    data: Data, *, most: Callable[[int], int], room: int = 1, least: int = 1
+) -> list[list[int]]:
     """The rows of each microbatch. Every data-parallel rank gets as many microbatches.
 
     Args:
@@ -21,18 +23,27 @@ def microbatches(data: Data, *, most: Callable[[int], int], room: int = 1, least
     if not setting(data, "use_dynamic_bsz", True):
         rows = setting(data, "micro_batch_size_per_gpu")
         if rows is None or len(lengths) % rows:
-            raise refused(f"{len(lengths)} sequences are no multiple of micro_batch_size_per_gpu ({rows})")
+            raise refused(
+                f"{len(lengths)} sequences are no multiple of micro_batch_size_per_gpu ({rows})"
+            )
         return [list(range(start, start + rows)) for start in range(0, len(lengths), rows)]
     limit = setting(data, "max_token_len_per_gpu")
     if limit is None:
-        raise refused("use_dynamic_bsz needs max_token_len_per_gpu", help="set it, or use_dynamic_bsz: false with micro_batch_size_per_gpu")
+        raise refused(
+            "use_dynamic_bsz needs max_token_len_per_gpu",
+            help="set it, or use_dynamic_bsz: false with micro_batch_size_per_gpu",
+        )
     limit *= room
     if max(lengths) > limit:
-        raise refused(f"a sequence of {max(lengths)} tokens is longer than max_token_len_per_gpu ({limit})")
+        raise refused(
+            f"a sequence of {max(lengths)} tokens is longer than max_token_len_per_gpu ({limit})"
+        )
     count = most(min(least, len(lengths)))
     while True:
         if most(int(count > len(lengths))):
-            raise refused(f"{count} microbatches are needed on every rank, and one has fewer sequences")
+            raise refused(
+                f"{count} microbatches are needed on every rank, and one has fewer sequences"
+            )
         cut = filled(lengths, limit, count)
         agreed = most(len(cut))
         if agreed == count:

@@ -47,7 +47,9 @@ class Opened(Protocol):
     @property
     def recipe(self) -> Any: ...
 
-    def state_dict_stream(self, *, names: Any, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]: ...
+    def state_dict_stream(
+        self, *, names: Any, dtype: torch.dtype | None = None
+    ) -> Iterator[tuple[str, Tensor]]: ...
 
     def save(self, folder: Path | str, *, step: int, keep: int = 0) -> Any: ...
 
@@ -82,7 +84,11 @@ class VerlEngine:
         parallelism = self._opened.recipe.parallelism
         if parallelism.context_parallel_degree > 1:
             # a loss of verl is given whole sequences on every rank
-            raise fail("conflict", "losses of verl need whole sequences on each rank", path=("parallelism", "context_parallel_degree"))
+            raise fail(
+                "conflict",
+                "losses of verl need whole sequences on each rank",
+                path=("parallelism", "context_parallel_degree"),
+            )
         self._move("cpu", model=self.param_offload, optimizer=self.optimizer_offload)
 
     @property
@@ -129,7 +135,9 @@ class VerlEngine:
     def get_data_parallel_group(self) -> dist.ProcessGroup | None:
         """Their group; of one rank alone the whole one, if there is one, so that verl may reduce over it."""
         group = self.opened.engine.loss_group
-        is_everybody = group is None and dist.is_initialized() and dist.get_world_size() == self.opened.dp_size
+        is_everybody = (
+            group is None and dist.is_initialized() and dist.get_world_size() == self.opened.dp_size
+        )
         return dist.group.WORLD if is_everybody else group
 
     def train_batch(self, data: Data, loss_function: LossFunction) -> dict[str, Any]:
@@ -145,7 +153,9 @@ class VerlEngine:
         """As `forward_backward_batch`, without gradients; without a loss its losses are 1."""
         return self.forward_backward_batch(data, loss_function, forward_only=True)
 
-    def forward_backward_batch(self, data: Data, loss_function: LossFunction | None, forward_only: bool = False) -> dict[str, Any]:
+    def forward_backward_batch(
+        self, data: Data, loss_function: LossFunction | None, forward_only: bool = False
+    ) -> dict[str, Any]:
         """Adds the gradients of each microbatch's loss, or none.
 
         Args:
@@ -161,10 +171,21 @@ class VerlEngine:
         if loss_function is None and not forward_only:
             raise ValueError("gradients need a loss_function")
         tokens = sum(int(mask.sum()) for mask in sequences(data, "loss_mask"))
-        with_settings(data, batch_num_tokens=self._over_ranks(tokens, "sum_"), dp_size=self.opened.dp_size)
+        with_settings(
+            data, batch_num_tokens=self._over_ranks(tokens, "sum_"), dp_size=self.opened.dp_size
+        )
         stages = self._stages()
-        cut = microbatches(data, most=lambda count: self._over_ranks(count, "largest_"), room=self._tensor_size(), least=stages)
-        found = Found(self, [moved(chosen(data, rows), self.opened.engine.device) for rows in cut], loss_function)
+        cut = microbatches(
+            data,
+            most=lambda count: self._over_ranks(count, "largest_"),
+            room=self._tensor_size(),
+            least=stages,
+        )
+        found = Found(
+            self,
+            [moved(chosen(data, rows), self.opened.engine.device) for rows in cut],
+            loss_function,
+        )
         found.run(forward_only=forward_only, together=stages > 1)
         return found.in_order(cut, data)
 
@@ -176,7 +197,9 @@ class VerlEngine:
         """Clips and updates; the gradients' norm. One that is no number is warned of, and leaves weights and optimizer as they are."""
         if self.forward_only:
             raise ValueError("a forward-only engine has no optimizer")
-        update = self.opened.engine.optim_step(accepts=lambda norm: bool(norm.isfinite()), moves_schedule=False)
+        update = self.opened.engine.optim_step(
+            accepts=lambda norm: bool(norm.isfinite()), moves_schedule=False
+        )
         if update.is_skipped:
             log.warning("the gradients' norm is %s: nothing is updated", float(update.grad_norm))
         return float(update.grad_norm)
@@ -185,7 +208,9 @@ class VerlEngine:
         """Moves the schedule on; the learning rate of the next update."""
         return self.opened.engine.lr_step()
 
-    def to(self, device: str, model: bool = True, optimizer: bool = True, grad: bool = True) -> None:
+    def to(
+        self, device: str, model: bool = True, optimizer: bool = True, grad: bool = True
+    ) -> None:
         """Moves weights, optimizer state or both to `cpu` or back to the engine's device; gradients go with their weights."""
         if grad and not model:
             raise ValueError("gradients move with their weights: grad needs model")
@@ -207,7 +232,13 @@ class VerlEngine:
         with self._at_hand():
             self.opened.save(parent(local_path), step=global_step, keep=max_ckpt_to_keep or 0)
 
-    def load_checkpoint(self, local_path: str, hdfs_path: str | None = None, del_local_after_load: bool = True, **further: Any) -> None:
+    def load_checkpoint(
+        self,
+        local_path: str,
+        hdfs_path: str | None = None,
+        del_local_after_load: bool = True,
+        **further: Any,
+    ) -> None:
         """Takes up step N of the folder that `local_path`, with `global_step_N` in it, lies in; without N the latest.
 
         Nothing is deleted, whatever `del_local_after_load` says, as verl's torchtitan engine does.
@@ -233,7 +264,9 @@ class VerlEngine:
         with self._at_hand():
             for name, tensor in self.opened.state_dict_stream(names="hf", dtype=torch.bfloat16):
                 yield name, tensor
-                if name == EMBEDDING and getattr(self.opened.recipe.model, "tie_word_embeddings", False):
+                if name == EMBEDDING and getattr(
+                    self.opened.recipe.model, "tie_word_embeddings", False
+                ):
                     yield TIED_HEAD, tensor
 
     @contextmanager
@@ -241,7 +274,11 @@ class VerlEngine:
         """All state on the device within the block, back where it was after it."""
         is_away = self.mode is None
         if is_away:
-            self._move(str(self.opened.engine.device), model=self.param_offload, optimizer=self.optimizer_offload)
+            self._move(
+                str(self.opened.engine.device),
+                model=self.param_offload,
+                optimizer=self.optimizer_offload,
+            )
         try:
             yield
         finally:
@@ -283,7 +320,9 @@ class Found:
     def layout(self) -> Layout:
         """One after the other where attention tells documents by positions."""
         attention = getattr(self.engine.opened.recipe.model, "attention", None)
-        return Layout(packs=getattr(attention, "documents", None) == "positions", rule=self.engine.rule)
+        return Layout(
+            packs=getattr(attention, "documents", None) == "positions", rule=self.engine.rule
+        )
 
     def run(self, *, forward_only: bool, together: bool) -> None:
         """Passes of all microbatches; `together`: through a pipeline, in one shape."""
@@ -293,7 +332,9 @@ class Found:
         rows = max(map(len, lengths)) if together else 0
         # tensor-parallel ranks share the tokens of a row
         multiple = self.engine._tensor_size()
-        widths = [-(-(max(widths) if together else width) // multiple) * multiple for width in widths]
+        widths = [
+            -(-(max(widths) if together else width) // multiple) * multiple for width in widths
+        ]
         batches = [
             self.layout.batch(part, number, width=width, rows=rows)
             for number, (part, width) in enumerate(zip(self.parts, widths, strict=True))
@@ -302,18 +343,24 @@ class Found:
             opened.engine.eval_forward(batches, loss=self._loss, microbatches=True)
         else:
             divisor = torch.tensor(opened.dp_size, device=opened.engine.device)
-            opened.engine.forward_backward(batches, loss=self._loss, normalizer=divisor, microbatches=True)
+            opened.engine.forward_backward(
+                batches, loss=self._loss, normalizer=divisor, microbatches=True
+            )
 
     def _loss(self, logits_NTV: Tensor, batch: Any) -> Tensor:
         number = int(batch.extra[NUMBER][0, 0])
         part = self.parts[number]
         found = token_outputs(logits_NTV, batch, part, self.layout)
-        self.outputs[number] = {name: [value.detach() for value in values] for name, values in found.items()}
+        self.outputs[number] = {
+            name: [value.detach() for value in values] for name, values in found.items()
+        }
         if self.loss_function is None:
             self.losses[number], self.metrics[number] = 1.0, {}
             return torch.zeros((), device=self.engine.opened.engine.device)
         model_output = {name: like_given(values, part) for name, values in found.items()}
-        loss, metrics = self.loss_function(model_output=model_output, data=part, dp_group=self.engine.get_data_parallel_group())
+        loss, metrics = self.loss_function(
+            model_output=model_output, data=part, dp_group=self.engine.get_data_parallel_group()
+        )
         self.losses[number], self.metrics[number] = float(loss.detach()), metrics
         return loss
 
@@ -329,7 +376,11 @@ class Found:
         for number in sorted(self.metrics):
             for name, value in self.metrics[number].items():
                 metrics.setdefault(name, []).append(value)
-        return {"model_output": model_output, "loss": [self.losses[number] for number in sorted(self.losses)], "metrics": metrics}
+        return {
+            "model_output": model_output,
+            "loss": [self.losses[number] for number in sorted(self.losses)],
+            "metrics": metrics,
+        }
 
 
 def parent(path: str) -> str:
@@ -340,4 +391,6 @@ def parent(path: str) -> str:
 def refuse_hdfs(path: str | None) -> None:
     """Raises ValueError where a copy in HDFS is asked for."""
     if path is not None:
-        raise ValueError("hdfs_path is not taken: local_path may be an address of a store that titanrun writes to")
+        raise ValueError(
+            "hdfs_path is not taken: local_path may be an address of a store that titanrun writes to"
+        )

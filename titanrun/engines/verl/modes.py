@@ -21,7 +21,12 @@ class Mode:
     """
 
     def __init__(
-        self, engine: Any, mode: Literal["train", "eval"], *, disable_auto_offload: bool = False, zero_grad_on_exit: bool = True
+        self,
+        engine: Any,
+        mode: Literal["train", "eval"],
+        *,
+        disable_auto_offload: bool = False,
+        zero_grad_on_exit: bool = True,
     ) -> None:
         self.engine, self.mode = engine, mode
         self.moves, self.drops = not disable_auto_offload, zero_grad_on_exit
@@ -33,7 +38,12 @@ class Mode:
         self.block = engine.train_mode() if self.mode == "train" else engine.eval_mode()
         self.block.__enter__()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.block.__exit__(None, None, None)
         if self.mode == "eval":
             let_go_of_gathered(self.engine.opened.engine.model)
@@ -45,7 +55,11 @@ class Mode:
     def _move(self, device: str) -> None:
         engine = self.engine
         if self.moves:
-            engine._move(device, model=engine.param_offload, optimizer=engine.optimizer_offload and self.mode == "train")
+            engine._move(
+                device,
+                model=engine.param_offload,
+                optimizer=engine.optimizer_offload and self.mode == "train",
+            )
 
 
 def let_go_of_gathered(model: nn.Module) -> None:

@@ -44,7 +44,11 @@ def sequences(data: Data, key: str = "input_ids") -> list[Tensor]:
     if value.is_nested:
         return list(value.unbind())
     if data.get("attention_mask", None) is None:
-        raise fail("usage", f"{key} is filled up, and no attention_mask says with what", help="give one, or jagged sequences")
+        raise fail(
+            "usage",
+            f"{key} is filled up, and no attention_mask says with what",
+            help="give one, or jagged sequences",
+        )
     return [row[seen.bool()] for row, seen in zip(value, data["attention_mask"], strict=True)]
 
 
@@ -59,12 +63,16 @@ def like_given(values: Sequence[Tensor], data: Data) -> Tensor:
         return jagged(values)
     mask_BL = data["attention_mask"].bool()
     flat_X = torch.cat(list(values))
-    return torch.zeros(mask_BL.shape, dtype=flat_X.dtype, device=flat_X.device).masked_scatter(mask_BL.to(flat_X.device), flat_X)
+    return torch.zeros(mask_BL.shape, dtype=flat_X.dtype, device=flat_X.device).masked_scatter(
+        mask_BL.to(flat_X.device), flat_X
+    )
 
 
 def jagged(values: Sequence[Tensor]) -> Tensor:
     """Sequences of different lengths as one jagged tensor, which gradients go through."""
-    offsets = torch.tensor([0, *(len(value) for value in values)], device=values[0].device).cumsum(0)
+    offsets = torch.tensor([0, *(len(value) for value in values)], device=values[0].device).cumsum(
+        0
+    )
     made: Tensor = torch.nested.nested_tensor_from_jagged(torch.cat(list(values)), offsets)
     return made
 
@@ -78,7 +86,11 @@ def chosen(data: Data, rows: Sequence[int]) -> Data:
             tensors[key] = picked(value, rows)
         else:
             others[key] = setting(data, key)
-    made = type(data)(tensors) if isinstance(data, dict) else type(data)(tensors, batch_size=[len(rows)])
+    made = (
+        type(data)(tensors)
+        if isinstance(data, dict)
+        else type(data)(tensors, batch_size=[len(rows)])
+    )
     with_settings(made, **others)
     return made
 
@@ -95,4 +107,6 @@ def moved(data: Data, device: torch.device) -> Data:
     """The batch with its tensors on the device."""
     if not isinstance(data, dict):
         return data.to(device)
-    return {key: value.to(device) if isinstance(value, Tensor) else value for key, value in data.items()}
+    return {
+        key: value.to(device) if isinstance(value, Tensor) else value for key, value in data.items()
+    }

@@ -23,9 +23,18 @@ from titanrun.models.shared.config import (
     decided,
     with_plain_widths,
 )
-from titanrun.models.shared.decoder_config import GroupedQueryConfig, Shapes, conflict, rope_conflicts
+from titanrun.models.shared.decoder_config import (
+    GroupedQueryConfig,
+    Shapes,
+    conflict,
+    rope_conflicts,
+)
 from titanrun.models.shared.flavors import spell_out
-from titanrun.models.shared.latent_config import kept_by_latent_attention, latent_key_value_width, latent_shapes
+from titanrun.models.shared.latent_config import (
+    kept_by_latent_attention,
+    latent_key_value_width,
+    latent_shapes,
+)
 
 FAMILIES: dict[str, type[ModelConfig]] = {
     "llama3": Llama3Config,
@@ -159,16 +168,39 @@ class IngredientsConfig(GroupedQueryConfig):
         dim, n_heads = sizes["dim"], sizes["n_heads"]
         if isinstance(sizes["attention"]["latent"], dict):
             # no head has to be turned as a whole, or shared
-            problems = latent_conflicts(sizes) + super(GroupedQueryConfig, cls).conflicts(sizes) + rope_conflicts(sizes["rope"])
-            return problems + pattern_conflicts(sizes) + attention_conflicts(sizes["attention"]) + expert_conflicts(sizes)
+            problems = (
+                latent_conflicts(sizes)
+                + super(GroupedQueryConfig, cls).conflicts(sizes)
+                + rope_conflicts(sizes["rope"])
+            )
+            return (
+                problems
+                + pattern_conflicts(sizes)
+                + attention_conflicts(sizes["attention"])
+                + expert_conflicts(sizes)
+            )
         if sizes["head_dim"] == AUTO and AUTO not in (dim, n_heads) and dim % n_heads:
-            return [conflict("n_heads", f"dim {dim} cannot be split over {n_heads} heads", "change one of them, or write head_dim")]
+            return [
+                conflict(
+                    "n_heads",
+                    f"dim {dim} cannot be split over {n_heads} heads",
+                    "change one of them, or write head_dim",
+                )
+            ]
         problems = super().conflicts(cls.derived(sizes)) + rope_conflicts(sizes["rope"])
-        return problems + pattern_conflicts(sizes) + attention_conflicts(sizes["attention"]) + expert_conflicts(sizes)
+        return (
+            problems
+            + pattern_conflicts(sizes)
+            + attention_conflicts(sizes["attention"])
+            + expert_conflicts(sizes)
+        )
 
     def has_experts(self, layer: int) -> bool:
         """Whether the hidden part of a layer is a mixture of experts."""
-        return decided(self.moe) is not None and in_turn(decided(self.hidden_pattern), layer) == "experts"
+        return (
+            decided(self.moe) is not None
+            and in_turn(decided(self.hidden_pattern), layer) == "experts"
+        )
 
     def uses_rope(self, layer: int) -> bool:
         """Whether a layer turns its queries and keys."""
@@ -176,7 +208,11 @@ class IngredientsConfig(GroupedQueryConfig):
 
     def window(self, layer: int) -> int | None:
         """Tokens that a query of a layer sees; None without a limit."""
-        return decided(self.attention.window) if in_turn(decided(self.attention.window_pattern), layer) == "window" else None
+        return (
+            decided(self.attention.window)
+            if in_turn(decided(self.attention.window_pattern), layer) == "window"
+            else None
+        )
 
     def routed_experts(self) -> int:
         """Experts of a layer that a router chooses from; 0 for a dense model."""
@@ -198,13 +234,21 @@ class IngredientsConfig(GroupedQueryConfig):
         if latent is not None:
             return latent_shapes(latent, dim=decided(self.dim), heads=decided(self.n_heads))
         attention, shapes = self.attention, super().attention_shapes()
-        biased = {"none": (), "qkv": ("wq", "wk", "wv"), "all": ("wq", "wk", "wv", "wo")}[decided(attention.bias)]
-        found: Shapes = {"attention.sinks": (decided(self.n_heads),)} if decided(attention.sinks) else {}
+        biased = {"none": (), "qkv": ("wq", "wk", "wv"), "all": ("wq", "wk", "wv", "wo")}[
+            decided(attention.bias)
+        ]
+        found: Shapes = (
+            {"attention.sinks": (decided(self.n_heads),)} if decided(attention.sinks) else {}
+        )
         for name, shape in shapes.items():
             found[name] = shape
             if name.split(".")[1] in biased:
                 found[name.replace("weight", "bias")] = shape[:1]
-        norms = ("attention.q_norm.weight", "attention.k_norm.weight") if decided(attention.qk_norm) else ()
+        norms = (
+            ("attention.q_norm.weight", "attention.k_norm.weight")
+            if decided(attention.qk_norm)
+            else ()
+        )
         return found | dict.fromkeys(norms, (decided(self.head_dim),))
 
     def feed_forward_shapes(self) -> Shapes:
@@ -220,28 +264,48 @@ class IngredientsConfig(GroupedQueryConfig):
         """Name and shape of every parameter of a mixture of experts."""
         moe, shapes = decided(self.moe), super().expert_shapes()
         assert moe is not None
-        return shapes if decided(moe.swiglu_limit) is None else clamped_expert_shapes(shapes, moe, decided(self.dim))
+        return (
+            shapes
+            if decided(moe.swiglu_limit) is None
+            else clamped_expert_shapes(shapes, moe, decided(self.dim))
+        )
 
     def layer_shapes(self, *, with_experts: bool) -> Shapes:
         """Name and shape of every parameter of one layer."""
-        names = ("attention_post_norm.weight", "ffn_post_norm.weight") if decided(self.post_norms) else ()
-        return super().layer_shapes(with_experts=with_experts) | dict.fromkeys(names, (decided(self.dim),))
+        names = (
+            ("attention_post_norm.weight", "ffn_post_norm.weight")
+            if decided(self.post_norms)
+            else ()
+        )
+        return super().layer_shapes(with_experts=with_experts) | dict.fromkeys(
+            names, (decided(self.dim),)
+        )
 
     def kept_by_attention(self) -> int:
         """As without norms, and normalised queries and keys once more; of latent attention what that keeps."""
         latent = decided(self.attention.latent)
         if latent is not None:
             return kept_by_latent_attention(latent, heads=decided(self.n_heads))
-        return super().kept_by_attention() + (sum(self.projection_widths()) if decided(self.attention.qk_norm) else 0)
+        return super().kept_by_attention() + (
+            sum(self.projection_widths()) if decided(self.attention.qk_norm) else 0
+        )
 
     def key_value_width(self) -> int:
         """Width of the keys of all heads of one layer, plus that of the values."""
         latent = decided(self.attention.latent)
-        return super().key_value_width() if latent is None else latent_key_value_width(latent, heads=decided(self.n_heads))
+        return (
+            super().key_value_width()
+            if latent is None
+            else latent_key_value_width(latent, heads=decided(self.n_heads))
+        )
 
     def attention_width(self) -> int:
         """Key width plus value width of all query heads of all layers."""
-        return super().attention_width() if decided(self.attention.latent) is None else self.layer_count() * self.key_value_width()
+        return (
+            super().attention_width()
+            if decided(self.attention.latent) is None
+            else self.layer_count() * self.key_value_width()
+        )
 
     def kept_by_kind(self, with_experts: bool) -> tuple[int, int]:
         """Norms behind the parts keep what these give; clamping keeps gate and value once more, and the sum with one."""
@@ -249,7 +313,9 @@ class IngredientsConfig(GroupedQueryConfig):
         moe = decided(self.moe)
         clamped = moe is not None and with_experts and decided(moe.swiglu_limit) is not None
         behind = 2 * decided(self.dim) if decided(self.post_norms) else 0
-        return stream + behind, split + (3 * decided(moe.top_k) * decided(moe.hidden_dim) if moe is not None and clamped else 0)
+        return stream + behind, split + (
+            3 * decided(moe.top_k) * decided(moe.hidden_dim) if moe is not None and clamped else 0
+        )
 
     def export_problems(self) -> list[Problem]:
         """The ingredients that the nearest family with a class in transformers does not have, and what that family cannot export."""
@@ -266,9 +332,14 @@ def with_plain_experts(moe: Any) -> Any:
     """model.moe with the plainest value where one is undecided."""
     if not isinstance(moe, dict):
         return moe
-    decided_here = {field: PLAIN_EXPERTS[field] if value == AUTO and field in PLAIN_EXPERTS else value for field, value in moe.items()}
+    decided_here = {
+        field: PLAIN_EXPERTS[field] if value == AUTO and field in PLAIN_EXPERTS else value
+        for field, value in moe.items()
+    }
     if decided_here["swiglu_alpha"] == AUTO:
-        decided_here["swiglu_alpha"] = None if decided_here["swiglu_limit"] is None else ALPHA_OF_GPT_OSS
+        decided_here["swiglu_alpha"] = (
+            None if decided_here["swiglu_limit"] is None else ALPHA_OF_GPT_OSS
+        )
     return decided_here
 
 
@@ -278,7 +349,10 @@ def with_plain_latent(sizes: Sizes) -> Sizes:
     latent = sizes["attention"]["latent"]
     if not isinstance(latent, dict):
         return sizes
-    latent = {**latent, "q_lora_rank": None if latent["q_lora_rank"] == AUTO else latent["q_lora_rank"]}
+    latent = {
+        **latent,
+        "q_lora_rank": None if latent["q_lora_rank"] == AUTO else latent["q_lora_rank"],
+    }
     latent["norm_eps"] = sizes["norm_eps"] if latent["norm_eps"] == AUTO else latent["norm_eps"]
     width = (latent["qk_nope_head_dim"], latent["qk_rope_head_dim"])
     head_dim = sum(width) if sizes["head_dim"] == AUTO and AUTO not in width else sizes["head_dim"]
@@ -292,11 +366,19 @@ def latent_conflicts(sizes: Sizes) -> list[Problem]:
     for field, plain in (("qk_norm", False), ("bias", "none"), ("sinks", False)):
         if attention[field] not in (AUTO, plain):
             message = f"latent attention has no {field}, and attention.{field} is {shorten(attention[field])}"
-            problems.append(conflict(f"attention.{field}", message, f"use {shorten(plain)}, or attention.latent: null"))
+            problems.append(
+                conflict(
+                    f"attention.{field}",
+                    message,
+                    f"use {shorten(plain)}, or attention.latent: null",
+                )
+            )
     still, turned = attention["latent"]["qk_nope_head_dim"], attention["latent"]["qk_rope_head_dim"]
     if turned != AUTO and turned % 2:
         message = f"qk_rope_head_dim {turned} is odd, and RoPE turns pairs"
-        problems.append(conflict("attention.latent.qk_rope_head_dim", message, "use an even qk_rope_head_dim"))
+        problems.append(
+            conflict("attention.latent.qk_rope_head_dim", message, "use an even qk_rope_head_dim")
+        )
     made = {"n_kv_heads": n_heads, "head_dim": AUTO if AUTO in (still, turned) else still + turned}
     for field, value in made.items():
         if AUTO not in (value, sizes[field]) and sizes[field] != value:
@@ -320,10 +402,18 @@ def pattern_conflicts(sizes: Sizes) -> list[Problem]:
     }
     empty = [field for field, pattern in patterns.items() if not pattern]
     if empty:
-        return [conflict(empty[0], f"{empty[0]} says what no layer is", "write a word for each kind of layer, or leave it out")]
+        return [
+            conflict(
+                empty[0],
+                f"{empty[0]} says what no layer is",
+                "write a word for each kind of layer, or leave it out",
+            )
+        ]
     for field, pattern in patterns.items():
         if AUTO not in (pattern, sizes["n_layers"]) and len(pattern) > sizes["n_layers"]:
-            message = f"{field} says what {len(pattern)} layers are, and there are {sizes['n_layers']}"
+            message = (
+                f"{field} says what {len(pattern)} layers are, and there are {sizes['n_layers']}"
+            )
             problems.append(conflict(field, message, f"use {sizes['n_layers']} words at most"))
     for field, pattern, word, has in (
         ("attention.window_pattern", attention["window_pattern"], "window", attention["window"]),
@@ -333,9 +423,21 @@ def pattern_conflicts(sizes: Sizes) -> list[Problem]:
             continue
         owner = {"window": "attention.window", "experts": "moe"}[word]
         if has is not None and word not in pattern:
-            problems.append(conflict(field, f"no layer has what {owner} describes", f"write {word} into {field}, or {owner}: null"))
+            problems.append(
+                conflict(
+                    field,
+                    f"no layer has what {owner} describes",
+                    f"write {word} into {field}, or {owner}: null",
+                )
+            )
         if has is None and len(set(pattern)) > 1:
-            problems.append(conflict(field, f"some layers are to have {word}, and {owner} is null", f"set {owner}, or leave {field} out"))
+            problems.append(
+                conflict(
+                    field,
+                    f"some layers are to have {word}, and {owner} is null",
+                    f"set {owner}, or leave {field} out",
+                )
+            )
     return problems
 
 
@@ -357,9 +459,19 @@ def expert_conflicts(sizes: Sizes) -> list[Problem]:
     if AUTO not in (limit, alpha) and (limit is None) != (alpha is None):
         absent = "swiglu_limit" if limit is None else "swiglu_alpha"
         problems.append(
-            conflict(f"moe.{absent}", "clamped SwiGLU needs both swiglu_limit and swiglu_alpha", "write both, or null for both")
+            conflict(
+                f"moe.{absent}",
+                "clamped SwiGLU needs both swiglu_limit and swiglu_alpha",
+                "write both, or null for both",
+            )
         )
-    if sizes["feed_forward"]["bias"] is True and sizes["hidden_pattern"] != AUTO and "dense" not in sizes["hidden_pattern"]:
+    if (
+        sizes["feed_forward"]["bias"] is True
+        and sizes["hidden_pattern"] != AUTO
+        and "dense" not in sizes["hidden_pattern"]
+    ):
         message = "feed_forward.bias is of dense layers, and every layer has experts"
-        problems.append(conflict("feed_forward.bias", message, "use false, or write dense into hidden_pattern"))
+        problems.append(
+            conflict("feed_forward.bias", message, "use false, or write dense into hidden_pattern")
+        )
     return problems

@@ -10,7 +10,17 @@ from titanrun.config.suggest import listing
 from titanrun.models.shared.config import ModelConfig, Sizes
 from titanrun.models.shared.decoder_config import conflict
 
-SHARED = ("vocab_size", "max_seq_len", "dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "norm_eps", "tie_word_embeddings")
+SHARED = (
+    "vocab_size",
+    "max_seq_len",
+    "dim",
+    "n_layers",
+    "n_heads",
+    "n_kv_heads",
+    "head_dim",
+    "norm_eps",
+    "tie_word_embeddings",
+)
 FIRST_DENSE = "dense layers, then experts in all others"
 LATENT = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 PLAIN: Sizes = {
@@ -31,7 +41,13 @@ PLAIN: Sizes = {
 """The ingredients that most families have."""
 INGREDIENTS: dict[str, Sizes] = {
     "llama3": {**PLAIN, "moe": None},
-    "qwen3": {**PLAIN, "attention.qk_norm": True, "rope.pairs": "halves", "rope.scaling": None, "moe.swiglu_limit": None},
+    "qwen3": {
+        **PLAIN,
+        "attention.qk_norm": True,
+        "rope.pairs": "halves",
+        "rope.scaling": None,
+        "moe.swiglu_limit": None,
+    },
     "gpt_oss": {
         **{name: value for name, value in PLAIN.items() if name != "attention.window"},
         "attention.bias": "all",
@@ -51,7 +67,12 @@ INGREDIENTS: dict[str, Sizes] = {
 }
 """What each family is made of, by the name of the field; ... is any value but null. The rest is free."""
 # of Llama both, since its mapping turns the ones into the others
-PAIRS_OF = {"llama3": "neighbours", "qwen3": "halves", "gpt_oss": "halves", "deepseek_v3": "neighbours"}
+PAIRS_OF = {
+    "llama3": "neighbours",
+    "qwen3": "halves",
+    "gpt_oss": "halves",
+    "deepseek_v3": "neighbours",
+}
 PATTERN_OF = {"attention.window_pattern": "attention.window", "hidden_pattern": "moe"}
 CLASSES = {"llama3": "Llama", "qwen3": "Qwen3", "gpt_oss": "GptOss", "deepseek_v3": "DeepseekV3"}
 
@@ -61,7 +82,9 @@ def nearest(config: ModelConfig) -> tuple[str, list[Problem]]:
     sizes = dump(config)
     found = {family: differences(sizes, wanted) for family, wanted in INGREDIENTS.items()}
     family = min(found, key=lambda name: len(found[name]))
-    return family, [difference(family, field, sizes, INGREDIENTS[family][field]) for field in found[family]]
+    return family, [
+        difference(family, field, sizes, INGREDIENTS[family][field]) for field in found[family]
+    ]
 
 
 def differences(sizes: Sizes, wanted: Sizes) -> list[str]:
@@ -102,7 +125,11 @@ def difference(family: str, field: str, sizes: Sizes, theirs: Any) -> Problem:
     message = f"no class of transformers that titanrun writes has these ingredients: {CLASSES[family]} is nearest, with {field} {needed}"
     ours = shorten(value_of(sizes, field))
     # a field within an absent section has no place of its own
-    shown = field if value_of(sizes, field.rpartition(".")[0] or field) is not None else field.split(".")[0]
+    shown = (
+        field
+        if value_of(sizes, field.rpartition(".")[0] or field) is not None
+        else field.split(".")[0]
+    )
     return conflict(shown, f"{message}, and here it is {ours}", f"use {needed}, or export nothing")
 
 
@@ -115,21 +142,38 @@ def family_sizes(config: ModelConfig, family: str) -> Sizes:
         "init": sizes["init"],
         "attention": {name: sizes["attention"][name] for name in ("backend", "mask", "documents")},
     }
-    rope = {name: sizes["rope"][name] for name in (("theta",) if family == "qwen3" else ("theta", "scaling"))}
+    rope = {
+        name: sizes["rope"][name]
+        for name in (("theta",) if family == "qwen3" else ("theta", "scaling"))
+    }
     section["rope"] = rope
     if family != "gpt_oss":
-        own = ("hidden_dim",) if family in ("qwen3", "deepseek_v3") else ("hidden_dim", "multiple_of", "ffn_dim_multiplier")
+        own = (
+            ("hidden_dim",)
+            if family in ("qwen3", "deepseek_v3")
+            else ("hidden_dim", "multiple_of", "ffn_dim_multiplier")
+        )
         section["feed_forward"] = {name: sizes["feed_forward"][name] for name in own}
     if family == "gpt_oss":
         section |= {"moe": sizes["moe"], "sliding_window": sizes["attention"]["window"]}
     if family == "deepseek_v3":
         latent = sizes["attention"]["latent"]
-        section = {name: value for name, value in section.items() if name not in ("n_kv_heads", "head_dim")}
+        section = {
+            name: value for name, value in section.items() if name not in ("n_kv_heads", "head_dim")
+        }
         section |= {name: latent[name] for name in LATENT}
-        section |= {"latent_norm_eps": latent["norm_eps"], "n_dense_layers": kinds_of(sizes).count("dense"), "num_mtp_layers": 0}
+        section |= {
+            "latent_norm_eps": latent["norm_eps"],
+            "n_dense_layers": kinds_of(sizes).count("dense"),
+            "num_mtp_layers": 0,
+        }
     if family in ("qwen3", "deepseek_v3"):
         clamped = ("swiglu_limit", "swiglu_alpha")
-        section["moe"] = None if sizes["moe"] is None else {key: value for key, value in sizes["moe"].items() if key not in clamped}
+        section["moe"] = (
+            None
+            if sizes["moe"] is None
+            else {key: value for key, value in sizes["moe"].items() if key not in clamped}
+        )
     return section
 
 
@@ -146,7 +190,12 @@ def read_sizes(written: dict[str, Any], families: Mapping[str, type[ModelConfig]
 def ingredients_of(family: str, sizes: Sizes) -> Sizes:
     """A family's sizes in the words of the decoder."""
     made: Sizes = {name: value for name, value in sizes.items() if name in SHARED}
-    made |= {"attention": {}, "rope": {**sizes["rope"]}, "feed_forward": {**sizes.get("feed_forward", {})}, "moe": sizes.get("moe")}
+    made |= {
+        "attention": {},
+        "rope": {**sizes["rope"]},
+        "feed_forward": {**sizes.get("feed_forward", {})},
+        "moe": sizes.get("moe"),
+    }
     for field, value in INGREDIENTS[family].items():
         first, _, last = field.rpartition(".")
         if value in (..., FIRST_DENSE):
@@ -161,10 +210,23 @@ def ingredients_of(family: str, sizes: Sizes) -> Sizes:
     made["rope"]["pairs"] = PAIRS_OF[family]
     if family == "gpt_oss":
         window = sizes["sliding_window"]
-        made["attention"] |= {"window": window, "window_pattern": ["window", "full"] if window else ["window"]}
+        made["attention"] |= {
+            "window": window,
+            "window_pattern": ["window", "full"] if window else ["window"],
+        }
     if family == "deepseek_v3":
-        made["attention"]["latent"] = {**{name: sizes[name] for name in LATENT}, "norm_eps": sizes["latent_norm_eps"]}
+        made["attention"]["latent"] = {
+            **{name: sizes[name] for name in LATENT},
+            "norm_eps": sizes["latent_norm_eps"],
+        }
         dense, experts = sizes["n_dense_layers"], sizes["n_layers"] - sizes["n_dense_layers"]
-        made |= {"hidden_pattern": ["dense"] * dense + ["experts"] * experts} if experts else {"moe": None}
-        made |= {"n_kv_heads": sizes["n_heads"], "head_dim": sizes["qk_nope_head_dim"] + sizes["qk_rope_head_dim"]}
+        made |= (
+            {"hidden_pattern": ["dense"] * dense + ["experts"] * experts}
+            if experts
+            else {"moe": None}
+        )
+        made |= {
+            "n_kv_heads": sizes["n_heads"],
+            "head_dim": sizes["qk_nope_head_dim"] + sizes["qk_rope_head_dim"],
+        }
     return made

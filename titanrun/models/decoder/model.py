@@ -36,10 +36,15 @@ class ComposedDecoder(Decoder):
     @staticmethod
     def layer(config: IngredientsConfig, index: int) -> DecoderLayer:
         """The layer of that number."""
-        attention, norms = attention_of(config, index), {"new_norm": NORMS[config.norm], "post_norms": config.post_norms}
+        attention, norms = (
+            attention_of(config, index),
+            {"new_norm": NORMS[config.norm], "post_norms": config.post_norms},
+        )
         if config.has_experts(index):
             return DecoderLayer(config, attention=attention, moe=experts_of(config), **norms)
-        feed_forward = FeedForward(dim=config.dim, hidden_dim=config.dense_width(), bias=config.feed_forward.bias)
+        feed_forward = FeedForward(
+            dim=config.dim, hidden_dim=config.dense_width(), bias=config.feed_forward.bias
+        )
         return DecoderLayer(config, attention=attention, feed_forward=feed_forward, **norms)
 
     def logits(self, normed_BTD: Tensor) -> Tensor:
@@ -50,11 +55,17 @@ class ComposedDecoder(Decoder):
         rope, head_dim = self.config.rope, self.config.turned_width()
         turns_neighbours = rope.pairs == "neighbours"
         if device.type == "meta":
-            width, dtype = (head_dim // 2, torch.complex64) if turns_neighbours else (2 * head_dim, torch.float32)
+            width, dtype = (
+                (head_dim // 2, torch.complex64)
+                if turns_neighbours
+                else (2 * head_dim, torch.float32)
+            )
             return torch.empty(self.seq_len, width, dtype=dtype, device=device)
         if turns_neighbours:
             return rope_table(rope, head_dim=head_dim, seq_len=self.seq_len, device=device)
-        return cos_sin_table(rope.theta, head_dim=head_dim, seq_len=self.seq_len, scaling=rope.scaling, device=device)
+        return cos_sin_table(
+            rope.theta, head_dim=head_dim, seq_len=self.seq_len, scaling=rope.scaling, device=device
+        )
 
     def rope_rows(self, seq_len: int, positions_BT: Tensor | None) -> Tensor:
         """Rows of the table [1 or B, T, 1, P or 2 H]."""
@@ -65,10 +76,19 @@ def attention_of(config: IngredientsConfig, layer: int) -> GroupedQueryAttention
     """The attention of a layer."""
     said, latent = config.attention, config.attention.latent
     scale = None if latent is None else score_scale(latent, config.rope.scaling)
-    backend = attention_backend(said, window=config.window(layer), scale=scale, soft_cap=said.soft_cap)
+    backend = attention_backend(
+        said, window=config.window(layer), scale=scale, soft_cap=said.soft_cap
+    )
     turn = TURNS[config.rope.pairs] if config.uses_rope(layer) else None
     if latent is not None:
-        return LatentAttention(latent, dim=config.dim, n_heads=config.n_heads, norm_eps=latent.norm_eps, backend=backend, turn=turn)
+        return LatentAttention(
+            latent,
+            dim=config.dim,
+            n_heads=config.n_heads,
+            norm_eps=latent.norm_eps,
+            backend=backend,
+            turn=turn,
+        )
     return GroupedQueryAttention(
         config,
         backend=backend,
@@ -83,4 +103,8 @@ def attention_of(config: IngredientsConfig, layer: int) -> GroupedQueryAttention
 def experts_of(config: IngredientsConfig) -> Moe:
     """The mixture of experts of one layer."""
     moe = config.moe
-    return Moe(moe, dim=config.dim, experts=None if moe.swiglu_limit is None else ClampedExperts(moe, dim=config.dim))
+    return Moe(
+        moe,
+        dim=config.dim,
+        experts=None if moe.swiglu_limit is None else ClampedExperts(moe, dim=config.dim),
+    )

@@ -2,7 +2,12 @@
 
 from titanrun.distributed.tensor_parallel import Plan, Role
 from titanrun.models.decoder.model import ComposedDecoder
-from titanrun.models.shared.parallelize import DECODER, LATENT_ATTENTION, MIXTURE_OF_EXPERTS, POST_NORMS
+from titanrun.models.shared.parallelize import (
+    DECODER,
+    LATENT_ATTENTION,
+    MIXTURE_OF_EXPERTS,
+    POST_NORMS,
+)
 
 HEAD_NORMS: Plan = {
     "layers.*.attention.q_norm": Role.HEAD_NORM,

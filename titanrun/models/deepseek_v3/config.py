@@ -9,21 +9,46 @@ from titanrun.config.fields import bookkeeping, numerics, section
 from titanrun.config.problems import Problem
 from titanrun.config.render import shorten
 from titanrun.config.types import AUTO, NonNegativeInt, OrAuto, PositiveFloat, PositiveInt
-from titanrun.models.shared.config import PAGED_BY_VLLM, AttentionConfig, DecoderInitConfig, Feature, MoeConfig, RopeConfig, Sizes, decided
+from titanrun.models.shared.config import (
+    PAGED_BY_VLLM,
+    AttentionConfig,
+    DecoderInitConfig,
+    Feature,
+    MoeConfig,
+    RopeConfig,
+    Sizes,
+    decided,
+)
 from titanrun.models.shared.decoder_config import DecoderConfig, Shapes, conflict, rope_conflicts
 from titanrun.models.shared.huggingface_config import HuggingFaceConfig
 from titanrun.models.shared.huggingface_decoder import read_decoder, read_rope
-from titanrun.models.shared.latent_config import kept_by_latent_attention, latent_key_value_width, latent_shapes
+from titanrun.models.shared.latent_config import (
+    kept_by_latent_attention,
+    latent_key_value_width,
+    latent_shapes,
+)
 
 # what config.json leaves unsaid, since transformers has no choice there
 LATENT_NORM_EPS_OF_TRANSFORMERS = 1e-6
-EXPERTS_OF_TRANSFORMERS = {"score_func": "sigmoid", "gate_bias": False, "score_before_experts": False}
+EXPERTS_OF_TRANSFORMERS = {
+    "score_func": "sigmoid",
+    "gate_bias": False,
+    "score_before_experts": False,
+}
 BALANCE_OF_THE_PAPER = 1e-3
 # each has names and shapes of its own, as LayerCount says
 FurtherLayers: TypeAlias = Annotated[int, Interval(ge=0, le=100)]
 FURTHER_NORMS = ("embedding_norm", "stream_norm", "out_norm")
 # keys of losses and of code that are not ours; and whether a model predicts further tokens is for the recipe to say
-UNREAD = ("aux_loss_alpha", "auto_map", "ep_size", "num_mtp_layers", "num_nextn_predict_layers", "output_router_logits", "seq_aux")
+UNREAD = (
+    "aux_loss_alpha",
+    "auto_map",
+    "ep_size",
+    "num_mtp_layers",
+    "num_nextn_predict_layers",
+    "output_router_logits",
+    "seq_aux",
+)
 
 
 class DeepseekV3FeedForwardConfig(Config):
@@ -113,7 +138,11 @@ class DeepseekV3Config(DecoderConfig):
     def conflicts(cls, sizes: Sizes) -> list[Problem]:
         """A part that RoPE cannot turn, more dense layers than layers, and what rope and moe cannot be."""
         problems = []
-        turned, dense, layers = sizes["qk_rope_head_dim"], sizes["n_dense_layers"], sizes["n_layers"]
+        turned, dense, layers = (
+            sizes["qk_rope_head_dim"],
+            sizes["n_dense_layers"],
+            sizes["n_layers"],
+        )
         if turned != AUTO and turned % 2:
             message = f"qk_rope_head_dim {turned} is odd, and RoPE turns pairs"
             problems.append(conflict("qk_rope_head_dim", message, "use an even qk_rope_head_dim"))
@@ -172,7 +201,11 @@ class DeepseekV3Config(DecoderConfig):
         if decided(self.moe.num_shared_experts) == 0:
             problems.append(not_of_transformers("moe.num_shared_experts", 0, 1))
         if decided(self.latent_norm_eps) != LATENT_NORM_EPS_OF_TRANSFORMERS:
-            problems.append(not_of_transformers("latent_norm_eps", self.latent_norm_eps, LATENT_NORM_EPS_OF_TRANSFORMERS))
+            problems.append(
+                not_of_transformers(
+                    "latent_norm_eps", self.latent_norm_eps, LATENT_NORM_EPS_OF_TRANSFORMERS
+                )
+            )
         return problems
 
 

@@ -34,10 +34,16 @@ class FurtherLayer(DecoderLayer):
     def forward(self, before_BTD: Tensor, embedded_BTD: Tensor, rope: Tensor, seen: Any) -> Tensor:  # type: ignore[override]
         """What the head reads of this depth. The layer sees the positions of the depth before."""
         both = [self.embedding_norm(embedded_BTD), self.stream_norm(before_BTD)]
-        out_BTD: Tensor = self.out_norm(super().forward(self.join(torch.cat(both, dim=-1)), rope, seen))
+        out_BTD: Tensor = self.out_norm(
+            super().forward(self.join(torch.cat(both, dim=-1)), rope, seen)
+        )
         return out_BTD
 
-    def init_weights(self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None) -> None:
+    def init_weights(
+        self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None
+    ) -> None:
         """Draw the layer's weights; `into_stream_std` is the std of what adds to the residual stream."""
         super().init_weights(init, into_stream_std=into_stream_std, generator=generator)
-        truncated_normal_(self.join.weight, std=init.linear_std, bound=init.truncation, generator=generator)
+        truncated_normal_(
+            self.join.weight, std=init.linear_std, bound=init.truncation, generator=generator
+        )

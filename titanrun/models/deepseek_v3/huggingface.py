@@ -57,12 +57,17 @@ def to_huggingface(config: DeepseekV3Config, state: Mapping[str, Tensor]) -> dic
     """
     if config.export_problems():
         raise ProblemsFound(config.export_problems())
-    unbiased = {name: torch.zeros(config.moe.num_experts, dtype=torch.float32) for name in bias_names(config)}
+    unbiased = {
+        name: torch.zeros(config.moe.num_experts, dtype=torch.float32)
+        for name in bias_names(config)
+    }
     exported = unbiased | exported_weights(config, state, LAYER_NAMES)
     head = "tok_embeddings.weight" if config.tie_word_embeddings else "output.weight"
     for layer in further_layers(config):
         shared = zip(COPIES, ("tok_embeddings.weight", head), strict=True)
-        exported |= {f"model.layers.{layer}.{theirs}": state[ours].clone() for theirs, ours in shared}
+        exported |= {
+            f"model.layers.{layer}.{theirs}": state[ours].clone() for theirs, ours in shared
+        }
     return exported
 
 
@@ -72,19 +77,34 @@ def from_huggingface(config: DeepseekV3Config, state: Mapping[str, Tensor]) -> d
     Raises ProblemsFound where names or shapes are not those of the model, and where a model without biases is given some.
     """
     beyond = layers_that_predict_more(config, state)
-    shared = {f"model.layers.{layer}.{theirs}" for layer in further_layers(config) for theirs in COPIES}
-    given = {name: tensor for name, tensor in state.items() if not name.startswith(beyond) and name not in shared}
+    shared = {
+        f"model.layers.{layer}.{theirs}" for layer in further_layers(config) for theirs in COPIES
+    }
+    given = {
+        name: tensor
+        for name, tensor in state.items()
+        if not name.startswith(beyond) and name not in shared
+    }
     if config.moe.load_balance_coeff is None:
         biases = [given.pop(name) for name in bias_names(config) if name in given]
         if any(bias.count_nonzero() for bias in biases):
             path = ("model", "moe", "load_balance_coeff")
-            raise fail("checkpoint", "these weights choose experts by a bias, which this model lacks", path=path, help="use 0.001")
+            raise fail(
+                "checkpoint",
+                "these weights choose experts by a bias, which this model lacks",
+                path=path,
+                help="use 0.001",
+            )
     return imported_weights(config, given, LAYER_NAMES)
 
 
 def bias_names(config: DeepseekV3Config) -> list[str]:
     """The names of the biases of all layers that have experts."""
-    return [f"model.layers.{layer}.{BIAS}" for layer in range(config.layer_count()) if config.has_experts(layer)]
+    return [
+        f"model.layers.{layer}.{BIAS}"
+        for layer in range(config.layer_count())
+        if config.has_experts(layer)
+    ]
 
 
 def further_layers(config: DeepseekV3Config) -> range:
@@ -92,7 +112,9 @@ def further_layers(config: DeepseekV3Config) -> range:
     return range(config.n_layers, config.layer_count())
 
 
-def layers_that_predict_more(config: DeepseekV3Config, state: Mapping[str, Tensor]) -> tuple[str, ...]:
+def layers_that_predict_more(
+    config: DeepseekV3Config, state: Mapping[str, Tensor]
+) -> tuple[str, ...]:
     """How the names of layers for multi-token prediction begin that the model lacks; DeepSeek's releases keep them after the last layer.
     They alone join the stream with an embedding; other layers after the last are of a larger model."""
     joining = (name.removesuffix(JOINS) for name in state if name.endswith(JOINS))
@@ -104,7 +126,9 @@ def huggingface_config(config: DeepseekV3Config, dtype_name: str) -> dict[str, A
     """The content of config.json for transformers 4 and 5; `dtype_name` is that of the weights beside it."""
     moe = config.moe
     return {
-        **decoder_mapping(config, dtype_name, model_type="deepseek_v3", architecture="DeepseekV3ForCausalLM"),
+        **decoder_mapping(
+            config, dtype_name, model_type="deepseek_v3", architecture="DeepseekV3ForCausalLM"
+        ),
         "intermediate_size": config.feed_forward.hidden_dim,
         "num_key_value_heads": config.n_heads,
         "first_k_dense_replace": config.n_dense_layers,

@@ -24,7 +24,11 @@ class DeepseekV3(Decoder):
     config: DeepseekV3Config
 
     def __init__(self, config: DeepseekV3Config, *, seq_len: int) -> None:
-        super().__init__(config, [self.layer(config, index) for index in range(config.layer_count())], seq_len=seq_len)
+        super().__init__(
+            config,
+            [self.layer(config, index) for index in range(config.layer_count())],
+            seq_len=seq_len,
+        )
 
     @staticmethod
     def layer(config: DeepseekV3Config, index: int) -> DecoderLayer:
@@ -49,7 +53,9 @@ class DeepseekV3(Decoder):
         assert self.tok_embeddings is not None, "a rule refuses pipelines"
         told = self.telling(tokens_BT, positions_BT, documents_BT)
         # embedding and head each run once for all depths, so that whoever shards their weights gathers them once
-        h_BTD, *embedded = self.tok_embeddings(torch.cat([tokens_BT, *further_KBT])).chunk(1 + len(further_KBT))
+        h_BTD, *embedded = self.tok_embeddings(torch.cat([tokens_BT, *further_KBT])).chunk(
+            1 + len(further_KBT)
+        )
         normed = [self.stream(h_BTD, told)]
         for layer, embedded_BTD in zip(self.further_layers(), embedded, strict=True):
             normed.append(layer(normed[-1], embedded_BTD, *told(layer)))

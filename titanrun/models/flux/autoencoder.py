@@ -50,7 +50,9 @@ class Encoder(nn.Module):
         inputs = widths[0]
         for index, width in enumerate(widths):
             level = nn.Module()
-            level.block = nn.ModuleList(Residual(inputs if layer == 0 else width, width) for layer in range(layers))
+            level.block = nn.ModuleList(
+                Residual(inputs if layer == 0 else width, width) for layer in range(layers)
+            )
             if index + 1 < len(widths):
                 level.downsample = Downsample(width)
             self.down.append(level)
@@ -81,7 +83,9 @@ class Decoder(nn.Module):
         levels = []
         for index, width in reversed(list(enumerate(widths))):
             level = nn.Module()
-            level.block = nn.ModuleList(Residual(inputs if layer == 0 else width, width) for layer in range(layers + 1))
+            level.block = nn.ModuleList(
+                Residual(inputs if layer == 0 else width, width) for layer in range(layers + 1)
+            )
             if index > 0:
                 level.upsample = Upsample(width)
             levels.append(level)
@@ -107,7 +111,11 @@ class Middle(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.block_1, self.attn_1, self.block_2 = Residual(width, width), SpatialAttention(width), Residual(width, width)
+        self.block_1, self.attn_1, self.block_2 = (
+            Residual(width, width),
+            SpatialAttention(width),
+            Residual(width, width),
+        )
 
     def forward(self, h_BCHW: Tensor) -> Tensor:
         mixed: Tensor = self.block_2(self.attn_1(self.block_1(h_BCHW)))
@@ -140,8 +148,13 @@ class SpatialAttention(nn.Module):
 
     def forward(self, h_BCHW: Tensor) -> Tensor:
         normed = self.norm(h_BCHW)
-        q, k, v = (part(normed).flatten(2).transpose(1, 2).unsqueeze(1) for part in (self.q, self.k, self.v))
-        seen_BCHW = scaled_dot_product_attention(q, k, v).squeeze(1).transpose(1, 2).reshape(h_BCHW.shape)
+        q, k, v = (
+            part(normed).flatten(2).transpose(1, 2).unsqueeze(1)
+            for part in (self.q, self.k, self.v)
+        )
+        seen_BCHW = (
+            scaled_dot_product_attention(q, k, v).squeeze(1).transpose(1, 2).reshape(h_BCHW.shape)
+        )
         out: Tensor = h_BCHW + self.proj_out(seen_BCHW)
         return out
 
@@ -183,15 +196,27 @@ def group_norm(width: int) -> nn.GroupNorm:
 
 def autoencoder_of(state: Mapping[str, Tensor], *, source: str) -> Autoencoder:
     """The autoencoder whose weights these are; their shapes say its sizes. Raises ProblemsFound where they are no autoencoder's."""
-    levels = {int(found[1]) for name in state if (found := re.match(r"encoder\.down\.(\d+)\.block\.0\.conv1\.weight$", name))}
-    layers = len({name for name in state if re.match(r"encoder\.down\.0\.block\.\d+\.conv1\.weight$", name)})
+    levels = {
+        int(found[1])
+        for name in state
+        if (found := re.match(r"encoder\.down\.(\d+)\.block\.0\.conv1\.weight$", name))
+    }
+    layers = len(
+        {name for name in state if re.match(r"encoder\.down\.0\.block\.\d+\.conv1\.weight$", name)}
+    )
     if not levels or levels != set(range(len(levels))) or "encoder.conv_out.weight" not in state:
         raise not_an_autoencoder(source, "it has no encoder.down")
-    widths = [state[f"encoder.down.{level}.block.0.conv1.weight"].size(0) for level in sorted(levels)]
-    made = Autoencoder(widths, layers=layers, latent_channels=state["encoder.conv_out.weight"].size(0) // 2)
+    widths = [
+        state[f"encoder.down.{level}.block.0.conv1.weight"].size(0) for level in sorted(levels)
+    ]
+    made = Autoencoder(
+        widths, layers=layers, latent_channels=state["encoder.conv_out.weight"].size(0) // 2
+    )
     shapes = {name: tensor.shape for name, tensor in made.state_dict().items()}
     odd = sorted(
-        name for name in shapes.keys() | state.keys() if name not in shapes or name not in state or state[name].shape != shapes[name]
+        name
+        for name in shapes.keys() | state.keys()
+        if name not in shapes or name not in state or state[name].shape != shapes[name]
     )
     if odd:
         raise not_an_autoencoder(source, f"{odd[0]} is not as expected")
@@ -202,4 +227,9 @@ def autoencoder_of(state: Mapping[str, Tensor], *, source: str) -> Autoencoder:
 def not_an_autoencoder(source: str, why: str) -> ProblemsFound:
     """The problem with a file of other weights."""
     help = "take ae.safetensors of FLUX.1"
-    return fail("file", f"{source} does not hold FLUX.1's autoencoder: {why}", path=("model", "encoder", "autoencoder_path"), help=help)
+    return fail(
+        "file",
+        f"{source} does not hold FLUX.1's autoencoder: {why}",
+        path=("model", "encoder", "autoencoder_path"),
+        help=help,
+    )

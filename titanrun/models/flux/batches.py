@@ -42,7 +42,9 @@ class FluxBatch:
 
     def through(self, model: nn.Module) -> Tensor:
         """The velocity [B, I, C] that the model gives."""
-        velocity_BIC: Tensor = model(self.latents, self.times, self.text, self.pooled, self.places[0], self.guidance)
+        velocity_BIC: Tensor = model(
+            self.latents, self.times, self.text, self.pooled, self.places[0], self.guidance
+        )
         return velocity_BIC
 
     def to(self, device: torch.device | str) -> "FluxBatch":
@@ -87,15 +89,26 @@ class FluxBatches:
 
     def training(self, rows: NDArray[Any], rows_per_pass: int) -> list[FluxBatch]:
         """The samples of one step, cut into passes: each row at a time that is drawn, some of them without their captions."""
-        return [self._drawn(rows[start : start + rows_per_pass]) for start in range(0, len(rows), rows_per_pass)]
+        return [
+            self._drawn(rows[start : start + rows_per_pass])
+            for start in range(0, len(rows), rows_per_pass)
+        ]
 
     def held_out(self, rows: NDArray[Any], *, counted: int) -> FluxBatch:
         """The samples of a pass that measures: each row at a fixed time, or at all of them. The first `counted` rows count."""
         generators = [Generator().manual_seed(int(key)) for key in rows["key"]]
         clean_BLHW = self._latents(rows, generators).repeat_interleave(self.times_each, dim=0)
-        noise_BLHW = self._noise(clean_BLHW[:: self.times_each], generators).repeat_interleave(self.times_each, dim=0)
-        numbers = [int(number) * (self.times_each == 1) + turn for number in rows["number"] for turn in range(self.times_each)]
-        times_B = torch.tensor([(number % HELD_OUT_TIMES + 0.5) / HELD_OUT_TIMES for number in numbers])
+        noise_BLHW = self._noise(clean_BLHW[:: self.times_each], generators).repeat_interleave(
+            self.times_each, dim=0
+        )
+        numbers = [
+            int(number) * (self.times_each == 1) + turn
+            for number in rows["number"]
+            for turn in range(self.times_each)
+        ]
+        times_B = torch.tensor(
+            [(number % HELD_OUT_TIMES + 0.5) / HELD_OUT_TIMES for number in numbers]
+        )
         captions = [caption for caption in captions_of(rows) for _ in range(self.times_each)]
         batch = self._batch(clean_BLHW, noise_BLHW, times_B, captions, captions)
         batch.loss_mask[counted * self.times_each :] = False
@@ -107,11 +120,16 @@ class FluxBatches:
         draws_B3 = torch.stack([torch.rand(3, generator=generator) for generator in generators])
         captions = captions_of(rows)
         for_t5, for_clip = (
-            ["" if draw < self.dropout else caption for draw, caption in zip(draws_B3[:, column], captions, strict=True)]
+            [
+                "" if draw < self.dropout else caption
+                for draw, caption in zip(draws_B3[:, column], captions, strict=True)
+            ]
             for column in (1, 2)
         )
         clean_BLHW = self._latents(rows, generators)
-        return self._batch(clean_BLHW, self._noise(clean_BLHW, generators), draws_B3[:, 0], for_t5, for_clip)
+        return self._batch(
+            clean_BLHW, self._noise(clean_BLHW, generators), draws_B3[:, 0], for_t5, for_clip
+        )
 
     @torch.no_grad()
     def _latents(self, rows: NDArray[Any], generators: Sequence[Generator]) -> Tensor:
@@ -125,7 +143,14 @@ class FluxBatches:
     def _noise(self, clean_BLHW: Tensor, generators: Sequence[Generator]) -> Tensor:
         return drawn(clean_BLHW.shape[1:], generators).to(self.device)
 
-    def _batch(self, clean_BLHW: Tensor, noise_BLHW: Tensor, times_B: Tensor, for_t5: list[str], for_clip: list[str]) -> FluxBatch:
+    def _batch(
+        self,
+        clean_BLHW: Tensor,
+        noise_BLHW: Tensor,
+        times_B: Tensor,
+        for_t5: list[str],
+        for_clip: list[str],
+    ) -> FluxBatch:
         """Samples on the straight line from pictures to noise (https://arxiv.org/abs/2209.03003); the target is the way along it."""
         clean_BIC, noise_BIC = packed(clean_BLHW), packed(noise_BLHW)
         place_B11 = times_B.to(self.device)[:, None, None]
@@ -136,8 +161,12 @@ class FluxBatches:
             text=self.t5(for_t5).float(),
             pooled=self.clip(for_clip).float(),
             loss_mask=torch.ones(clean_BIC.shape[:2], dtype=torch.bool, device=self.device),
-            places=places_of(clean_BLHW.size(2) // PACKED, clean_BLHW.size(3) // PACKED)[None].to(self.device),
-            guidance=None if self.guidance is None else guidance_features(self.guidance, len(times_B)).to(self.device),
+            places=places_of(clean_BLHW.size(2) // PACKED, clean_BLHW.size(3) // PACKED)[None].to(
+                self.device
+            ),
+            guidance=None
+            if self.guidance is None
+            else guidance_features(self.guidance, len(times_B)).to(self.device),
         )
 
 

@@ -8,7 +8,15 @@ from annotated_types import Interval
 from titanrun.config.base import Config
 from titanrun.config.fields import bookkeeping, numerics, section
 from titanrun.config.problems import Problem, fail
-from titanrun.config.types import AUTO, Fraction, NonNegativeFloat, OrAuto, PositiveFloat, PositiveInt, Text
+from titanrun.config.types import (
+    AUTO,
+    Fraction,
+    NonNegativeFloat,
+    OrAuto,
+    PositiveFloat,
+    PositiveInt,
+    Text,
+)
 from titanrun.models.shared.config import Feature, LayerCount, ModelConfig, Sizes, decided
 
 Shapes = dict[str, tuple[int, ...]]
@@ -31,7 +39,9 @@ class FluxEncoderConfig(Config):
     """Folder of a T5 encoder and its tokenizer, as transformers saves them; tiny: random features of words, made by the run itself."""
     clip_encoder: OrAuto[Text] = numerics("auto", examples=["assets/hf/clip-vit-large-patch14"])
     """Folder of a CLIP text model and its tokenizer, as transformers saves them; tiny: random features of words."""
-    autoencoder_path: OrAuto[Text] = numerics("auto", examples=["assets/hf/FLUX.1-dev/ae.safetensors"])
+    autoencoder_path: OrAuto[Text] = numerics(
+        "auto", examples=["assets/hf/FLUX.1-dev/ae.safetensors"]
+    )
     """The file ae.safetensors of FLUX.1, or one of its layout; tiny: the lowest frequencies of each 8 x 8 pixels."""
     max_t5_encoding_len: OrAuto[PositiveInt] = numerics("auto", unit="tokens", examples=[256])
     """Tokens of text that the model sees; shorter captions are filled up, longer ones are cut."""
@@ -52,7 +62,9 @@ class FluxConfig(ModelConfig):
     name: Literal["flux"] = bookkeeping("flux")
     builds: ClassVar = "titanrun.models.flux.model:Flux"
     takes: ClassVar = "images"
-    lacks: ClassVar[frozenset[Feature]] = frozenset({"tensor parallelism", "pipeline parallelism", "expert parallelism"})
+    lacks: ClassVar[frozenset[Feature]] = frozenset(
+        {"tensor parallelism", "pipeline parallelism", "expert parallelism"}
+    )
     instead: ClassVar[dict[Feature, str]] = {
         "tensor parallelism": f"flux has no plan for it: {SHARDS}",
         "pipeline parallelism": f"its layers need text and time beside the stream: {SHARDS}",
@@ -96,7 +108,12 @@ class FluxConfig(ModelConfig):
         """Refuses flavor auto: a folder of diffusers says nothing of the encoders, and the sizes of FLUX.1 are flavors."""
         if self.flavor == AUTO:
             help = "name a flavor, such as dev, or write the sizes"
-            raise fail("conflict", "flux has no flavor auto: it reads no config.json", path=("model", "flavor"), help=help)
+            raise fail(
+                "conflict",
+                "flux has no flavor auto: it reads no config.json",
+                path=("model", "flavor"),
+                help=help,
+            )
 
     @classmethod
     def conflicts(cls, sizes: Sizes) -> list[Problem]:
@@ -105,10 +122,18 @@ class FluxConfig(ModelConfig):
         if AUTO in (dim, heads) or axes == AUTO:
             return []
         if dim % heads:
-            return [conflict("n_heads", f"dim {dim} cannot be split over {heads} heads", "change one of them")]
+            return [
+                conflict(
+                    "n_heads", f"dim {dim} cannot be split over {heads} heads", "change one of them"
+                )
+            ]
         if len(axes) != AXES or any(width % 2 for width in axes):
             return [
-                conflict("axes_dim", f"axes_dim {axes} is not {AXES} even widths", "RoPE turns pairs, by row and column and a third axis")
+                conflict(
+                    "axes_dim",
+                    f"axes_dim {axes} is not {AXES} even widths",
+                    "RoPE turns pairs, by row and column and a third axis",
+                )
             ]
         if sum(axes) != dim // heads:
             message = f"axes_dim {axes} make {sum(axes)}, and a head is {dim // heads} wide"
@@ -128,29 +153,43 @@ class FluxConfig(ModelConfig):
     def parameter_shapes(self) -> Shapes:
         """Name and shape of every parameter, in the model's order."""
         dim, channels = decided(self.dim), decided(self.in_channels)
-        shapes = linear("img_in", channels, dim) | linear("txt_in", decided(self.context_in_dim), dim)
+        shapes = linear("img_in", channels, dim) | linear(
+            "txt_in", decided(self.context_in_dim), dim
+        )
         shapes |= linear("time_in.0", TIME_WIDTH, dim) | linear("time_in.2", dim, dim)
-        shapes |= linear("vector_in.0", decided(self.vec_in_dim), dim) | linear("vector_in.2", dim, dim)
+        shapes |= linear("vector_in.0", decided(self.vec_in_dim), dim) | linear(
+            "vector_in.2", dim, dim
+        )
         if self.guidance_embed is not None:
             shapes |= linear("guidance_in.0", TIME_WIDTH, dim) | linear("guidance_in.2", dim, dim)
         double, single = self.double_shapes(), self.single_shapes()
         for layer in range(self.layer_count()):
             kind = double if layer < decided(self.n_double_layers) else single
             shapes |= {f"layers.{layer}.{name}": shape for name, shape in kind.items()}
-        return shapes | linear("output.modulation", dim, FINAL_MODULATIONS * dim) | linear("output.linear", dim, channels)
+        return (
+            shapes
+            | linear("output.modulation", dim, FINAL_MODULATIONS * dim)
+            | linear("output.linear", dim, channels)
+        )
 
     def double_shapes(self) -> Shapes:
         """Parameters of a layer with separate weights for picture and text."""
         dim, hidden = decided(self.dim), self.hidden_dim
         stream = linear("modulation", dim, DOUBLE_MODULATIONS * dim) | linear("qkv", dim, 3 * dim)
         stream |= {"query_norm.weight": (self.head_dim,), "key_norm.weight": (self.head_dim,)}
-        stream |= linear("proj", dim, dim) | linear("mlp.0", dim, hidden) | linear("mlp.2", hidden, dim)
-        return {f"{side}.{name}": shape for side in ("img", "txt") for name, shape in stream.items()}
+        stream |= (
+            linear("proj", dim, dim) | linear("mlp.0", dim, hidden) | linear("mlp.2", hidden, dim)
+        )
+        return {
+            f"{side}.{name}": shape for side in ("img", "txt") for name, shape in stream.items()
+        }
 
     def single_shapes(self) -> Shapes:
         """Parameters of a layer with the same weights for picture and text."""
         dim, hidden = decided(self.dim), self.hidden_dim
-        shapes = linear("modulation", dim, SINGLE_MODULATIONS * dim) | linear("linear1", dim, 3 * dim + hidden)
+        shapes = linear("modulation", dim, SINGLE_MODULATIONS * dim) | linear(
+            "linear1", dim, 3 * dim + hidden
+        )
         shapes |= {"query_norm.weight": (self.head_dim,), "key_norm.weight": (self.head_dim,)}
         return shapes | linear("linear2", dim + hidden, dim)
 
@@ -179,7 +218,17 @@ class FluxConfig(ModelConfig):
         caption as a whole, the modulations)."""
         idle = 0
         for name, shape in self.parameter_shapes().items():
-            if any(part in name for part in ("modulation", "time_in.", "vector_in.", "guidance_in.", "txt_in.", ".txt.")):
+            if any(
+                part in name
+                for part in (
+                    "modulation",
+                    "time_in.",
+                    "vector_in.",
+                    "guidance_in.",
+                    "txt_in.",
+                    ".txt.",
+                )
+            ):
                 idle += prod(shape)
         return idle
 

@@ -92,7 +92,10 @@ def from_huggingface(config: FluxConfig, state: Mapping[str, Tensor]) -> dict[st
     pairs = list(mapping(config))
     wanted = {name for _, names in pairs for name in names}
     refuse_other_names(wanted, set(state))
-    imported = {own: with_halves_exchanged(own, torch.cat([state[name] for name in names])) for own, names in pairs}
+    imported = {
+        own: with_halves_exchanged(own, torch.cat([state[name] for name in names]))
+        for own, names in pairs
+    }
     check(config, imported)
     return imported
 
@@ -103,7 +106,9 @@ def from_original(config: FluxConfig, state: Mapping[str, Tensor]) -> dict[str, 
     found: dict[str, Tensor] = {}
     for name, tensor in state.items():
         own = re.sub(r"^double_blocks\.", "layers.", name)
-        own = re.sub(r"^single_blocks\.(\d+)", lambda match: f"layers.{first_single + int(match[1])}", own)
+        own = re.sub(
+            r"^single_blocks\.(\d+)", lambda match: f"layers.{first_single + int(match[1])}", own
+        )
         for pattern, replacement in ORIGINAL:
             own = re.sub(pattern, replacement, own)
         found[own] = tensor
@@ -159,7 +164,11 @@ def check(config: FluxConfig, state: Mapping[str, Tensor]) -> None:
     refuse_other_names(set(shapes), set(state))
     for name, shape in shapes.items():
         if tuple(state[name].shape) != shape:
-            raise fail("checkpoint", f"{name} is {list(state[name].shape)}, and {list(shape)} in the model", help="take the model's flavor")
+            raise fail(
+                "checkpoint",
+                f"{name} is {list(state[name].shape)}, and {list(shape)} in the model",
+                help="take the model's flavor",
+            )
 
 
 def refuse_other_names(wanted: set[str], given: set[str]) -> None:
@@ -167,9 +176,23 @@ def refuse_other_names(wanted: set[str], given: set[str]) -> None:
     missing, extra = sorted(wanted - given), sorted(given - wanted)
     if missing:
         of_guidance = all("guidance" in name for name in missing)
-        help = "these have no guidance embedding: remove model.guidance_embed" if of_guidance else "take the weights of a flux transformer"
-        raise fail("checkpoint", f"{len(missing)} weights are missing, such as {missing[0]}", help=help)
+        help = (
+            "these have no guidance embedding: remove model.guidance_embed"
+            if of_guidance
+            else "take the weights of a flux transformer"
+        )
+        raise fail(
+            "checkpoint", f"{len(missing)} weights are missing, such as {missing[0]}", help=help
+        )
     if extra:
         of_guidance = all("guidance" in name for name in extra)
-        help = "these have a guidance embedding: set model.guidance_embed, such as 3.5" if of_guidance else "take the model's flavor"
-        raise fail("checkpoint", f"{len(extra)} weights have no place in the model, such as {extra[0]}", help=help)
+        help = (
+            "these have a guidance embedding: set model.guidance_embed, such as 3.5"
+            if of_guidance
+            else "take the model's flavor"
+        )
+        raise fail(
+            "checkpoint",
+            f"{len(extra)} weights have no place in the model, such as {extra[0]}",
+            help=help,
+        )

@@ -49,7 +49,9 @@ class Flux(nn.Module):
             self.guidance_in = vector_mlp(TIME_WIDTH, dim)
         doubles = [DoubleLayer(config) for _ in range(decided(config.n_double_layers))]
         singles = [SingleLayer(config) for _ in range(decided(config.n_single_layers))]
-        self.layers = nn.ModuleDict({str(index): layer for index, layer in enumerate([*doubles, *singles])})
+        self.layers = nn.ModuleDict(
+            {str(index): layer for index, layer in enumerate([*doubles, *singles])}
+        )
         self.output = Output(config)
 
     def forward(
@@ -108,7 +110,11 @@ class Stream(nn.Module):
         self.qkv = nn.Linear(dim, 3 * dim)
         self.query_norm, self.key_norm = head_norm(config), head_norm(config)
         self.proj = nn.Linear(dim, dim)
-        self.mlp = nn.Sequential(nn.Linear(dim, config.hidden_dim), nn.GELU(approximate="tanh"), nn.Linear(config.hidden_dim, dim))
+        self.mlp = nn.Sequential(
+            nn.Linear(dim, config.hidden_dim),
+            nn.GELU(approximate="tanh"),
+            nn.Linear(config.hidden_dim, dim),
+        )
 
     def modulations(self, vector_BD: Tensor) -> list[Tensor]:
         """Shift, scale and gate of attention, then of the hidden part, each [B, 1, D]."""
@@ -116,13 +122,17 @@ class Stream(nn.Module):
 
     def projections(self, stream: Tensor, shift: Tensor, scale: Tensor) -> list[Tensor]:
         """Queries, keys and values of the heads, [B, A, tokens, H]."""
-        return heads(self.qkv(modulated(self.norm(stream), shift, scale)), self.query_norm, self.key_norm)
+        return heads(
+            self.qkv(modulated(self.norm(stream), shift, scale)), self.query_norm, self.key_norm
+        )
 
     def joined(self, stream: Tensor, attended: Tensor, modulations: list[Tensor]) -> Tensor:
         """The stream after attention and the hidden part have added to it."""
         _, _, gate, hidden_shift, hidden_scale, hidden_gate = modulations
         stream = stream + gate * self.proj(attended)
-        joined: Tensor = stream + hidden_gate * self.mlp(modulated(self.norm(stream), hidden_shift, hidden_scale))
+        joined: Tensor = stream + hidden_gate * self.mlp(
+            modulated(self.norm(stream), hidden_shift, hidden_scale)
+        )
         return joined
 
 
@@ -135,15 +145,24 @@ class DoubleLayer(nn.Module):
         self.txt = Stream(config)
         self.attention = EverythingSeen()
 
-    def forward(self, stream_BND: Tensor, vector_BD: Tensor, rope_NP: Tensor, text_length: int) -> Tensor:
-        text_BTD, picture_BID = stream_BND.split([text_length, stream_BND.size(1) - text_length], dim=1)
-        text_modulations, picture_modulations = self.txt.modulations(vector_BD), self.img.modulations(vector_BD)
+    def forward(
+        self, stream_BND: Tensor, vector_BD: Tensor, rope_NP: Tensor, text_length: int
+    ) -> Tensor:
+        text_BTD, picture_BID = stream_BND.split(
+            [text_length, stream_BND.size(1) - text_length], dim=1
+        )
+        text_modulations, picture_modulations = (
+            self.txt.modulations(vector_BD),
+            self.img.modulations(vector_BD),
+        )
         of_text = self.txt.projections(text_BTD, *text_modulations[:2])
         of_picture = self.img.projections(picture_BID, *picture_modulations[:2])
         qkv_BANH = [torch.cat(pair, dim=2) for pair in zip(of_text, of_picture, strict=True)]
         attended_BND = attended(self.attention, *qkv_BANH, rope_NP)
         text_BTD = self.txt.joined(text_BTD, attended_BND[:, :text_length], text_modulations)
-        picture_BID = self.img.joined(picture_BID, attended_BND[:, text_length:], picture_modulations)
+        picture_BID = self.img.joined(
+            picture_BID, attended_BND[:, text_length:], picture_modulations
+        )
         return torch.cat([text_BTD, picture_BID], dim=1)
 
 
@@ -161,11 +180,21 @@ class SingleLayer(nn.Module):
         self.linear2 = nn.Linear(dim + config.hidden_dim, dim)
         self.attention = EverythingSeen()
 
-    def forward(self, stream_BND: Tensor, vector_BD: Tensor, rope_NP: Tensor, text_length: int) -> Tensor:
-        shift, scale, gate = self.modulation(silu(vector_BD)).unsqueeze(1).chunk(SINGLE_MODULATIONS, dim=-1)
-        qkv, hidden = self.linear1(modulated(self.norm(stream_BND), shift, scale)).split(self.widths, dim=-1)
-        attended_BND = attended(self.attention, *heads(qkv, self.query_norm, self.key_norm), rope_NP)
-        added_BND = self.linear2(torch.cat([attended_BND, gelu(hidden, approximate="tanh")], dim=-1))
+    def forward(
+        self, stream_BND: Tensor, vector_BD: Tensor, rope_NP: Tensor, text_length: int
+    ) -> Tensor:
+        shift, scale, gate = (
+            self.modulation(silu(vector_BD)).unsqueeze(1).chunk(SINGLE_MODULATIONS, dim=-1)
+        )
+        qkv, hidden = self.linear1(modulated(self.norm(stream_BND), shift, scale)).split(
+            self.widths, dim=-1
+        )
+        attended_BND = attended(
+            self.attention, *heads(qkv, self.query_norm, self.key_norm), rope_NP
+        )
+        added_BND = self.linear2(
+            torch.cat([attended_BND, gelu(hidden, approximate="tanh")], dim=-1)
+        )
         return stream_BND + gate * added_BND
 
 
@@ -180,7 +209,9 @@ class Output(nn.Module):
         self.linear = nn.Linear(dim, decided(config.in_channels))
 
     def forward(self, stream_BID: Tensor, vector_BD: Tensor) -> Tensor:
-        shift, scale = self.modulation(silu(vector_BD)).unsqueeze(1).chunk(FINAL_MODULATIONS, dim=-1)
+        shift, scale = (
+            self.modulation(silu(vector_BD)).unsqueeze(1).chunk(FINAL_MODULATIONS, dim=-1)
+        )
         velocity_BIC: Tensor = self.linear(modulated(self.norm(stream_BID), shift, scale))
         # a linear layer with a bias gives a view, of which FSDP warns each time
         return velocity_BIC.clone()
@@ -207,7 +238,9 @@ def heads(qkv_BND: Tensor, query_norm: nn.RMSNorm, key_norm: nn.RMSNorm) -> list
     return [query_norm(q).to(v.dtype), key_norm(k).to(v.dtype), v]
 
 
-def attended(attention: nn.Module, q_BANH: Tensor, k_BANH: Tensor, v_BANH: Tensor, rope_NP: Tensor) -> Tensor:
+def attended(
+    attention: nn.Module, q_BANH: Tensor, k_BANH: Tensor, v_BANH: Tensor, rope_NP: Tensor
+) -> Tensor:
     """What each token sees of all others, those behind it too: [B, N, D]."""
     out_BANH: Tensor = attention(turned(q_BANH, rope_NP), turned(k_BANH, rope_NP), v_BANH, None)
     return out_BANH.transpose(1, 2).flatten(2)
@@ -228,7 +261,9 @@ def rotations(config: FluxConfig, text_length: int, places_I2: Tensor) -> Tensor
     """exp(i position frequency) for text, whose positions are 0, then for the picture's tokens: [N, P] complex64."""
     angles = []
     positions_I3 = torch.cat([torch.zeros_like(places_I2[:, :1]), places_I2], dim=1)
-    positions_N3 = torch.cat([positions_I3.new_zeros(text_length, positions_I3.size(1)), positions_I3]).double()
+    positions_N3 = torch.cat(
+        [positions_I3.new_zeros(text_length, positions_I3.size(1)), positions_I3]
+    ).double()
     for axis, width in enumerate(decided(config.axes_dim)):
         # in fp64: products of positions and small frequencies lose digits that the angle needs
         exponents = torch.arange(0, width, 2, dtype=torch.float64, device=places_I2.device) / width
@@ -241,7 +276,11 @@ def time_features(times_B: Tensor) -> Tensor:
     """Cosines, then sines, of times from 0 to 1, or of strengths of guidance, at falling frequencies: [B, F] in fp32."""
     half = TIME_WIDTH // 2
     # in the order of the original: angles reach 1000, where another rounding of a frequency shows
-    frequencies_H = torch.exp(-math.log(LONGEST_PERIOD) * torch.arange(half, dtype=torch.float32, device=times_B.device) / half)
+    frequencies_H = torch.exp(
+        -math.log(LONGEST_PERIOD)
+        * torch.arange(half, dtype=torch.float32, device=times_B.device)
+        / half
+    )
     angles_BH = torch.outer(TIME_FACTOR * times_B.float(), frequencies_H)
     return torch.cat([angles_BH.cos(), angles_BH.sin()], dim=1)
 

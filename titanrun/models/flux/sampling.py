@@ -12,7 +12,15 @@ import torch
 from torch import Generator, Tensor, nn
 
 from titanrun.models.flux.config import FluxConfig
-from titanrun.models.flux.encoders import PACKED, PIXELS, PictureCoder, TextEncoder, picture_coder, text_encoders, unpacked
+from titanrun.models.flux.encoders import (
+    PACKED,
+    PIXELS,
+    PictureCoder,
+    TextEncoder,
+    picture_coder,
+    text_encoders,
+    unpacked,
+)
 from titanrun.models.flux.model import guidance_features, places_of, time_features
 from titanrun.models.shared.config import decided
 
@@ -44,13 +52,30 @@ class Encoders:
 def encoders_of(config: FluxConfig, *, device: torch.device, dtype: torch.dtype) -> Encoders:
     """Those that the recipe names."""
     t5, clip = text_encoders(config, device=device, dtype=dtype)
-    return Encoders(t5=t5, clip=clip, coder=picture_coder(config, device=device, dtype=dtype), dtype=dtype)
+    return Encoders(
+        t5=t5, clip=clip, coder=picture_coder(config, device=device, dtype=dtype), dtype=dtype
+    )
 
 
-def pictures(model: nn.Module, config: FluxConfig, prompts: Sequence[str], how: PictureSampling, *, device: torch.device) -> Tensor:
+def pictures(
+    model: nn.Module,
+    config: FluxConfig,
+    prompts: Sequence[str],
+    how: PictureSampling,
+    *,
+    device: torch.device,
+) -> Tensor:
     """Pictures [B, 3, size, size] of uint8, by a model that stands alone."""
     dtype = next(model.parameters()).dtype
-    return drawn_pictures(model, config, prompts, how, encoders=encoders_of(config, device=device, dtype=dtype), device=device, dtype=dtype)
+    return drawn_pictures(
+        model,
+        config,
+        prompts,
+        how,
+        encoders=encoders_of(config, device=device, dtype=dtype),
+        device=device,
+        dtype=dtype,
+    )
 
 
 @torch.no_grad()
@@ -70,8 +95,14 @@ def drawn_pictures(
     """
     side = how.size // (PIXELS * PACKED)
     shape = (side * side, decided(config.in_channels))
-    noise = [torch.randn(*shape, generator=Generator().manual_seed(how.seed + index)) for index in range(len(prompts))]
-    conditions = [(encoders.t5(texts).to(dtype), encoders.clip(texts).to(dtype)) for texts in ([*prompts], [""] * len(prompts))]
+    noise = [
+        torch.randn(*shape, generator=Generator().manual_seed(how.seed + index))
+        for index in range(len(prompts))
+    ]
+    conditions = [
+        (encoders.t5(texts).to(dtype), encoders.clip(texts).to(dtype))
+        for texts in ([*prompts], [""] * len(prompts))
+    ]
 
     places_I2 = places_of(side, side).to(device)
     strength = config.guidance_embed if how.guidance is None else how.guidance
@@ -82,7 +113,10 @@ def drawn_pictures(
     def velocity(latents_BIC: Tensor, time: float) -> Tensor:
         times_BF = time_features(torch.full((len(prompts),), time)).to(device, dtype)
         given = conditions[:1] if strength is None or told is not None else conditions
-        found = [model(latents_BIC.to(dtype), times_BF, text, pooled, places_I2, told).float() for text, pooled in given]
+        found = [
+            model(latents_BIC.to(dtype), times_BF, text, pooled, places_I2, told).float()
+            for text, pooled in given
+        ]
         return found[0] if strength is None or told is not None else guided(*found, scale=strength)
 
     latents_BIC = torch.stack(noise).to(device)

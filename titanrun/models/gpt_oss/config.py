@@ -6,7 +6,16 @@ from titanrun.config.fields import bookkeeping, component, numerics, section
 from titanrun.config.problems import Problem
 from titanrun.config.render import shorten
 from titanrun.config.types import OrAuto, PositiveFloat, PositiveInt
-from titanrun.models.shared.config import PAGED_BY_VLLM, AttentionConfig, DecoderInitConfig, Feature, MoeConfig, RopeConfig, Sizes, decided
+from titanrun.models.shared.config import (
+    PAGED_BY_VLLM,
+    AttentionConfig,
+    DecoderInitConfig,
+    Feature,
+    MoeConfig,
+    RopeConfig,
+    Sizes,
+    decided,
+)
 from titanrun.models.shared.decoder_config import GroupedQueryConfig, Shapes, rope_conflicts
 from titanrun.models.shared.huggingface_config import HuggingFaceConfig
 from titanrun.models.shared.huggingface_decoder import read_decoder, read_rope
@@ -64,7 +73,10 @@ class GptOssConfig(GroupedQueryConfig):
             "moe": read_experts(file),
         }
         # what OpenAI wrote beside transformers' keys says the same once more
-        file.only("initial_context_length", (sizes["rope"]["scaling"] or {}).get("original_max_position_embeddings"))
+        file.only(
+            "initial_context_length",
+            (sizes["rope"]["scaling"] or {}).get("original_max_position_embeddings"),
+        )
         file.close()
         return sizes
 
@@ -101,7 +113,14 @@ class GptOssConfig(GroupedQueryConfig):
             ours = getattr(decided(self.moe), field)
             if ours != theirs:
                 message = f"transformers' GptOss has no experts with {field}: {shorten(ours)}"
-                problems.append(Problem("conflict", message, ("model", "moe", field), help=f"use {shorten(theirs)}, or export nothing"))
+                problems.append(
+                    Problem(
+                        "conflict",
+                        message,
+                        ("model", "moe", field),
+                        help=f"use {shorten(theirs)}, or export nothing",
+                    )
+                )
         return problems
 
 
@@ -115,17 +134,23 @@ def clamped_expert_shapes(shapes: Shapes, moe: MoeConfig, dim: int) -> Shapes:
         "moe.experts.mlp2_bias": (experts, dim),
     }
     routed = {name: shape for name, shape in shapes.items() if name.startswith("moe.router.")}
-    shared = {name: shape for name, shape in shapes.items() if name.startswith("moe.shared_experts.")}
+    shared = {
+        name: shape for name, shape in shapes.items() if name.startswith("moe.shared_experts.")
+    }
     return {**routed, **own, **shared}
 
 
 def read_window(file: HuggingFaceConfig, n_layers: int | None) -> int | None:
     """sliding_window of a config.json, whose layers must have it in turns, beginning with the first."""
     count = n_layers or 0
-    in_turns = ["sliding_attention" if layer % 2 == 0 else "full_attention" for layer in range(count)]
+    in_turns = [
+        "sliding_attention" if layer % 2 == 0 else "full_attention" for layer in range(count)
+    ]
     is_nowhere = file.only("layer_types", in_turns, ["full_attention"] * count) != in_turns
     # only what is written as null means none
-    window: int | None = None if file.rest.get("sliding_window", 0) is None else file.whole("sliding_window", 128)
+    window: int | None = (
+        None if file.rest.get("sliding_window", 0) is None else file.whole("sliding_window", 128)
+    )
     file.rest.pop("sliding_window", None)
     return None if is_nowhere else window
 

@@ -22,7 +22,9 @@ class ClampedExperts(StackedExperts):
 
     matrices = ("mlp1_weight", "mlp2_weight")
     # gate and value stay together
-    shared_dims: Mapping[str, int | None] = MappingProxyType({"mlp1_weight": 1, "mlp1_bias": 1, "mlp2_weight": 2, "mlp2_bias": None})
+    shared_dims: Mapping[str, int | None] = MappingProxyType(
+        {"mlp1_weight": 1, "mlp1_bias": 1, "mlp2_weight": 2, "mlp2_bias": None}
+    )
 
     def __init__(self, config: GptOssMoeConfig, *, dim: int) -> None:
         super().__init__(use_grouped_mm=config.use_grouped_mm)
@@ -38,14 +40,20 @@ class ClampedExperts(StackedExperts):
         # as the matrices in `times`
         b1_EJ, b2_ED = (own_part(bias).to(x_SD.dtype) for bias in (self.mlp1_bias, self.mlp2_bias))
         expert_S = expert_of_slots(counts_E, x_SD.size(0))
-        h_SF = clamped_swiglu(self.times("mlp1_weight", x_SD, counts_E) + b1_EJ[expert_S], self.config)
+        h_SF = clamped_swiglu(
+            self.times("mlp1_weight", x_SD, counts_E) + b1_EJ[expert_S], self.config
+        )
         bias_ED = part_of_sum(b2_ED, h_SF.size(1) / self.config.hidden_dim)
         return self.times("mlp2_weight", h_SF, counts_E) + bias_ED[expert_S]
 
-    def init_weights(self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None) -> None:
+    def init_weights(
+        self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None
+    ) -> None:
         """Draw all weights and biases at `into_stream_std`."""
         for weight in (self.mlp1_weight, self.mlp1_bias, self.mlp2_weight, self.mlp2_bias):
-            truncated_normal_(weight, std=into_stream_std, bound=init.truncation, generator=generator)
+            truncated_normal_(
+                weight, std=into_stream_std, bound=init.truncation, generator=generator
+            )
 
 
 def clamped_swiglu(h_SJ: Tensor, config: GptOssMoeConfig) -> Tensor:
@@ -58,7 +66,9 @@ def clamped_swiglu(h_SJ: Tensor, config: GptOssMoeConfig) -> Tensor:
 def expert_of_slots(counts_E: Tensor, slots: int) -> Tensor:
     """The expert of each slot [S], without waiting for the device; of padding behind the last expert that one."""
     places_S = torch.arange(slots, device=counts_E.device)
-    return torch.searchsorted(counts_E.cumsum(0), places_S, right=True).clamp(max=counts_E.numel() - 1)
+    return torch.searchsorted(counts_E.cumsum(0), places_S, right=True).clamp(
+        max=counts_E.numel() - 1
+    )
 
 
 def part_of_sum(bias: Tensor, part: float) -> Tensor:

@@ -12,12 +12,23 @@ from torch import Tensor
 from titanrun.config.problems import ProblemsFound
 from titanrun.models.gpt_oss.config import GptOssConfig
 from titanrun.models.shared.huggingface_decoder import decoder_mapping, scaling_mapping
-from titanrun.models.shared.huggingface_weights import ATTENTION_NAMES, NORM_NAMES, exported_weights, imported_weights
+from titanrun.models.shared.huggingface_weights import (
+    ATTENTION_NAMES,
+    NORM_NAMES,
+    exported_weights,
+    imported_weights,
+)
 
-MATRICES = {"moe.experts.mlp1_weight": "mlp.experts.gate_up_proj", "moe.experts.mlp2_weight": "mlp.experts.down_proj"}
+MATRICES = {
+    "moe.experts.mlp1_weight": "mlp.experts.gate_up_proj",
+    "moe.experts.mlp2_weight": "mlp.experts.down_proj",
+}
 LAYER_NAMES = {
     **ATTENTION_NAMES,
-    **{ours.replace("weight", "bias"): theirs.replace("weight", "bias") for ours, theirs in ATTENTION_NAMES.items()},
+    **{
+        ours.replace("weight", "bias"): theirs.replace("weight", "bias")
+        for ours, theirs in ATTENTION_NAMES.items()
+    },
     "attention.sinks": "self_attn.sinks",
     "moe.router.gate.weight": "mlp.router.weight",
     "moe.router.gate.bias": "mlp.router.bias",
@@ -38,7 +49,12 @@ def to_huggingface(config: GptOssConfig, state: Mapping[str, Tensor]) -> dict[st
     """
     if config.export_problems():
         raise ProblemsFound(config.export_problems())
-    return exported_weights(config, state, LAYER_NAMES, change=lambda name, weight: weight.mT if name.endswith(tuple(MATRICES)) else weight)
+    return exported_weights(
+        config,
+        state,
+        LAYER_NAMES,
+        change=lambda name, weight: weight.mT if name.endswith(tuple(MATRICES)) else weight,
+    )
 
 
 def from_huggingface(config: GptOssConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -46,7 +62,10 @@ def from_huggingface(config: GptOssConfig, state: Mapping[str, Tensor]) -> dict[
 
     Raises ProblemsFound where names or shapes are not those of the model.
     """
-    turned = {name: tensor.mT if name.endswith(tuple(MATRICES.values())) else tensor for name, tensor in state.items()}
+    turned = {
+        name: tensor.mT if name.endswith(tuple(MATRICES.values())) else tensor
+        for name, tensor in state.items()
+    }
     weights = imported_weights(config, turned, LAYER_NAMES)
     return {name: weight.contiguous() for name, weight in weights.items()}
 
@@ -54,9 +73,14 @@ def from_huggingface(config: GptOssConfig, state: Mapping[str, Tensor]) -> dict[
 def huggingface_config(config: GptOssConfig, dtype_name: str) -> dict[str, Any]:
     """The content of config.json for transformers 4 and 5; `dtype_name` is that of the weights beside it."""
     moe, scaling = config.moe, config.rope.scaling
-    in_turns = ["full_attention" if config.window(layer) is None else "sliding_attention" for layer in range(config.n_layers)]
+    in_turns = [
+        "full_attention" if config.window(layer) is None else "sliding_attention"
+        for layer in range(config.n_layers)
+    ]
     return {
-        **decoder_mapping(config, dtype_name, model_type="gpt_oss", architecture="GptOssForCausalLM"),
+        **decoder_mapping(
+            config, dtype_name, model_type="gpt_oss", architecture="GptOssForCausalLM"
+        ),
         "attention_bias": True,
         "num_key_value_heads": config.n_kv_heads,
         "head_dim": config.head_dim,

@@ -23,12 +23,18 @@ class Attention(GroupedQueryAttention):
 
     def __init__(self, config: GptOssConfig, *, window: int | None) -> None:
         backend = attention_backend(config.attention, window=window)
-        super().__init__(config, backend=backend, turn=rotate_halves, bias=True, output_bias=True, sinks=True)
+        super().__init__(
+            config, backend=backend, turn=rotate_halves, bias=True, output_bias=True, sinks=True
+        )
 
-    def init_weights(self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None) -> None:
+    def init_weights(
+        self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None
+    ) -> None:
         """Draw weights, biases and sinks at `into_stream_std`."""
         for weight in self.parameters():
-            truncated_normal_(weight, std=into_stream_std, bound=init.truncation, generator=generator)
+            truncated_normal_(
+                weight, std=into_stream_std, bound=init.truncation, generator=generator
+            )
 
 
 class GptOss(Decoder):
@@ -44,15 +50,25 @@ class GptOss(Decoder):
     def layer(config: GptOssConfig, index: int) -> DecoderLayer:
         """The layer of that number."""
         moe = Moe(config.moe, dim=config.dim, experts=ClampedExperts(config.moe, dim=config.dim))
-        return DecoderLayer(config, attention=Attention(config, window=config.window(index)), moe=moe)
+        return DecoderLayer(
+            config, attention=Attention(config, window=config.window(index)), moe=moe
+        )
 
     def new_rope_table(self, device: torch.device) -> Tensor:
         """Cosines and sines [T, 2 H]; on the meta device only the shape."""
         config = self.config
         if device.type == "meta":
-            return torch.empty(self.seq_len, 2 * config.head_dim, dtype=torch.float32, device=device)
+            return torch.empty(
+                self.seq_len, 2 * config.head_dim, dtype=torch.float32, device=device
+            )
         rope = config.rope
-        return cos_sin_table(rope.theta, head_dim=config.head_dim, seq_len=self.seq_len, scaling=rope.scaling, device=device)
+        return cos_sin_table(
+            rope.theta,
+            head_dim=config.head_dim,
+            seq_len=self.seq_len,
+            scaling=rope.scaling,
+            device=device,
+        )
 
     def rope_rows(self, seq_len: int, positions_BT: Tensor | None) -> Tensor:
         """Rows of cosines and sines [1 or B, T, 1, 2 H]."""

@@ -5,7 +5,14 @@ from typing import Any, ClassVar, Literal
 from titanrun.config.fields import bookkeeping, numerics, section
 from titanrun.config.problems import Problem
 from titanrun.config.types import AUTO, OrAuto, PositiveInt
-from titanrun.models.shared.config import AttentionConfig, DecoderInitConfig, FeedForwardConfig, RopeConfig, Sizes, with_plain_widths
+from titanrun.models.shared.config import (
+    AttentionConfig,
+    DecoderInitConfig,
+    FeedForwardConfig,
+    RopeConfig,
+    Sizes,
+    with_plain_widths,
+)
 from titanrun.models.shared.decoder_config import GroupedQueryConfig, conflict, rope_conflicts
 from titanrun.models.shared.huggingface_config import HuggingFaceConfig
 from titanrun.models.shared.huggingface_decoder import read_decoder, read_rope
@@ -17,7 +24,11 @@ class Llama3Config(GroupedQueryConfig):
     name: Literal["llama3"] = bookkeeping("llama3")
     builds: ClassVar = "titanrun.models.llama3.model:Llama3"
     huggingface_types: ClassVar = ("llama",)
-    follows: ClassVar = GroupedQueryConfig.follows | {("n_kv_heads",), ("head_dim",), ("feed_forward", "hidden_dim")}
+    follows: ClassVar = GroupedQueryConfig.follows | {
+        ("n_kv_heads",),
+        ("head_dim",),
+        ("feed_forward", "hidden_dim"),
+    }
     head_dim: OrAuto[PositiveInt] = numerics("auto", examples=[128])
     """Width of one head; `auto` is dim / n_heads."""
     attention: AttentionConfig = section(AttentionConfig)
@@ -53,5 +64,11 @@ class Llama3Config(GroupedQueryConfig):
         """Heads that do not divide, odd heads that RoPE cannot pair, and a frequency ramp that runs backwards."""
         dim, n_heads = sizes["dim"], sizes["n_heads"]
         if sizes["head_dim"] == AUTO and AUTO not in (dim, n_heads) and dim % n_heads:
-            return [conflict("n_heads", f"dim {dim} cannot be split over {n_heads} heads", "change one of them, or write head_dim")]
+            return [
+                conflict(
+                    "n_heads",
+                    f"dim {dim} cannot be split over {n_heads} heads",
+                    "change one of them, or write head_dim",
+                )
+            ]
         return super().conflicts(cls.derived(sizes)) + rope_conflicts(sizes["rope"])

@@ -39,7 +39,12 @@ EXPERTS_OF_TRANSFORMERS = {
 # the bias that balances experts is titanrun's own
 LOAD_BALANCE_COEFF = 1e-3
 # keys of losses and of code that the forward pass does not read
-UNREAD = ("for_llm_compressor", "output_router_logits", "router_aux_loss_coef", "router_jitter_noise")
+UNREAD = (
+    "for_llm_compressor",
+    "output_router_logits",
+    "router_aux_loss_coef",
+    "router_jitter_noise",
+)
 # of a model that sees pictures, what is not its text model
 PICTURES = ("vision_config", "boi_token_index", "eoi_token_index", "image_token_index")
 
@@ -61,7 +66,11 @@ class Llama4Config(GroupedQueryConfig):
     huggingface_types: ClassVar = (TEXT_TYPE, WHOLE_TYPE)
     lacks: ClassVar[frozenset[Feature]] = frozenset({"paged attention"})
     instead: ClassVar[dict[Feature, str]] = {"paged attention": PAGED_BY_VLLM}
-    follows: ClassVar = GroupedQueryConfig.follows | {("head_dim",), ("feed_forward", "hidden_dim"), ("moe", "hidden_dim")}
+    follows: ClassVar = GroupedQueryConfig.follows | {
+        ("head_dim",),
+        ("feed_forward", "hidden_dim"),
+        ("moe", "hidden_dim"),
+    }
     head_dim: OrAuto[PositiveInt] = numerics("auto", examples=[128])
     """Width of one head; `auto` is dim / n_heads."""
     interleave_moe_layer_step: OrAuto[PositiveInt] = numerics("auto", unit="layers", examples=[2])
@@ -70,7 +79,9 @@ class Llama4Config(GroupedQueryConfig):
     """One layer of so many goes without RoPE and sees whole rows; null: none does."""
     first_nope_layer: OrAuto[NonNegativeInt] = numerics("auto", examples=[3])
     """The first layer without RoPE, counted from zero: 0 in torchtitan's flavors, every_n_layers_nope - 1 in Meta's releases."""
-    fixed_attn_block_size: OrAuto[PositiveInt] | None = numerics("auto", unit="tokens", examples=[8192])
+    fixed_attn_block_size: OrAuto[PositiveInt] | None = numerics(
+        "auto", unit="tokens", examples=[8192]
+    )
     """Layers with RoPE cut rows into blocks of so many tokens, which do not see each other; null: they see whole rows."""
     qk_norm: OrAuto[bool] = numerics("auto")
     """Whether layers with RoPE divide queries and keys by their root mean square, head by head, after RoPE."""
@@ -112,7 +123,13 @@ class Llama4Config(GroupedQueryConfig):
         """Heads that do not divide, patterns of layers that no layer fits, and what rope and moe cannot be."""
         dim, n_heads = sizes["dim"], sizes["n_heads"]
         if sizes["head_dim"] == AUTO and AUTO not in (dim, n_heads) and dim % n_heads:
-            return [conflict("n_heads", f"dim {dim} cannot be split over {n_heads} heads", "change one of them, or write head_dim")]
+            return [
+                conflict(
+                    "n_heads",
+                    f"dim {dim} cannot be split over {n_heads} heads",
+                    "change one of them, or write head_dim",
+                )
+            ]
         problems = super().conflicts(cls.derived(sizes)) + rope_conflicts(sizes["rope"])
         step, layers = sizes["interleave_moe_layer_step"], sizes["n_layers"]
         if AUTO not in (step, layers) and step > layers:
@@ -135,7 +152,9 @@ class Llama4Config(GroupedQueryConfig):
 
     def kept_by_attention(self) -> int:
         """As without norms, and normalised queries and keys once more."""
-        return super().kept_by_attention() + (sum(self.projection_widths()) if decided(self.qk_norm) else 0)
+        return super().kept_by_attention() + (
+            sum(self.projection_widths()) if decided(self.qk_norm) else 0
+        )
 
     def export_problems(self) -> list[Problem]:
         """Experts that are chosen, weighted or shared in another way than in transformers."""
@@ -144,7 +163,9 @@ class Llama4Config(GroupedQueryConfig):
             ours = getattr(self.moe, field)
             if ours != theirs:
                 message = f"transformers' Llama4 has no experts with {field}: {shorten(ours)}"
-                problems.append(conflict(f"moe.{field}", message, f"use {shorten(theirs)}, or export nothing"))
+                problems.append(
+                    conflict(f"moe.{field}", message, f"use {shorten(theirs)}, or export nothing")
+                )
         return problems
 
 
@@ -156,18 +177,34 @@ def expert_width(dim: int, *, share: int, multiplier: float | None, multiple_of:
 
 def nope_conflicts(sizes: Sizes) -> list[Problem]:
     """What cannot be true together of layers without RoPE."""
-    every, first, layers, scale = (sizes[key] for key in ("every_n_layers_nope", "first_nope_layer", "n_layers", "attn_scale"))
+    every, first, layers, scale = (
+        sizes[key] for key in ("every_n_layers_nope", "first_nope_layer", "n_layers", "attn_scale")
+    )
     if every is None and scale not in (AUTO, 0):
         message = "attn_scale is for layers without RoPE, and all layers have it"
         return [conflict("attn_scale", message, "use 0, or set every_n_layers_nope")]
     if every == 1:
-        return [conflict("every_n_layers_nope", "no layer would have RoPE", "use 2 or more, or null for RoPE in all layers")]
+        return [
+            conflict(
+                "every_n_layers_nope",
+                "no layer would have RoPE",
+                "use 2 or more, or null for RoPE in all layers",
+            )
+        ]
     if every is not None and AUTO not in (every, first) and first >= every:
-        message = f"one of the first {every} layers goes without RoPE, and layer {first} is none of them"
+        message = (
+            f"one of the first {every} layers goes without RoPE, and layer {first} is none of them"
+        )
         return [conflict("first_nope_layer", message, f"use 0 to {every - 1}")]
     if every is not None and AUTO not in (first, layers) and first >= layers:
         message = f"layer {first} goes without RoPE, and the last layer is {layers - 1}"
-        return [conflict("first_nope_layer", message, f"use {layers - 1} at most, or every_n_layers_nope: null")]
+        return [
+            conflict(
+                "first_nope_layer",
+                message,
+                f"use {layers - 1} at most, or every_n_layers_nope: null",
+            )
+        ]
     return []
 
 
@@ -181,7 +218,10 @@ def read_sizes(written: dict[str, Any]) -> Sizes:
             file.rest.pop(key, None)
         text = file.within_key("text_config")
         text.only("model_type", TEXT_TYPE)
-        sizes = {**read_text_model(text), "tie_word_embeddings": file.flag("tie_word_embeddings", False)}
+        sizes = {
+            **read_text_model(text),
+            "tie_word_embeddings": file.flag("tie_word_embeddings", False),
+        }
         file.inner += text.inner
     file.close()
     return sizes
@@ -195,10 +235,14 @@ def read_text_model(file: HuggingFaceConfig) -> Sizes:
     layers = sizes["n_layers"] or 0
     every, first = read_nope(file, layers)
     has_rope = [every is None or layer % every != first for layer in range(layers)]
-    tuned = file.take("attn_temperature_tuning", True, lambda value: type(value) in (bool, int), "true or false")
+    tuned = file.take(
+        "attn_temperature_tuning", True, lambda value: type(value) in (bool, int), "true or false"
+    )
     scale = file.not_negative("attn_scale", 0.1)
     sizes |= {
-        "n_kv_heads": file.whole("num_key_value_heads", sizes["n_heads"] if "num_key_value_heads" in file.rest else 8),
+        "n_kv_heads": file.whole(
+            "num_key_value_heads", sizes["n_heads"] if "num_key_value_heads" in file.rest else 8
+        ),
         "head_dim": file.whole("head_dim", AUTO if "head_dim" in file.rest else 128),
         "interleave_moe_layer_step": read_moe_step(file, layers),
         "every_n_layers_nope": every,
@@ -232,9 +276,16 @@ def read_nope(file: HuggingFaceConfig, layers: int) -> tuple[int | None, int]:
         return None, 0
     first = without[0]
     every = without[1] - first if len(without) > 1 else max(first + 1, layers - first, 2)
-    if without != list(range(first, layers, every)) or first >= every or every < 2 or 0 < len(flags) < layers:
+    if (
+        without != list(range(first, layers, every))
+        or first >= every
+        or every < 2
+        or 0 < len(flags) < layers
+    ):
         key = "no_rope_layers" if flags else "no_rope_layer_interval"
-        file.refuse(f"{file.place(key)} names other layers than one of each two or more, and llama4 has only that")
+        file.refuse(
+            f"{file.place(key)} names other layers than one of each two or more, and llama4 has only that"
+        )
     return every, first
 
 
@@ -256,6 +307,8 @@ def read_moe_step(file: HuggingFaceConfig, layers: int) -> int:
 def read_block(file: HuggingFaceConfig, has_rope: list[bool]) -> int | None:
     """fixed_attn_block_size, unless layer_types says that all layers see whole rows."""
     in_blocks = ["chunked_attention" if rope else "full_attention" for rope in has_rope]
-    is_nowhere = file.only("layer_types", in_blocks, ["full_attention"] * len(has_rope)) != in_blocks
+    is_nowhere = (
+        file.only("layer_types", in_blocks, ["full_attention"] * len(has_rope)) != in_blocks
+    )
     block: int = file.whole("attention_chunk_size", 8192)
     return None if is_nowhere else block

@@ -26,7 +26,11 @@ from titanrun.models.shared.huggingface_weights import (
 )
 
 # the names within a layer that stand for the two halves of one matrix on disk
-GATE, VALUE, JOINT = "feed_forward.experts.gate_proj", "feed_forward.experts.up_proj", "feed_forward.experts.gate_up_proj"
+GATE, VALUE, JOINT = (
+    "feed_forward.experts.gate_proj",
+    "feed_forward.experts.up_proj",
+    "feed_forward.experts.gate_up_proj",
+)
 DOWN = "feed_forward.experts.down_proj"
 LAYER_NAMES = {
     **ATTENTION_NAMES,
@@ -75,14 +79,20 @@ def from_huggingface(config: Llama4Config, state: Mapping[str, Tensor]) -> dict[
 
     Raises ProblemsFound where names or shapes are not those of the model.
     """
-    given = {name.removeprefix(TEXT_MODEL): weight for name, weight in state.items() if not name.startswith(PICTURES)}
+    given = {
+        name.removeprefix(TEXT_MODEL): weight
+        for name, weight in state.items()
+        if not name.startswith(PICTURES)
+    }
     given = without_tied_head(given, tied=config.tie_word_embeddings, head="lm_head.weight")
     check_state(shapes_on_disk(config), given)
     parts: dict[str, Tensor] = {}
     for name, weight in given.items():
         if name.endswith(JOINT):
             before = name.removesuffix(JOINT)
-            parts[before + GATE], parts[before + VALUE] = (half.mT for half in weight.chunk(2, dim=-1))
+            parts[before + GATE], parts[before + VALUE] = (
+                half.mT for half in weight.chunk(2, dim=-1)
+            )
         else:
             parts[name] = turned(name, weight)
     weights = imported_weights(config, parts, LAYER_NAMES)
@@ -112,7 +122,9 @@ def huggingface_config(config: Llama4Config, dtype_name: str) -> dict[str, Any]:
     """The content of config.json for transformers 4 and 5; `dtype_name` is that of the weights beside it."""
     moe, layers = config.moe, range(config.n_layers)
     return {
-        **decoder_mapping(config, dtype_name, model_type="llama4_text", architecture="Llama4ForCausalLM"),
+        **decoder_mapping(
+            config, dtype_name, model_type="llama4_text", architecture="Llama4ForCausalLM"
+        ),
         "num_key_value_heads": config.n_kv_heads,
         "head_dim": config.head_dim,
         "intermediate_size": moe.hidden_dim,
@@ -125,7 +137,10 @@ def huggingface_config(config: Llama4Config, dtype_name: str) -> dict[str, Any]:
         # transformers wants a number, also where no layer is without RoPE, or has blocks
         "no_rope_layer_interval": config.every_n_layers_nope or config.n_layers + 1,
         "attention_chunk_size": config.fixed_attn_block_size or config.max_seq_len,
-        "layer_types": ["full_attention" if config.block(layer) is None else "chunked_attention" for layer in layers],
+        "layer_types": [
+            "full_attention" if config.block(layer) is None else "chunked_attention"
+            for layer in layers
+        ],
         "use_qk_norm": config.qk_norm,
         "attn_temperature_tuning": config.attn_scale > 0,
         "attn_scale": config.attn_scale,

@@ -42,12 +42,16 @@ class Attention(nn.Module):
 
     def forward(self, x_BTD: Tensor, rope_BT1S: Tensor, seen: Any) -> Tensor:
         heads = (-1, self.head_dim)
-        q_BTNH, k_BTKH, v_BTKH = (linear(x_BTD).unflatten(-1, heads) for linear in (self.wq, self.wk, self.wv))
+        q_BTNH, k_BTKH, v_BTKH = (
+            linear(x_BTD).unflatten(-1, heads) for linear in (self.wq, self.wk, self.wv)
+        )
         if self.uses_rope:
             q_BTNH, k_BTKH = (self.turned(part, rope_BT1S[..., :-1]) for part in (q_BTNH, k_BTKH))
         elif self.sharpens:
             q_BTNH = (q_BTNH.float() * rope_BT1S[..., -1:].real).type_as(q_BTNH)
-        out_BNTH = self.backend(q_BTNH.transpose(1, 2), k_BTKH.transpose(1, 2), v_BTKH.transpose(1, 2), seen)
+        out_BNTH = self.backend(
+            q_BTNH.transpose(1, 2), k_BTKH.transpose(1, 2), v_BTKH.transpose(1, 2), seen
+        )
         return self.wo(out_BNTH.transpose(1, 2).flatten(2))
 
     def turned(self, x_BTNH: Tensor, rope_BT1P: Tensor) -> Tensor:
@@ -57,11 +61,17 @@ class Attention(nn.Module):
             return x_BTNH
         return F.rms_norm(x_BTNH.float(), (self.head_dim,), eps=self.qk_norm_eps).type_as(x_BTNH)
 
-    def init_weights(self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None) -> None:
+    def init_weights(
+        self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None
+    ) -> None:
         """Draw the weights; wo, which adds to the residual stream, at `into_stream_std`."""
         for linear in (self.wq, self.wk, self.wv):
-            truncated_normal_(linear.weight, std=init.linear_std, bound=init.truncation, generator=generator)
-        truncated_normal_(self.wo.weight, std=into_stream_std, bound=init.truncation, generator=generator)
+            truncated_normal_(
+                linear.weight, std=init.linear_std, bound=init.truncation, generator=generator
+            )
+        truncated_normal_(
+            self.wo.weight, std=into_stream_std, bound=init.truncation, generator=generator
+        )
 
 
 class Llama4(Decoder):
@@ -70,7 +80,9 @@ class Llama4(Decoder):
     config: Llama4Config
 
     def __init__(self, config: Llama4Config, *, seq_len: int) -> None:
-        super().__init__(config, [self.layer(config, index) for index in range(config.n_layers)], seq_len=seq_len)
+        super().__init__(
+            config, [self.layer(config, index) for index in range(config.n_layers)], seq_len=seq_len
+        )
 
     @staticmethod
     def layer(config: Llama4Config, index: int) -> DecoderLayer:
@@ -78,16 +90,26 @@ class Llama4(Decoder):
         attention = Attention(config, layer=index)
         if config.has_experts(index):
             return DecoderLayer(config, attention=attention, moe=Moe(config.moe, dim=config.dim))
-        return DecoderLayer(config, attention=attention, feed_forward=FeedForward(dim=config.dim, hidden_dim=config.dense_width()))
+        return DecoderLayer(
+            config,
+            attention=attention,
+            feed_forward=FeedForward(dim=config.dim, hidden_dim=config.dense_width()),
+        )
 
     def new_rope_table(self, device: torch.device) -> Tensor:
         """The RoPE table [T, S], complex: what turns each pair, and what layers without RoPE multiply queries with; on the meta device
         only its shape. One table, since both are looked up by position, and no complex number is cast to another precision."""
         config = self.config
         if device.type == "meta":
-            return torch.empty(self.seq_len, config.head_dim // 2 + 1, dtype=torch.complex64, device=device)
-        table_TP = rope_table(config.rope, head_dim=config.head_dim, seq_len=self.seq_len, device=device)
-        return torch.cat([table_TP, sharpening(config, self.seq_len, device=device).unsqueeze(1)], dim=1)
+            return torch.empty(
+                self.seq_len, config.head_dim // 2 + 1, dtype=torch.complex64, device=device
+            )
+        table_TP = rope_table(
+            config.rope, head_dim=config.head_dim, seq_len=self.seq_len, device=device
+        )
+        return torch.cat(
+            [table_TP, sharpening(config, self.seq_len, device=device).unsqueeze(1)], dim=1
+        )
 
     def rope_rows(self, seq_len: int, positions_BT: Tensor | None) -> Tensor:
         """Rows of complex numbers [1 or B, T, 1, S]."""

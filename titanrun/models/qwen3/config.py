@@ -7,7 +7,13 @@ from titanrun.config.fields import bookkeeping, component, numerics, section
 from titanrun.config.problems import Problem
 from titanrun.config.render import shorten
 from titanrun.config.types import OrAuto, PositiveFloat, PositiveInt
-from titanrun.models.shared.config import AttentionConfig, DecoderInitConfig, MoeConfig, Sizes, decided
+from titanrun.models.shared.config import (
+    AttentionConfig,
+    DecoderInitConfig,
+    MoeConfig,
+    Sizes,
+    decided,
+)
 from titanrun.models.shared.decoder_config import GroupedQueryConfig, Shapes
 from titanrun.models.shared.huggingface_config import HuggingFaceConfig
 from titanrun.models.shared.huggingface_decoder import read_decoder, read_rope
@@ -75,7 +81,11 @@ class Qwen3Config(GroupedQueryConfig):
     def attention_shapes(self) -> Shapes:
         """Name and shape of every parameter of one layer's attention."""
         head_dim = decided(self.head_dim)
-        return {**super().attention_shapes(), "attention.q_norm.weight": (head_dim,), "attention.k_norm.weight": (head_dim,)}
+        return {
+            **super().attention_shapes(),
+            "attention.q_norm.weight": (head_dim,),
+            "attention.k_norm.weight": (head_dim,),
+        }
 
     def kept_by_attention(self) -> int:
         """As without norms, and queries and keys once more."""
@@ -88,7 +98,14 @@ class Qwen3Config(GroupedQueryConfig):
             ours = getattr(moe, field)
             if ours != theirs and field != "load_balance_coeff":
                 message = f"transformers' Qwen3 has no experts with {field}: {shorten(ours)}"
-                problems.append(Problem("conflict", message, ("model", "moe", field), help=f"use {shorten(theirs)}, or export nothing"))
+                problems.append(
+                    Problem(
+                        "conflict",
+                        message,
+                        ("model", "moe", field),
+                        help=f"use {shorten(theirs)}, or export nothing",
+                    )
+                )
         return problems
 
 

@@ -19,7 +19,12 @@ from titanrun.models.shared.config import AttentionConfig
 from titanrun.models.shared.masks import Mask
 
 # fastest first; torch falls through to the first that takes the device, dtype and shapes
-KERNELS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+KERNELS = [
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
 # kernels take head widths that are multiples of it
 WIDTH_UNIT = 8
 
@@ -33,13 +38,22 @@ class SdpaAttention(nn.Module):
         soft_cap: what scores approach and never exceed, c tanh(s / c) (https://arxiv.org/abs/2408.00118, section 2.1); None: no cap.
     """
 
-    def __init__(self, mask: Mask, *, scale: float | None = None, soft_cap: float | None = None) -> None:
+    def __init__(
+        self, mask: Mask, *, scale: float | None = None, soft_cap: float | None = None
+    ) -> None:
         super().__init__()
         self.mask = mask
         self.scale = scale
         self.soft_cap = soft_cap
 
-    def seen(self, queries: int, documents_BT: Tensor | None, *, device: torch.device, keys: int | None = None) -> Any:
+    def seen(
+        self,
+        queries: int,
+        documents_BT: Tensor | None,
+        *,
+        device: torch.device,
+        keys: int | None = None,
+    ) -> Any:
         """The mask in the form that `forward` takes, made once for all layers that have the same one.
 
         Args:
@@ -53,7 +67,14 @@ class SdpaAttention(nn.Module):
             return None
         return self.mask.written_out(queries, keys, documents_BT, device=device)
 
-    def forward(self, q_BNSH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor, seen: Any = None, sinks_N: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        q_BNSH: Tensor,
+        k_BKTH: Tensor,
+        v_BKTH: Tensor,
+        seen: Any = None,
+        sinks_N: Tensor | None = None,
+    ) -> Tensor:
         """Gives [B, N, S, H].
 
         Args:
@@ -65,16 +86,28 @@ class SdpaAttention(nn.Module):
         """
         scale = q_BNSH.size(-1) ** -0.5 if self.scale is None else self.scale
         if self.soft_cap is not None:
-            return capped_attention(q_BNSH, k_BKTH, v_BKTH, seen, sinks_N, scale=scale, soft_cap=self.soft_cap)
+            return capped_attention(
+                q_BNSH, k_BKTH, v_BKTH, seen, sinks_N, scale=scale, soft_cap=self.soft_cap
+            )
         if sinks_N is not None:
             q_BNSH, k_BKTH, v_BKTH = with_sink(q_BNSH, k_BKTH, v_BKTH, sinks_N / scale)
             seen = None if seen is None else F.pad(seen, (1, 0), value=True)
         whole = q_BNSH.size(2) == k_BKTH.size(2)
-        mask = end_mask(q_BNSH.size(2), k_BKTH.size(2), q_BNSH.device) if seen is None and not whole else seen
+        mask = (
+            end_mask(q_BNSH.size(2), k_BKTH.size(2), q_BNSH.device)
+            if seen is None and not whole
+            else seen
+        )
         grouped = q_BNSH.size(1) != k_BKTH.size(1)
         with sdpa_kernel(KERNELS, set_priority=True):
             return F.scaled_dot_product_attention(
-                q_BNSH, k_BKTH, v_BKTH, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=grouped
+                q_BNSH,
+                k_BKTH,
+                v_BKTH,
+                attn_mask=mask,
+                is_causal=mask is None,
+                scale=scale,
+                enable_gqa=grouped,
             )
 
 
@@ -82,19 +115,40 @@ class FlexAttention(SdpaAttention):
     """The same by torch's flex_attention, which skips what is masked (https://arxiv.org/abs/2412.05496); on a CPU, where it has no
     backward pass, by a mask written out."""
 
-    def seen(self, queries: int, documents_BT: Tensor | None, *, device: torch.device, keys: int | None = None) -> Any:
+    def seen(
+        self,
+        queries: int,
+        documents_BT: Tensor | None,
+        *,
+        device: torch.device,
+        keys: int | None = None,
+    ) -> Any:
         if not is_accelerator(device):
             return super().seen(queries, documents_BT, device=device, keys=keys)
         kernel, build = compiled_flex()
         # with the kernel, which a compiled layer must not look for
-        return kernel, block_mask(build, self.mask, queries, queries if keys is None else keys, documents_BT, device)
+        return kernel, block_mask(
+            build, self.mask, queries, queries if keys is None else keys, documents_BT, device
+        )
 
-    def forward(self, q_BNSH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor, seen: Any = None, sinks_N: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        q_BNSH: Tensor,
+        k_BKTH: Tensor,
+        v_BKTH: Tensor,
+        seen: Any = None,
+        sinks_N: Tensor | None = None,
+    ) -> Tensor:
         if not isinstance(seen, tuple):
             return super().forward(q_BNSH, k_BKTH, v_BKTH, seen, sinks_N)
         kernel, blocks = seen
         grouped = q_BNSH.size(1) != k_BKTH.size(1)
-        given = {"block_mask": blocks, "scale": self.scale, "enable_gqa": grouped, "return_lse": sinks_N is not None}
+        given = {
+            "block_mask": blocks,
+            "scale": self.scale,
+            "enable_gqa": grouped,
+            "return_lse": sinks_N is not None,
+        }
         if self.soft_cap is not None:
             given["score_mod"] = self.capped
         if sinks_N is None:
@@ -105,7 +159,9 @@ class FlexAttention(SdpaAttention):
         share_BNS1 = (total_BNS - sinks_N.float().unsqueeze(-1)).sigmoid().unsqueeze(-1)
         return (out_BNSH * share_BNS1).type_as(out_BNSH)
 
-    def capped(self, score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    def capped(
+        self, score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor
+    ) -> Tensor:
         """A score below the cap."""
         return soft_capped(score, self.soft_cap)
 
@@ -113,21 +169,48 @@ class FlexAttention(SdpaAttention):
 class VarlenAttention(SdpaAttention):
     """The same by torch's varlen_attn, for which each document is a row of its own length; on a CPU by a mask written out."""
 
-    def seen(self, queries: int, documents_BT: Tensor | None, *, device: torch.device, keys: int | None = None) -> Any:
+    def seen(
+        self,
+        queries: int,
+        documents_BT: Tensor | None,
+        *,
+        device: torch.device,
+        keys: int | None = None,
+    ) -> Any:
         if not is_accelerator(device) or documents_BT is None:
             return super().seen(queries, documents_BT, device=device, keys=keys)
         assert keys in (None, queries), "a rule refuses varlen attention where ranks gather keys"
-        ends_X = self.mask.segments(documents_BT.size(0), queries, documents_BT, device=device).flatten().nonzero().flatten()
+        ends_X = (
+            self.mask.segments(documents_BT.size(0), queries, documents_BT, device=device)
+            .flatten()
+            .nonzero()
+            .flatten()
+        )
         ends_X = F.pad(ends_X, (0, 1), value=documents_BT.numel()).to(torch.int32)
         # the kernel wants the longest as a number, for which the host waits once a pass
-        return import_module("torch.nn.attention.varlen").varlen_attn, ends_X, int(ends_X.diff().max())
+        return (
+            import_module("torch.nn.attention.varlen").varlen_attn,
+            ends_X,
+            int(ends_X.diff().max()),
+        )
 
-    def forward(self, q_BNSH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor, seen: Any = None, sinks_N: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        q_BNSH: Tensor,
+        k_BKTH: Tensor,
+        v_BKTH: Tensor,
+        seen: Any = None,
+        sinks_N: Tensor | None = None,
+    ) -> Tensor:
         if not isinstance(seen, tuple):
             return super().forward(q_BNSH, k_BKTH, v_BKTH, seen, sinks_N)
-        assert sinks_N is None and self.soft_cap is None, "families with sinks or soft caps lack varlen attention"
+        assert sinks_N is None and self.soft_cap is None, (
+            "families with sinks or soft caps lack varlen attention"
+        )
         kernel, ends, longest = seen
-        q_XNH, k_XKH, v_XKH = (tensor.transpose(1, 2).flatten(0, 1) for tensor in (q_BNSH, k_BKTH, v_BKTH))
+        q_XNH, k_XKH, v_XKH = (
+            tensor.transpose(1, 2).flatten(0, 1) for tensor in (q_BNSH, k_BKTH, v_BKTH)
+        )
         window = (-1 if self.mask.window is None else self.mask.window - 1, 0)
         grouped = q_XNH.size(1) != k_XKH.size(1)
         given = {"scale": self.scale, "window_size": window, "enable_gqa": grouped}
@@ -135,7 +218,9 @@ class VarlenAttention(SdpaAttention):
         return out_XNH.unflatten(0, (q_BNSH.size(0), -1)).transpose(1, 2)
 
 
-def with_sink(q_BNSH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor, sinks_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def with_sink(
+    q_BNSH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor, sinks_N: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values with a first key whose score with the queries of each head is what `sinks_N` says, and whose value is 0.
 
     As a key of more width than the others, so that the sinks have gradients with every kernel, and heads can share it.
@@ -149,14 +234,25 @@ def with_sink(q_BNSH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor, sinks_N: Tensor) -
 
 
 def capped_attention(
-    q_BNSH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor, seen: Tensor | None, sinks_N: Tensor | None, *, scale: float, soft_cap: float
+    q_BNSH: Tensor,
+    k_BKTH: Tensor,
+    v_BKTH: Tensor,
+    seen: Tensor | None,
+    sinks_N: Tensor | None,
+    *,
+    scale: float,
+    soft_cap: float,
 ) -> Tensor:
     """As `SdpaAttention.forward` of capped scores, of which torch's kernels have none: every score is written out."""
     group, queries, keys = q_BNSH.size(1) // k_BKTH.size(1), q_BNSH.size(2), k_BKTH.size(2)
     if seen is None:
-        seen = torch.ones(queries, keys, dtype=torch.bool, device=q_BNSH.device).tril(keys - queries)
+        seen = torch.ones(queries, keys, dtype=torch.bool, device=q_BNSH.device).tril(
+            keys - queries
+        )
     k_BNTH, v_BNTH = k_BKTH.repeat_interleave(group, dim=1), v_BKTH.repeat_interleave(group, dim=1)
-    scores_BNST = soft_capped((q_BNSH @ k_BNTH.mT * scale).float(), soft_cap).masked_fill(~seen, float("-inf"))
+    scores_BNST = soft_capped((q_BNSH @ k_BNTH.mT * scale).float(), soft_cap).masked_fill(
+        ~seen, float("-inf")
+    )
     if sinks_N is not None:
         sinks_BNS1 = sinks_N.float().view(1, -1, 1, 1).expand(*scores_BNST.shape[:3], 1)
         scores_BNST = torch.cat([scores_BNST, sinks_BNS1], dim=-1)
@@ -173,14 +269,26 @@ def end_mask(queries: int, keys: int, device: torch.device) -> Tensor:
     """Which keys the last `queries` tokens of a row may see: for an accelerator's kernels in words, else as bools [S, T]."""
     if is_accelerator(device):
         # by name: it imports torch's compiler, which takes seconds
-        in_words: Tensor = import_module("torch.nn.attention.bias").causal_lower_right(queries, keys)
+        in_words: Tensor = import_module("torch.nn.attention.bias").causal_lower_right(
+            queries, keys
+        )
         return in_words
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
 
 
-def block_mask(build: Callable[..., Any], mask: Mask, queries: int, keys: int, documents_BT: Tensor | None, device: torch.device) -> Any:
+def block_mask(
+    build: Callable[..., Any],
+    mask: Mask,
+    queries: int,
+    keys: int,
+    documents_BT: Tensor | None,
+    device: torch.device,
+) -> Any:
     """The mask as flex_attention takes it, which `build` makes: which blocks of scores are to be computed."""
-    first, rows = keys - queries, None if documents_BT is None or not mask.documents else documents_BT.size(0)
+    first, rows = (
+        keys - queries,
+        None if documents_BT is None or not mask.documents else documents_BT.size(0),
+    )
 
     def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return mask.sees(row, query + first, key, documents_BT)
@@ -199,12 +307,18 @@ def compiled_flex() -> tuple[Callable[..., Any], Callable[..., Any]]:
 class EverythingSeen(nn.Module):
     """Attention without a mask: each token sees all of its row, what is behind it too."""
 
-    def forward(self, q_BNSH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor, seen: None, sinks_N: None = None) -> Tensor:
+    def forward(
+        self, q_BNSH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor, seen: None, sinks_N: None = None
+    ) -> Tensor:
         """Gives [B, N, S, H]; the last two are what every back end is called with."""
         return F.scaled_dot_product_attention(q_BNSH, k_BKTH, v_BKTH)
 
 
-BACKENDS: dict[str, type[SdpaAttention]] = {"sdpa": SdpaAttention, "flex": FlexAttention, "varlen": VarlenAttention}
+BACKENDS: dict[str, type[SdpaAttention]] = {
+    "sdpa": SdpaAttention,
+    "flex": FlexAttention,
+    "varlen": VarlenAttention,
+}
 
 
 def attention_backend(

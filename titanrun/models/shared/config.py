@@ -8,7 +8,15 @@ from annotated_types import Interval
 from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.fields import bookkeeping, component, numerics, performance
 from titanrun.config.problems import DataPath, Problem
-from titanrun.config.types import AUTO, NonNegativeFloat, NonNegativeInt, OrAuto, PositiveFloat, PositiveInt, Text
+from titanrun.config.types import (
+    AUTO,
+    NonNegativeFloat,
+    NonNegativeInt,
+    OrAuto,
+    PositiveFloat,
+    PositiveInt,
+    Text,
+)
 
 T = TypeVar("T")
 Sizes: TypeAlias = dict[str, Any]
@@ -29,7 +37,9 @@ Feature: TypeAlias = Literal[
     "text generation",
     "a loss in chunks",
 ]
-PAGED_BY_VLLM = "vLLM's kernels do not know its attention: use {name: vllm, model: huggingface}, or native"
+PAGED_BY_VLLM = (
+    "vLLM's kernels do not know its attention: use {name: vllm, model: huggingface}, or native"
+)
 
 
 class ModelConfig(ComponentConfig):
@@ -139,13 +149,25 @@ class ModelConfig(ComponentConfig):
 
     def heads(self) -> dict[str, int]:
         """Attention heads, which tensor-parallel ranks hold whole, by the field that names their number."""
-        return {name: decided(getattr(self, name)) for name in ("n_heads", "n_kv_heads") if name in type(self).model_fields}
+        return {
+            name: decided(getattr(self, name))
+            for name in ("n_heads", "n_kv_heads")
+            if name in type(self).model_fields
+        }
 
     def hidden_widths(self) -> dict[str, int]:
         """Hidden widths of feed-forward layers and of experts, which tensor-parallel ranks split, by the section that has them."""
         sections = {".feed_forward.": "feed_forward", ".moe.": "moe"}
-        present = [section for part, section in sections.items() if any(part in name for name in self.parameter_shapes())]
-        return {section: int(decided(getattr(self, section).hidden_dim)) for section in present if hasattr(self, section)}
+        present = [
+            section
+            for part, section in sections.items()
+            if any(part in name for name in self.parameter_shapes())
+        ]
+        return {
+            section: int(decided(getattr(self, section).hidden_dim))
+            for section in present
+            if hasattr(self, section)
+        }
 
     def split_obstacle(self, degree: int) -> str | None:
         """What keeps `degree` tensor-parallel ranks from sharing the model, where neither `lacks` nor a count of the config says it."""
@@ -347,20 +369,37 @@ class MoeConfig(Config):
 
 def moe_conflicts(moe: Sizes) -> list[Problem]:
     """What cannot be true together in the sizes of a mixture of experts."""
-    experts, top_k, groups, limited = (moe[key] for key in ("num_experts", "top_k", "num_expert_groups", "num_limited_groups"))
+    experts, top_k, groups, limited = (
+        moe[key] for key in ("num_experts", "top_k", "num_expert_groups", "num_limited_groups")
+    )
     found: list[tuple[str, str, str]] = []
     if AUTO not in (experts, top_k) and top_k > experts:
-        found.append(("top_k", f"a token cannot go to {top_k} of {experts} experts", f"use {experts} at most"))
+        found.append(
+            (
+                "top_k",
+                f"a token cannot go to {top_k} of {experts} experts",
+                f"use {experts} at most",
+            )
+        )
     if (groups is None) != (limited is None) and AUTO not in (groups, limited):
         found.append(
-            ("num_limited_groups", "expert groups need both num_expert_groups and num_limited_groups", "write both, or null for both")
+            (
+                "num_limited_groups",
+                "expert groups need both num_expert_groups and num_limited_groups",
+                "write both, or null for both",
+            )
         )
     elif groups is not None and AUTO not in (groups, experts, limited, top_k):
         found += group_conflicts(experts, groups, limited, top_k)
-    return [Problem("conflict", message, ("model", "moe", field), help=help) for field, message, help in found]
+    return [
+        Problem("conflict", message, ("model", "moe", field), help=help)
+        for field, message, help in found
+    ]
 
 
-def group_conflicts(experts: int, groups: int, limited: int, top_k: int) -> list[tuple[str, str, str]]:
+def group_conflicts(
+    experts: int, groups: int, limited: int, top_k: int
+) -> list[tuple[str, str, str]]:
     """Field, message and help for groups that do not divide the experts, or hold too few of them."""
     if experts % groups or experts // groups < 2:
         message = f"{experts} experts cannot be dealt to {groups} groups of at least two"

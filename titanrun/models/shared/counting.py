@@ -32,5 +32,12 @@ def flops_per_token(config: ModelConfig, seq_len: int) -> int:
     """
     looked_up = embedding_parameter_count(config) if OUTPUT in config.parameter_shapes() else 0
     # the head is multiplied by once more for each further token
-    again = config.further_tokens() * config.output_width() * config.stream_width() if config.further_tokens() else 0
-    return 6 * (active_parameter_count(config) - looked_up + again) + 6 * config.attention_width() * seq_len
+    again = (
+        config.further_tokens() * config.output_width() * config.stream_width()
+        if config.further_tokens()
+        else 0
+    )
+    return (
+        6 * (active_parameter_count(config) - looked_up + again)
+        + 6 * config.attention_width() * seq_len
+    )

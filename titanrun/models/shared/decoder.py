@@ -42,7 +42,14 @@ class Decoder(nn.Module):
     output: nn.Linear | None
     rope_table: Tensor
 
-    def __init__(self, config: DecoderSizes, layers: Sequence[nn.Module], *, seq_len: int, new_norm: NewNorm = nn.RMSNorm) -> None:
+    def __init__(
+        self,
+        config: DecoderSizes,
+        layers: Sequence[nn.Module],
+        *,
+        seq_len: int,
+        new_norm: NewNorm = nn.RMSNorm,
+    ) -> None:
         super().__init__()
         self.config = config
         self.seq_len = seq_len
@@ -50,7 +57,9 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleDict({str(index): layer for index, layer in enumerate(layers)})
         self.norm = new_norm(config.dim, eps=config.norm_eps)
         self.output = output = nn.Linear(config.dim, config.vocab_size, bias=False)
-        self.register_buffer("rope_table", self.new_rope_table(output.weight.device), persistent=False)
+        self.register_buffer(
+            "rope_table", self.new_rope_table(output.weight.device), persistent=False
+        )
         self.tie_weights()
 
     def new_rope_table(self, device: torch.device) -> Tensor:
@@ -61,7 +70,12 @@ class Decoder(nn.Module):
         """What the layers need of the table for rows of `seq_len` tokens."""
         raise NotImplementedError
 
-    def forward(self, tokens_BT: Tensor, positions_BT: Tensor | None = None, documents_BT: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        positions_BT: Tensor | None = None,
+        documents_BT: Tensor | None = None,
+    ) -> Tensor:
         """Logits [B, T, V] in the compute dtype. Positions are [1, T] or [B, T], and 0 to T - 1 where absent. `documents_BT` numbers the
         documents of whole rows, also where ranks share them; it is absent where a row is one.
 
@@ -73,7 +87,9 @@ class Decoder(nn.Module):
         normed_BTD = self.stream(h_BTD, told)
         return normed_BTD if self.output is None else self.logits(normed_BTD)
 
-    def telling(self, tokens_BT: Tensor, positions_BT: Tensor | None, documents_BT: Tensor | None) -> Callable[[Any], tuple[Any, Any]]:
+    def telling(
+        self, tokens_BT: Tensor, positions_BT: Tensor | None, documents_BT: Tensor | None
+    ) -> Callable[[Any], tuple[Any, Any]]:
         """What gives a layer, beside the stream, its rows of the RoPE table and its mask. Layers of one mask share it."""
         rope = self.rope_rows(tokens_BT.size(1), positions_BT)
         # a later stage may be given a piece of the stream only
@@ -109,7 +125,11 @@ class Decoder(nn.Module):
 
         A pipeline rank that has one of the two has both, and only its stages lack one.
         """
-        if self.config.tie_word_embeddings and self.output is not None and self.tok_embeddings is not None:
+        if (
+            self.config.tie_word_embeddings
+            and self.output is not None
+            and self.tok_embeddings is not None
+        ):
             self.output.weight = self.tok_embeddings.weight
 
     def init_weights(self, generator: Generator | None = None) -> None:
@@ -120,12 +140,16 @@ class Decoder(nn.Module):
         if self.tok_embeddings is not None and not self.config.tie_word_embeddings:
             normal_(self.tok_embeddings.weight, std=init.embedding_std, generator=generator)
         for layer, block in self.layers.items():
-            block.init_weights(init, into_stream_std=self.into_stream_std(int(layer)), generator=generator)
+            block.init_weights(
+                init, into_stream_std=self.into_stream_std(int(layer)), generator=generator
+            )
         if self.norm is not None:
             self.norm.reset_parameters()
         if self.output is not None:
             output_bound = init.output_truncation_stds * init.output_std
-            truncated_normal_(self.output.weight, std=init.output_std, bound=output_bound, generator=generator)
+            truncated_normal_(
+                self.output.weight, std=init.output_std, bound=output_bound, generator=generator
+            )
 
     def into_stream_std(self, layer: int) -> float:
         """Std of what adds to the residual stream: falls with the depth, so that the stream's variance does not grow with it."""

@@ -7,7 +7,14 @@ from typing import Any, ClassVar
 from titanrun.config.fields import numerics
 from titanrun.config.problems import DataPath, Problem
 from titanrun.config.types import AUTO, OrAuto, PositiveFloat, PositiveInt
-from titanrun.models.shared.config import LayerCount, ModelConfig, MoeConfig, Sizes, decided, moe_conflicts
+from titanrun.models.shared.config import (
+    LayerCount,
+    ModelConfig,
+    MoeConfig,
+    Sizes,
+    decided,
+    moe_conflicts,
+)
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -44,7 +51,11 @@ class DecoderConfig(ModelConfig):
         """Experts that cannot be chosen."""
         moe = sizes.get("moe")
         # a plug-in's family may have experts of another kind
-        return moe_conflicts(moe) if isinstance(moe, dict) and MoeConfig.model_fields.keys() <= moe.keys() else []
+        return (
+            moe_conflicts(moe)
+            if isinstance(moe, dict) and MoeConfig.model_fields.keys() <= moe.keys()
+            else []
+        )
 
     def attention_shapes(self) -> Shapes:
         """Name and shape of every parameter of one layer's attention, `attention.` in front."""
@@ -67,7 +78,10 @@ class DecoderConfig(ModelConfig):
         """Name and shape of every parameter, in the model's order; a tied head is not listed."""
         dim, vocab_size = decided(self.dim), decided(self.vocab_size)
         shapes: Shapes = {"tok_embeddings.weight": (vocab_size, dim)}
-        of_kind = {kind: self.layer_shapes(with_experts=kind) for kind in {self.has_experts(index) for index in range(self.layer_count())}}
+        of_kind = {
+            kind: self.layer_shapes(with_experts=kind)
+            for kind in {self.has_experts(index) for index in range(self.layer_count())}
+        }
         for index in range(self.layer_count()):
             of_layer = of_kind[self.has_experts(index)] | self.shapes_beside(index)
             shapes.update({f"layers.{index}.{name}": shape for name, shape in of_layer.items()})
@@ -88,7 +102,12 @@ class DecoderConfig(ModelConfig):
         """Name and shape of every parameter of one layer."""
         dim = decided(self.dim)
         hidden = self.expert_shapes() if with_experts else self.feed_forward_shapes()
-        return {**self.attention_shapes(), **hidden, "attention_norm.weight": (dim,), "ffn_norm.weight": (dim,)}
+        return {
+            **self.attention_shapes(),
+            **hidden,
+            "attention_norm.weight": (dim,),
+            "ffn_norm.weight": (dim,),
+        }
 
     def shapes_beside(self, layer: int) -> Shapes:
         """Name and shape of what a layer has beside attention, hidden part and their norms."""
@@ -106,9 +125,14 @@ class DecoderConfig(ModelConfig):
         shapes: Shapes = {"moe.router.gate.weight": (experts, dim)}
         if decided(moe.gate_bias):
             shapes["moe.router.gate.bias"] = (experts,)
-        shapes |= {name: (experts, *shape) for name, shape in swiglu_shapes("moe.experts.w{}", dim, hidden).items()}
+        shapes |= {
+            name: (experts, *shape)
+            for name, shape in swiglu_shapes("moe.experts.w{}", dim, hidden).items()
+        }
         shared = decided(moe.num_shared_experts) * hidden
-        return shapes | (swiglu_shapes("moe.shared_experts.w{}.weight", dim, shared) if shared else {})
+        return shapes | (
+            swiglu_shapes("moe.shared_experts.w{}.weight", dim, shared) if shared else {}
+        )
 
     def dense_width(self) -> int:
         """Hidden width of a dense layer."""
@@ -121,7 +145,12 @@ class DecoderConfig(ModelConfig):
 
     def kept_widths(self) -> tuple[int, int]:
         """What a layer keeps of each token: as wide as the stream, and split by tensor parallelism; of the kind that keeps most."""
-        return max(map(self.kept_by_kind, {self.has_experts(layer) for layer in range(self.layer_count())}), key=sum)
+        return max(
+            map(
+                self.kept_by_kind, {self.has_experts(layer) for layer in range(self.layer_count())}
+            ),
+            key=sum,
+        )
 
     def kept_by_kind(self, with_experts: bool) -> tuple[int, int]:
         """`kept_widths` of a layer of SwiGLU or of experts: the inputs and outputs of both norms; what attention keeps; gate, activated
@@ -143,7 +172,11 @@ class DecoderConfig(ModelConfig):
         if moe is None:
             return 0
         experts, top_k = decided(moe.num_experts), decided(moe.top_k)
-        stacked = sum(prod(shape) for name, shape in self.expert_shapes().items() if name.startswith("moe.experts."))
+        stacked = sum(
+            prod(shape)
+            for name, shape in self.expert_shapes().items()
+            if name.startswith("moe.experts.")
+        )
         return self.expert_layer_count() * (stacked // experts) * (experts - top_k)
 
 
@@ -161,10 +194,18 @@ class GroupedQueryConfig(DecoderConfig):
         problems = []
         n_heads, n_kv_heads, head_dim = sizes["n_heads"], sizes["n_kv_heads"], sizes["head_dim"]
         if head_dim != AUTO and head_dim % 2:
-            problems.append(conflict("head_dim", f"head_dim {head_dim} is odd, and RoPE turns pairs", "use an even head_dim"))
+            problems.append(
+                conflict(
+                    "head_dim",
+                    f"head_dim {head_dim} is odd, and RoPE turns pairs",
+                    "use an even head_dim",
+                )
+            )
         if AUTO not in (n_heads, n_kv_heads) and n_heads % n_kv_heads:
             message = f"{n_heads} query heads cannot share {n_kv_heads} key and value heads evenly"
-            problems.append(conflict("n_kv_heads", message, f"make n_kv_heads a divisor of {n_heads}"))
+            problems.append(
+                conflict("n_kv_heads", message, f"make n_kv_heads a divisor of {n_heads}")
+            )
         return problems + super().conflicts(sizes)
 
     def projection_widths(self) -> tuple[int, int]:
@@ -203,7 +244,11 @@ def conflict(field: str, message: str, help: str) -> Problem:
 
 def swiglu_shapes(name: str, dim: int, hidden: int) -> Shapes:
     """The three matrices of a SwiGLU layer; `name` has {} for their number."""
-    return {name.format(1): (hidden, dim), name.format(2): (dim, hidden), name.format(3): (hidden, dim)}
+    return {
+        name.format(1): (hidden, dim),
+        name.format(2): (dim, hidden),
+        name.format(3): (hidden, dim),
+    }
 
 
 def rope_conflicts(rope: Sizes) -> list[Problem]:
@@ -217,5 +262,11 @@ def rope_conflicts(rope: Sizes) -> list[Problem]:
         message = f"beta_fast {scaling['beta_fast']} is below beta_slow {scaling['beta_slow']}"
         return [conflict("rope.scaling.beta_fast", message, "exchange the two")]
     if kind == "yarn" and theta != AUTO and theta <= 1:
-        return [conflict("rope.theta", f"YaRN ramps over falling frequencies, and theta {theta} makes none", "use a theta above 1")]
+        return [
+            conflict(
+                "rope.theta",
+                f"YaRN ramps over falling frequencies, and theta {theta} makes none",
+                "use a theta above 1",
+            )
+        ]
     return []

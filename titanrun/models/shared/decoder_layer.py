@@ -52,7 +52,11 @@ class DecoderLayer(nn.Module):
             self.feed_forward = feed_forward
         else:
             self.moe = moe
-        self.norm_names = ["attention_norm", "ffn_norm", *(["attention_post_norm", "ffn_post_norm"] if post_norms else [])]
+        self.norm_names = [
+            "attention_norm",
+            "ffn_norm",
+            *(["attention_post_norm", "ffn_post_norm"] if post_norms else []),
+        ]
         for name in self.norm_names:
             self.add_module(name, new_norm(config.dim, eps=config.norm_eps))
         self.has_experts = moe is not None
@@ -65,7 +69,9 @@ class DecoderLayer(nn.Module):
         added_BTD = (self.moe if self.has_experts else self.feed_forward)(self.ffn_norm(h_BTD))
         return h_BTD + (self.ffn_post_norm(added_BTD) if self.post_norms else added_BTD)
 
-    def init_weights(self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None) -> None:
+    def init_weights(
+        self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None
+    ) -> None:
         """Draw the layer's weights; `into_stream_std` is the std of what adds to the residual stream."""
         for name in self.norm_names:
             getattr(self, name).reset_parameters()

@@ -24,5 +24,8 @@ def family_module(family: type[ModelConfig], name: str) -> ModuleType:
             raise
         message = f"the model family {family.model_fields['name'].default} has no {name} module, which this needs"
         raise fail(
-            "usage", message, path=("model", "name"), help=f"its plug-in would have it beside the module {family.__module__}"
+            "usage",
+            message,
+            path=("model", "name"),
+            help=f"its plug-in would have it beside the module {family.__module__}",
         ) from None

@@ -23,9 +23,15 @@ class FeedForward(nn.Module):
         h_BTF = F.silu(self.w1(x_BTD)) * self.w3(x_BTD)
         return self.w2(h_BTF)
 
-    def init_weights(self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None) -> None:
+    def init_weights(
+        self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None
+    ) -> None:
         """Draw the weights; w2, which adds to the residual stream, and w3 at `into_stream_std`. Biases become zero."""
-        for linear, std in ((self.w1, init.linear_std), (self.w2, into_stream_std), (self.w3, into_stream_std)):
+        for linear, std in (
+            (self.w1, init.linear_std),
+            (self.w2, into_stream_std),
+            (self.w3, into_stream_std),
+        ):
             truncated_normal_(linear.weight, std=std, bound=init.truncation, generator=generator)
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)

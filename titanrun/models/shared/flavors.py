@@ -73,7 +73,9 @@ def named_sizes(config: ModelConfig, row_length: int | None = None) -> Sizes:
     family, flavor = type(config), config.flavor
     common = flavor_file(family).get("common", {})
     if flavor == AUTO:
-        return overlaid(common, family.sizes_from_huggingface(load_config_json(config.hf_assets_path)))
+        return overlaid(
+            common, family.sizes_from_huggingface(load_config_json(config.hf_assets_path))
+        )
     if flavor is not None and flavor not in flavor_names(family):
         raise ProblemsFound([unknown_flavor(config.name, flavor, flavor_names(family))])
     sizes = deepcopy(common) if flavor is None else flavor_sizes(family, flavor)
@@ -87,16 +89,27 @@ def unknown_flavor(family: str, flavor: str, known: list[str]) -> Problem:
     help = all_known if suggestion is None else f"did you mean '{suggestion}'?"
     if suggestion is not None and suggestion[0].isdigit():  # a wrong size is easily taken
         help = f"{help} {all_known}"
-    return Problem("unknown-name", f"{family} has no flavor '{flavor}'", (*SECTION, "flavor"), help=help, suggestion=suggestion, got=flavor)
+    return Problem(
+        "unknown-name",
+        f"{family} has no flavor '{flavor}'",
+        (*SECTION, "flavor"),
+        help=help,
+        suggestion=suggestion,
+        got=flavor,
+    )
 
 
 def missing(config: ModelConfig, paths: list[DataPath]) -> list[Problem]:
     """The problem with sizes that neither the recipe nor the flavor gives, if there are any."""
     if not paths:
         return []
-    holder = f"a custom {config.name} model" if config.flavor is None else f"flavor '{config.flavor}'"
+    holder = (
+        f"a custom {config.name} model" if config.flavor is None else f"flavor '{config.flavor}'"
+    )
     known = listing(flavor_names(type(config)), last="and")
-    help = f"write {'it' if len(paths) == 1 else 'them'}" + (f", or name a flavor: {known}" if known else "")
+    help = f"write {'it' if len(paths) == 1 else 'them'}" + (
+        f", or name a flavor: {known}" if known else ""
+    )
     needed = listing(map(path_text, paths), last="and")
     return [Problem("missing-key", f"{holder} needs {needed}", (*SECTION, *paths[0]), help=help)]
 

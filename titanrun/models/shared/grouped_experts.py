@@ -52,11 +52,17 @@ class StackedExperts(nn.Module):
         """As `times`, whatever a converter says."""
         return self.multiplied(x_SI, name, counts_E, product=None)
 
-    def multiplied(self, x_SI: Tensor, name: str, counts_E: Tensor, *, product: Product | None) -> Tensor:
+    def multiplied(
+        self, x_SI: Tensor, name: str, counts_E: Tensor, *, product: Product | None
+    ) -> Tensor:
         """The product, made by `product` if there is one."""
         # this rank's part, and under autocast the stream is narrower than the weights
-        weight_EOI = own_part(getattr(self, name), gradients=self.gradient_placements.get(name)).to(x_SI.dtype)
-        return product_for(x_SI, weight_EOI, converted=product, grouped=self.use_grouped_mm)(x_SI, weight_EOI, counts_E)
+        weight_EOI = own_part(getattr(self, name), gradients=self.gradient_placements.get(name)).to(
+            x_SI.dtype
+        )
+        return product_for(x_SI, weight_EOI, converted=product, grouped=self.use_grouped_mm)(
+            x_SI, weight_EOI, counts_E
+        )
 
 
 class GroupedExperts(StackedExperts):
@@ -78,13 +84,21 @@ class GroupedExperts(StackedExperts):
         h_SF = F.silu(self.times("w1", x_SD, counts_E)) * self.times("w3", x_SD, counts_E)
         return self.times("w2", h_SF, counts_E)
 
-    def init_weights(self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None) -> None:
+    def init_weights(
+        self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None
+    ) -> None:
         """Draw the weights; w2, which adds to the residual stream, and w3 at `into_stream_std`."""
-        for weight, std in ((self.w1, init.linear_std), (self.w2, into_stream_std), (self.w3, into_stream_std)):
+        for weight, std in (
+            (self.w1, init.linear_std),
+            (self.w2, into_stream_std),
+            (self.w3, into_stream_std),
+        ):
             truncated_normal_(weight, std=std, bound=init.truncation, generator=generator)
 
 
-def product_for(x_SI: Tensor, weight_EOI: Tensor, *, converted: Product | None, grouped: bool) -> Product:
+def product_for(
+    x_SI: Tensor, weight_EOI: Tensor, *, converted: Product | None, grouped: bool
+) -> Product:
     """How slots are multiplied by the matrices: as a converter says, in one grouped product if that is wanted and possible, or in turn."""
     if converted is not None and x_SI.size(0) > 0:
         return converted
@@ -93,12 +107,17 @@ def product_for(x_SI: Tensor, weight_EOI: Tensor, *, converted: Product | None, 
 
 def can_group(x_SI: Tensor, weight_EOI: Tensor) -> bool:
     """Whether torch's grouped product takes the device, the dtype and the widths."""
-    widths_fit = all(width * x_SI.element_size() % GROUPED_ALIGNMENT == 0 for width in weight_EOI.shape[1:])
+    widths_fit = all(
+        width * x_SI.element_size() % GROUPED_ALIGNMENT == 0 for width in weight_EOI.shape[1:]
+    )
     if not hasattr(F, "grouped_mm") or not widths_fit or x_SI.size(0) == 0:
         return False
     if x_SI.device.type == "cpu":
         return x_SI.dtype in (torch.float32, torch.bfloat16)
-    return x_SI.dtype == torch.bfloat16 and torch.cuda.get_device_capability(x_SI.device) >= GROUPED_CAPABILITY
+    return (
+        x_SI.dtype == torch.bfloat16
+        and torch.cuda.get_device_capability(x_SI.device) >= GROUPED_CAPABILITY
+    )
 
 
 def grouped_product(x_SI: Tensor, weight_EOI: Tensor, counts_E: Tensor) -> Tensor:
@@ -110,6 +129,9 @@ def grouped_product(x_SI: Tensor, weight_EOI: Tensor, counts_E: Tensor) -> Tenso
 def product_by_expert(x_SI: Tensor, weight_EOI: Tensor, counts_E: Tensor) -> Tensor:
     """The same, one expert after the other; slots beyond the last count are padding and give zero."""
     counts = counts_E.tolist()
-    parts = [part @ weight_OI.T for part, weight_OI in zip(x_SI[: sum(counts)].split(counts), weight_EOI, strict=True)]
+    parts = [
+        part @ weight_OI.T
+        for part, weight_OI in zip(x_SI[: sum(counts)].split(counts), weight_EOI, strict=True)
+    ]
     padding = x_SI.new_zeros(x_SI.size(0) - sum(counts), weight_EOI.size(1))
     return torch.cat([*parts, padding])

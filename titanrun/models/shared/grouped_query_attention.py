@@ -52,7 +52,11 @@ class GroupedQueryAttention(nn.Module):
         sinks: bool = False,
     ) -> None:
         super().__init__()
-        dim, width, kv_width = config.dim, config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
+        dim, width, kv_width = (
+            config.dim,
+            config.n_heads * config.head_dim,
+            config.n_kv_heads * config.head_dim,
+        )
         self.head_dim = config.head_dim
         self.turn = turn
         self.normalises = qk_norm
@@ -68,16 +72,22 @@ class GroupedQueryAttention(nn.Module):
 
     def forward(self, x_BTD: Tensor, rope: Tensor, seen: Any) -> Tensor:
         heads = (-1, self.head_dim)
-        q_BTNH, k_BTKH, v_BTKH = (linear(x_BTD).unflatten(-1, heads) for linear in (self.wq, self.wk, self.wv))
+        q_BTNH, k_BTKH, v_BTKH = (
+            linear(x_BTD).unflatten(-1, heads) for linear in (self.wq, self.wk, self.wv)
+        )
         if self.normalises:
             q_BTNH, k_BTKH = self.q_norm(q_BTNH), self.k_norm(k_BTKH)
         if self.turn is not None:
             q_BTNH, k_BTKH = self.turn(q_BTNH, rope), self.turn(k_BTKH, rope)
         sinks_N = None if self.sinks is None else own_part(self.sinks)
-        out_BNTH = self.backend(q_BTNH.transpose(1, 2), k_BTKH.transpose(1, 2), v_BTKH.transpose(1, 2), seen, sinks_N)
+        out_BNTH = self.backend(
+            q_BTNH.transpose(1, 2), k_BTKH.transpose(1, 2), v_BTKH.transpose(1, 2), seen, sinks_N
+        )
         return self.wo(out_BNTH.transpose(1, 2).flatten(2))
 
-    def init_weights(self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None) -> None:
+    def init_weights(
+        self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None
+    ) -> None:
         """Draw the weights; wo, which adds to the residual stream, and the sinks at `into_stream_std`. Biases become zero."""
         if self.normalises:
             self.q_norm.reset_parameters()
@@ -88,4 +98,6 @@ class GroupedQueryAttention(nn.Module):
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
         if self.sinks is not None:
-            truncated_normal_(self.sinks, std=into_stream_std, bound=init.truncation, generator=generator)
+            truncated_normal_(
+                self.sinks, std=into_stream_std, bound=init.truncation, generator=generator
+            )

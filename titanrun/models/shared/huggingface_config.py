@@ -35,13 +35,19 @@ def load_config_json(folder: str | None, *, at: DataPath = FOLDER) -> dict[str, 
     try:
         written = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise fail("file", f"no file {path}", path=at, help="the model's sizes are read from config.json") from None
+        raise fail(
+            "file", f"no file {path}", path=at, help="the model's sizes are read from config.json"
+        ) from None
     except OSError as error:
-        raise fail("file", f"cannot read {path}: {(error.strerror or '').lower()}", path=at) from None
+        raise fail(
+            "file", f"cannot read {path}: {(error.strerror or '').lower()}", path=at
+        ) from None
     except UnicodeDecodeError:
         raise fail("file", f"{path} is not UTF-8 text", path=at) from None
     except json.JSONDecodeError as error:
-        raise fail("file", f"{path} is not JSON at line {error.lineno}: {error.msg.lower()}", path=at) from None
+        raise fail(
+            "file", f"{path} is not JSON at line {error.lineno}: {error.msg.lower()}", path=at
+        ) from None
     except ValueError:  # a NUL character
         raise fail("file", f"{str(path)!r} cannot be the path of a file", path=at) from None
     if not isinstance(written, dict):
@@ -64,20 +70,37 @@ class HuggingFaceConfig:
 
     def whole(self, key: str, default: Any = NO_DEFAULT) -> Any:
         """A positive whole number. null counts as absent."""
-        return self.take(key, default, lambda value: type(value) is int and value > 0, "a positive whole number")
+        return self.take(
+            key, default, lambda value: type(value) is int and value > 0, "a positive whole number"
+        )
 
     def count(self, key: str, default: Any = NO_DEFAULT) -> Any:
         """A whole number from zero on."""
-        return self.take(key, default, lambda value: type(value) is int and value >= 0, "a whole number from zero on")
+        return self.take(
+            key,
+            default,
+            lambda value: type(value) is int and value >= 0,
+            "a whole number from zero on",
+        )
 
     def number(self, key: str, default: Any = NO_DEFAULT) -> Any:
         """A positive number, as a float."""
-        value = self.take(key, default, lambda value: type(value) in (int, float) and 0 < value < float("inf"), "a positive number")
+        value = self.take(
+            key,
+            default,
+            lambda value: type(value) in (int, float) and 0 < value < float("inf"),
+            "a positive number",
+        )
         return float(value) if type(value) is int else value
 
     def not_negative(self, key: str, default: Any = NO_DEFAULT) -> Any:
         """A number that is zero or positive, as a float."""
-        value = self.take(key, default, lambda value: type(value) in (int, float) and 0 <= value < float("inf"), "a number from zero on")
+        value = self.take(
+            key,
+            default,
+            lambda value: type(value) in (int, float) and 0 <= value < float("inf"),
+            "a number from zero on",
+        )
         return float(value) if type(value) is int else value
 
     def flag(self, key: str, default: Any = NO_DEFAULT) -> Any:
@@ -86,7 +109,9 @@ class HuggingFaceConfig:
 
     def mapping(self, key: str) -> dict[str, Any]:
         """A nested mapping; {} where it is absent or null."""
-        value: dict[str, Any] = self.take(key, {}, lambda value: isinstance(value, dict), "a mapping")
+        value: dict[str, Any] = self.take(
+            key, {}, lambda value: isinstance(value, dict), "a mapping"
+        )
         return value
 
     def within_key(self, key: str) -> "HuggingFaceConfig":
@@ -102,8 +127,13 @@ class HuggingFaceConfig:
             return allowed[0]
         if not any(type(value) is type(option) and value == option for option in allowed):
             shown = " or ".join(json.dumps(option) for option in allowed)
-            message = f"{self.place(key)} is {json.dumps(value)}, and {self.family} has only {shown}"
-            self.refuse(message, help=f"these weights were trained with mathematics that {self.family} does not have")
+            message = (
+                f"{self.place(key)} is {json.dumps(value)}, and {self.family} has only {shown}"
+            )
+            self.refuse(
+                message,
+                help=f"these weights were trained with mathematics that {self.family} does not have",
+            )
         return value
 
     def take(self, key: str, default: Any, accepts: Any, expected: str) -> Any:
@@ -124,7 +154,9 @@ class HuggingFaceConfig:
         for mapping in (self, *self.inner):
             for key in sorted(mapping.rest.keys() - HARMLESS):
                 help = "if it changes nothing in the forward pass, write the sizes into the recipe with flavor null"
-                mapping.refuse(f"{mapping.place(key)} is a switch that {self.family} does not know", help=help)
+                mapping.refuse(
+                    f"{mapping.place(key)} is a switch that {self.family} does not know", help=help
+                )
         problems = [problem for mapping in (self, *self.inner) for problem in mapping.problems]
         if problems:
             raise ProblemsFound(problems)

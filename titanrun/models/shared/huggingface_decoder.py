@@ -8,7 +8,13 @@ from titanrun.models.shared.decoder_config import DecoderConfig
 from titanrun.models.shared.huggingface_config import HuggingFaceConfig
 
 
-def read_decoder(file: HuggingFaceConfig, *, max_seq_len: int, norm_eps: float = 1e-6, attention_bias: bool = False) -> Sizes:
+def read_decoder(
+    file: HuggingFaceConfig,
+    *,
+    max_seq_len: int,
+    norm_eps: float = 1e-6,
+    attention_bias: bool = False,
+) -> Sizes:
     """The sizes that every decoder has, with transformers' default where a key is absent: what the arguments say differs from class to
     class.
 
@@ -32,7 +38,9 @@ def read_decoder(file: HuggingFaceConfig, *, max_seq_len: int, norm_eps: float =
     }
 
 
-def read_rope(file: HuggingFaceConfig, *kinds: str, max_seq_len: int, theta: float = 10000.0) -> Sizes:
+def read_rope(
+    file: HuggingFaceConfig, *kinds: str, max_seq_len: int, theta: float = 10000.0
+) -> Sizes:
     """model.rope, with one of the kinds of scaling, or none.
 
     The mapping is rope_scaling in transformers 4, whose base stands beside it, and rope_parameters in 5, which prefers the older key.
@@ -47,7 +55,10 @@ def read_rope(file: HuggingFaceConfig, *kinds: str, max_seq_len: int, theta: flo
     old_spelling = rope.rest.pop("type", None)
     rope.rest.setdefault("rope_type", old_spelling)
     kind = rope.only("rope_type", "default", *kinds)
-    return {"theta": theta, "scaling": SCALINGS[kind](rope, max_seq_len) if kind in SCALINGS else None}
+    return {
+        "theta": theta,
+        "scaling": SCALINGS[kind](rope, max_seq_len) if kind in SCALINGS else None,
+    }
 
 
 def read_llama3_scaling(rope: HuggingFaceConfig, max_seq_len: int) -> Sizes:
@@ -57,7 +68,9 @@ def read_llama3_scaling(rope: HuggingFaceConfig, max_seq_len: int) -> Sizes:
         "factor": rope.number("factor"),
         "low_freq_factor": rope.number("low_freq_factor"),
         "high_freq_factor": rope.number("high_freq_factor"),
-        "original_max_position_embeddings": rope.whole("original_max_position_embeddings", max_seq_len),
+        "original_max_position_embeddings": rope.whole(
+            "original_max_position_embeddings", max_seq_len
+        ),
     }
 
 
@@ -94,7 +107,9 @@ def scaling_mapping(scaling: RopeScalingConfig | None) -> dict[str, Any] | None:
     return {"rope_type": fields.pop("name"), **fields, **growth}
 
 
-def decoder_mapping(config: DecoderConfig, dtype_name: str, *, model_type: str, architecture: str) -> dict[str, Any]:
+def decoder_mapping(
+    config: DecoderConfig, dtype_name: str, *, model_type: str, architecture: str
+) -> dict[str, Any]:
     """What stands in the config.json of every decoder, for transformers 4 and 5; `dtype_name` is that of the weights beside it.
 
     Ids of special tokens belong to the tokenizer and are null here, since transformers' defaults would be wrong.

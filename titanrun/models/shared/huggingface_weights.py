@@ -12,7 +12,11 @@ from titanrun.config.problems import Problem, ProblemsFound
 from titanrun.config.suggest import listing
 from titanrun.models.shared.decoder_config import DecoderConfig, Shapes
 
-NAMES = {"tok_embeddings.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight", "output.weight": "lm_head.weight"}
+NAMES = {
+    "tok_embeddings.weight": "model.embed_tokens.weight",
+    "norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
 
 
 ATTENTION_NAMES = {
@@ -21,7 +25,10 @@ ATTENTION_NAMES = {
     "attention.wv.weight": "self_attn.v_proj.weight",
     "attention.wo.weight": "self_attn.o_proj.weight",
 }
-NORM_NAMES = {"attention_norm.weight": "input_layernorm.weight", "ffn_norm.weight": "post_attention_layernorm.weight"}
+NORM_NAMES = {
+    "attention_norm.weight": "input_layernorm.weight",
+    "ffn_norm.weight": "post_attention_layernorm.weight",
+}
 FEED_FORWARD_NAMES = {
     "feed_forward.w1.weight": "mlp.gate_proj.weight",
     "feed_forward.w2.weight": "mlp.down_proj.weight",
@@ -51,7 +58,11 @@ def unchanged(name: str, weight: Tensor) -> Tensor:
 
 
 def exported_weights(
-    config: DecoderConfig, state: Mapping[str, Tensor], layer_names: Mapping[str, str], *, change: Change = unchanged
+    config: DecoderConfig,
+    state: Mapping[str, Tensor],
+    layer_names: Mapping[str, str],
+    *,
+    change: Change = unchanged,
 ) -> dict[str, Tensor]:
     """The weights of a model under transformers' names. A tied head, and buffers that `layer_names` has no name for, are not exported.
 
@@ -66,12 +77,18 @@ def exported_weights(
     for name in shapes:
         theirs, weight = huggingface_name(name, layer_names), change(name, given[name])
         experts = weight.unbind(0) if EXPERT in theirs else [weight]
-        exported.update({theirs.format(expert): part.contiguous() for expert, part in enumerate(experts)})
+        exported.update(
+            {theirs.format(expert): part.contiguous() for expert, part in enumerate(experts)}
+        )
     return exported
 
 
 def imported_weights(
-    config: DecoderConfig, state: Mapping[str, Tensor], layer_names: Mapping[str, str], *, change: Change = unchanged
+    config: DecoderConfig,
+    state: Mapping[str, Tensor],
+    layer_names: Mapping[str, str],
+    *,
+    change: Change = unchanged,
 ) -> dict[str, Tensor]:
     """The weights of a model of transformers under titanrun's names. A tied head is the embedding's matrix, and buffers that
     `layer_names` has no name for are zero.
@@ -81,21 +98,34 @@ def imported_weights(
     """
     given = without_tied_head(state, tied=config.tie_word_embeddings, head="lm_head.weight")
     given = {name: tensor for name, tensor in given.items() if not name.endswith(FREQUENCIES)}
-    sources = {name: source_shapes(name, shape, layer_names) for name, shape in saved_shapes(config, layer_names).items()}
-    check_state({theirs: shape for shapes in sources.values() for theirs, shape in shapes.items()}, given)
+    sources = {
+        name: source_shapes(name, shape, layer_names)
+        for name, shape in saved_shapes(config, layer_names).items()
+    }
+    check_state(
+        {theirs: shape for shapes in sources.values() for theirs, shape in shapes.items()}, given
+    )
     weights = {}
     for name, shapes in sources.items():
         parts = [given[theirs] for theirs in shapes]
-        weights[name] = change(name, torch.stack(parts) if EXPERT in huggingface_name(name, layer_names) else parts[0])
+        weights[name] = change(
+            name, torch.stack(parts) if EXPERT in huggingface_name(name, layer_names) else parts[0]
+        )
     if config.tie_word_embeddings:
         weights["output.weight"] = weights["tok_embeddings.weight"]
     buffers = {name: shape for name, shape in config.buffer_shapes().items() if name not in weights}
-    return weights | {name: torch.zeros(shape, dtype=torch.float32) for name, shape in buffers.items()}
+    return weights | {
+        name: torch.zeros(shape, dtype=torch.float32) for name, shape in buffers.items()
+    }
 
 
 def saved_shapes(config: DecoderConfig, layer_names: Mapping[str, str]) -> Shapes:
     """Name and shape of every parameter, and of the buffers that transformers has too."""
-    buffers = {name: shape for name, shape in config.buffer_shapes().items() if within_layer(name) in layer_names}
+    buffers = {
+        name: shape
+        for name, shape in config.buffer_shapes().items()
+        if within_layer(name) in layer_names
+    }
     return config.parameter_shapes() | buffers
 
 
@@ -136,9 +166,21 @@ def check_state(expected: Mapping[str, tuple[int, ...]], given: Mapping[str, Ten
     problems = [
         Problem("checkpoint", f"{what}: {listing(names, last='and', most=4)}", help=help)
         for what, names, help in (
-            ("weights the model needs are missing", absent, "check that the folder holds all files of this model"),
-            ("weights the model does not have", unknown, "check that the folder belongs to this model"),
-            ("weights of other sizes than the model's", other, "use flavor auto to take the sizes from config.json"),
+            (
+                "weights the model needs are missing",
+                absent,
+                "check that the folder holds all files of this model",
+            ),
+            (
+                "weights the model does not have",
+                unknown,
+                "check that the folder belongs to this model",
+            ),
+            (
+                "weights of other sizes than the model's",
+                other,
+                "use flavor auto to take the sizes from config.json",
+            ),
         )
         if names
     ]

@@ -22,7 +22,9 @@ def normal_(weight: Tensor, *, std: float, generator: Generator | None = None) -
 
 
 @torch.no_grad()
-def truncated_normal_(weight: Tensor, *, std: float, bound: float, generator: Generator | None = None) -> None:
+def truncated_normal_(
+    weight: Tensor, *, std: float, bound: float, generator: Generator | None = None
+) -> None:
     """Fill with draws from normal(0, std) restricted to [-bound, bound], by inversion of the distribution function.
 
     One uniform draw an element, so that neither the number of draws nor the result depends on the torch version. Bounds
@@ -30,7 +32,9 @@ def truncated_normal_(weight: Tensor, *, std: float, bound: float, generator: Ge
     """
     reach = math.erf(bound / (std * math.sqrt(2)))
     draws = space_for(weight, generator).uniform_(-reach, reach, generator=generator)
-    draws.clamp_(-LARGEST_BELOW_ONE, LARGEST_BELOW_ONE).erfinv_().mul_(std * math.sqrt(2)).clamp_(-bound, bound)
+    draws.clamp_(-LARGEST_BELOW_ONE, LARGEST_BELOW_ONE).erfinv_().mul_(std * math.sqrt(2)).clamp_(
+        -bound, bound
+    )
     fill(weight, draws)
 
 
@@ -38,7 +42,11 @@ def space_for(weight: Tensor, generator: Generator | None) -> Tensor:
     """Memory for the draws of all of a parameter, on the generator's device, which is put where that parameter's numbers begin."""
     if isinstance(generator, WeightGenerator):
         generator.restart_for(weight)
-    return torch.empty(weight.shape, dtype=torch.float32, device=weight.device if generator is None else generator.device)
+    return torch.empty(
+        weight.shape,
+        dtype=torch.float32,
+        device=weight.device if generator is None else generator.device,
+    )
 
 
 @torch.no_grad()

@@ -40,7 +40,14 @@ class CachedAttention(nn.Module):
         self.keys_BKLH: Tensor | None = None
         self.values_BKLH: Tensor | None = None
 
-    def seen(self, queries: int, documents_BT: Tensor | None, *, device: torch.device, keys: int | None = None) -> Any:
+    def seen(
+        self,
+        queries: int,
+        documents_BT: Tensor | None,
+        *,
+        device: torch.device,
+        keys: int | None = None,
+    ) -> Any:
         """The inner mask for prompts; for a next token which of the remembered keys it sees: bools [B, 1, 1, L]."""
         first_B = self.cache.first_B
         if first_B is None:
@@ -49,13 +56,25 @@ class CachedAttention(nn.Module):
         key_L = torch.arange(self.cache.room, device=device)
         return self.mask.sees(rows_B11, first_B.view(-1, 1, 1), key_L, None).unsqueeze(1)
 
-    def forward(self, q_BNTH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor, seen: Any = None, sinks_N: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        q_BNTH: Tensor,
+        k_BKTH: Tensor,
+        v_BKTH: Tensor,
+        seen: Any = None,
+        sinks_N: Tensor | None = None,
+    ) -> Tensor:
         """As the inner back end; of a next token the query meets all remembered keys."""
         first_B = self.cache.first_B
         if first_B is None:
-            self.keys_BKLH, self.values_BKLH = with_room(k_BKTH, self.cache.room), with_room(v_BKTH, self.cache.room)
+            self.keys_BKLH, self.values_BKLH = (
+                with_room(k_BKTH, self.cache.room),
+                with_room(v_BKTH, self.cache.room),
+            )
             return self.inner(q_BNTH, k_BKTH, v_BKTH, seen, sinks_N)
-        assert self.keys_BKLH is not None and self.values_BKLH is not None, "prompts come before next tokens"
+        assert self.keys_BKLH is not None and self.values_BKLH is not None, (
+            "prompts come before next tokens"
+        )
         rows_B = torch.arange(first_B.size(0), device=first_B.device)
         self.keys_BKLH[rows_B, :, first_B] = k_BKTH[:, :, 0]
         self.values_BKLH[rows_B, :, first_B] = v_BKTH[:, :, 0]

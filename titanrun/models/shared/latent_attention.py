@@ -29,7 +29,16 @@ class LatentAttention(nn.Module):
         turn: gives its part of queries and keys [B, T, N, R] their position, from rows of the RoPE table; None: they have none.
     """
 
-    def __init__(self, latent: LatentSizes, *, dim: int, n_heads: int, norm_eps: float, backend: SdpaAttention, turn: Turn | None) -> None:
+    def __init__(
+        self,
+        latent: LatentSizes,
+        *,
+        dim: int,
+        n_heads: int,
+        norm_eps: float,
+        backend: SdpaAttention,
+        turn: Turn | None,
+    ) -> None:
         super().__init__()
         self.query_split = [latent.qk_nope_head_dim, latent.qk_rope_head_dim]
         self.latent_split = [latent.kv_lora_rank, latent.qk_rope_head_dim]
@@ -51,13 +60,19 @@ class LatentAttention(nn.Module):
 
     def forward(self, x_BTD: Tensor, rope: Tensor, seen: Any) -> Tensor:
         q_BTNH, k_BTNH, v_BTNV = self.queries(x_BTD, rope), *self.keys_and_values(x_BTD, rope)
-        out_BNTV = self.backend(q_BTNH.transpose(1, 2), k_BTNH.transpose(1, 2), v_BTNV.transpose(1, 2), seen)
+        out_BNTV = self.backend(
+            q_BTNH.transpose(1, 2), k_BTNH.transpose(1, 2), v_BTNV.transpose(1, 2), seen
+        )
         return self.wo(out_BNTV.transpose(1, 2).flatten(2))
 
     def queries(self, x_BTD: Tensor, rope: Tensor) -> Tensor:
         """Queries [B, T, N, H], the end of each turned."""
-        q_BTX = self.wq_b(self.q_norm(self.wq_a(x_BTD))) if self.compresses_queries else self.wq(x_BTD)
-        still, turned = q_BTX.unflatten(-1, (-1, sum(self.query_split))).split(self.query_split, dim=-1)
+        q_BTX = (
+            self.wq_b(self.q_norm(self.wq_a(x_BTD))) if self.compresses_queries else self.wq(x_BTD)
+        )
+        still, turned = q_BTX.unflatten(-1, (-1, sum(self.query_split))).split(
+            self.query_split, dim=-1
+        )
         return torch.cat([still, self.turned(turned, rope)], dim=-1)
 
     def keys_and_values(self, x_BTD: Tensor, rope: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,12 +87,22 @@ class LatentAttention(nn.Module):
         """With its position."""
         return x_BTNR if self.turn is None else self.turn(x_BTNR, rope)
 
-    def init_weights(self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None) -> None:
+    def init_weights(
+        self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None
+    ) -> None:
         """Draw the weights; wo, which adds to the residual stream, at `into_stream_std`."""
         norms = [self.kv_norm, *([self.q_norm] if self.compresses_queries else [])]
-        linears = [*([self.wq_a, self.wq_b] if self.compresses_queries else [self.wq]), self.wkv_a, self.wkv_b]
+        linears = [
+            *([self.wq_a, self.wq_b] if self.compresses_queries else [self.wq]),
+            self.wkv_a,
+            self.wkv_b,
+        ]
         for norm in norms:
             norm.reset_parameters()
         for linear in linears:
-            truncated_normal_(linear.weight, std=init.linear_std, bound=init.truncation, generator=generator)
-        truncated_normal_(self.wo.weight, std=into_stream_std, bound=init.truncation, generator=generator)
+            truncated_normal_(
+                linear.weight, std=init.linear_std, bound=init.truncation, generator=generator
+            )
+        truncated_normal_(
+            self.wo.weight, std=into_stream_std, bound=init.truncation, generator=generator
+        )

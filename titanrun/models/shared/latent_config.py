@@ -30,14 +30,25 @@ def score_scale(latent: LatentSizes, scaling: RopeScalingConfig | None) -> float
 
 def latent_shapes(latent: LatentSizes, *, dim: int, heads: int) -> Shapes:
     """Name and shape of every parameter of one layer's attention."""
-    compressed, rank, queries = decided(latent.kv_lora_rank), decided(latent.q_lora_rank), heads * query_width(latent)
+    compressed, rank, queries = (
+        decided(latent.kv_lora_rank),
+        decided(latent.q_lora_rank),
+        heads * query_width(latent),
+    )
     shapes: Shapes = {"attention.wq.weight": (queries, dim)}
     if rank is not None:
-        shapes = {"attention.wq_a.weight": (rank, dim), "attention.q_norm.weight": (rank,), "attention.wq_b.weight": (queries, rank)}
+        shapes = {
+            "attention.wq_a.weight": (rank, dim),
+            "attention.q_norm.weight": (rank,),
+            "attention.wq_b.weight": (queries, rank),
+        }
     return shapes | {
         "attention.wkv_a.weight": (compressed + decided(latent.qk_rope_head_dim), dim),
         "attention.kv_norm.weight": (compressed,),
-        "attention.wkv_b.weight": (heads * (decided(latent.qk_nope_head_dim) + decided(latent.v_head_dim)), compressed),
+        "attention.wkv_b.weight": (
+            heads * (decided(latent.qk_nope_head_dim) + decided(latent.v_head_dim)),
+            compressed,
+        ),
         "attention.wo.weight": (dim, heads * decided(latent.v_head_dim)),
     }
 

@@ -37,17 +37,27 @@ class Mask:
     def is_causal(self, keys: int, documents_BT: Tensor | None) -> bool:
         """Whether no limit but the order of tokens holds in rows of so many."""
         is_whole = documents_BT is None or not self.documents
-        return is_whole and all(limit is None or limit >= keys for limit in (self.window, self.block))
+        return is_whole and all(
+            limit is None or limit >= keys for limit in (self.window, self.block)
+        )
 
-    def written_out(self, queries: int, keys: int, documents_BT: Tensor | None, *, device: torch.device) -> Tensor:
+    def written_out(
+        self, queries: int, keys: int, documents_BT: Tensor | None, *, device: torch.device
+    ) -> Tensor:
         """Bools [B or 1, 1, S, T]: which keys the last `queries` tokens of a row see."""
         rows = 1 if documents_BT is None or not self.documents else documents_BT.size(0)
         row_B11 = torch.arange(rows, device=device).view(-1, 1, 1)
         query_S1 = torch.arange(keys - queries, keys, device=device).unsqueeze(1)
         key_T = torch.arange(keys, device=device)
-        return self.sees(row_B11, query_S1, key_T, documents_BT).expand(rows, queries, keys).unsqueeze(1)
+        return (
+            self.sees(row_B11, query_S1, key_T, documents_BT)
+            .expand(rows, queries, keys)
+            .unsqueeze(1)
+        )
 
-    def segments(self, rows: int, keys: int, documents_BT: Tensor | None, *, device: torch.device) -> Tensor:
+    def segments(
+        self, rows: int, keys: int, documents_BT: Tensor | None, *, device: torch.device
+    ) -> Tensor:
         """Bools [B, T]: where a stretch of the row begins that sees nothing before it, by its documents and blocks."""
         first_BT = torch.zeros(rows, keys, dtype=torch.bool, device=device)
         first_BT[:, 0] = True

@@ -40,7 +40,9 @@ class Router(nn.Module):
         self.config = config
         self.gate = nn.Linear(dim, config.num_experts, bias=config.gate_bias)
 
-    def forward(self, x_ND: Tensor, bias_E: Tensor | None = None, *, in_turn: bool = False) -> Routing:
+    def forward(
+        self, x_ND: Tensor, bias_E: Tensor | None = None, *, in_turn: bool = False
+    ) -> Routing:
         """The choice for each token; `bias_E` moves the choice but not the gates, `in_turn` deals experts out instead of choosing."""
         config = self.config
         scores_NE = self.scores(self.gate(x_ND))
@@ -49,7 +51,10 @@ class Router(nn.Module):
             selection_NE = self.within_best_groups(selection_NE)
         experts_NK = selection_NE.topk(config.top_k, dim=-1, sorted=False).indices
         if in_turn:
-            experts_NK = torch.arange(experts_NK.numel(), device=x_ND.device).view_as(experts_NK) % config.num_experts
+            experts_NK = (
+                torch.arange(experts_NK.numel(), device=x_ND.device).view_as(experts_NK)
+                % config.num_experts
+            )
         gates_NK = scores_NE.gather(1, experts_NK)
         if config.route_norm:
             gates_NK = gates_NK / (gates_NK.sum(-1, keepdim=True) + TINY)
@@ -57,7 +62,11 @@ class Router(nn.Module):
 
     def scores(self, logits_NE: Tensor) -> Tensor:
         """How well each expert suits each token, in fp32."""
-        return logits_NE.float().sigmoid() if self.config.score_func == "sigmoid" else logits_NE.float().softmax(-1)
+        return (
+            logits_NE.float().sigmoid()
+            if self.config.score_func == "sigmoid"
+            else logits_NE.float().softmax(-1)
+        )
 
     def within_best_groups(self, selection_NE: Tensor) -> Tensor:
         """The scores with those of all but the best groups of each token at -inf."""
@@ -84,12 +93,21 @@ class Moe(nn.Module):
         self.router = Router(config, dim=dim)
         self.experts: Any = GroupedExperts(config, dim=dim) if experts is None else experts
         shared_width = config.num_shared_experts * config.hidden_dim
-        self.shared_experts = FeedForward(dim=dim, hidden_dim=shared_width) if shared_width else None
+        self.shared_experts = (
+            FeedForward(dim=dim, hidden_dim=shared_width) if shared_width else None
+        )
         self.exchange: Exchange = run_here
         self.deals_in_turn = False
         balanced = config.load_balance_coeff is not None
-        self.register_buffer("expert_bias", torch.zeros(config.num_experts, dtype=torch.float32) if balanced else None)
-        self.register_buffer("tokens_per_expert", torch.zeros(config.num_experts, dtype=torch.float32), persistent=False)
+        self.register_buffer(
+            "expert_bias",
+            torch.zeros(config.num_experts, dtype=torch.float32) if balanced else None,
+        )
+        self.register_buffer(
+            "tokens_per_expert",
+            torch.zeros(config.num_experts, dtype=torch.float32),
+            persistent=False,
+        )
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         x_ND = x_BTD.flatten(0, 1)
@@ -116,9 +134,13 @@ class Moe(nn.Module):
             return out_NKD.sum(1)
         return torch.bmm(routing.gates_NK.unsqueeze(1), out_NKD.float()).squeeze(1).type_as(x_ND)
 
-    def init_weights(self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None) -> None:
+    def init_weights(
+        self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None
+    ) -> None:
         """Draw the weights; the router, and what adds to the residual stream, at `into_stream_std`. Counters and bias become zero."""
-        truncated_normal_(self.router.gate.weight, std=into_stream_std, bound=init.truncation, generator=generator)
+        truncated_normal_(
+            self.router.gate.weight, std=into_stream_std, bound=init.truncation, generator=generator
+        )
         if self.router.gate.bias is not None:
             nn.init.zeros_(self.router.gate.bias)
         for layer in (self.experts, self.shared_experts):

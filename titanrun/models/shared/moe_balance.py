@@ -66,7 +66,11 @@ class ExpertBalance:
     def readings(self) -> dict[str, Tensor]:
         """Of the last step: the busiest expert's tokens over the mean (1 is even) in the worst layer, and tokens per expert."""
         imbalance, most, least = self.largest(self._extremes())
-        return {"moe/imbalance": imbalance, "moe/most_tokens_per_expert": most, "moe/least_tokens_per_expert": -least}
+        return {
+            "moe/imbalance": imbalance,
+            "moe/most_tokens_per_expert": most,
+            "moe/least_tokens_per_expert": -least,
+        }
 
     def _extremes(self) -> Tensor:
         """The largest imbalance, the most tokens and the fewest, negated, of this rank's layers; what changes no maximum without layers."""

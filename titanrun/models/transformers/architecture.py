@@ -25,13 +25,17 @@ def library() -> Any:
         return import_module("transformers")
     except ImportError as error:
         message = f"model transformers needs a package that is not installed: {error.name}"
-        raise fail("usage", message, path=("model", "name"), help='pip install "titanrun[transformers]"') from error
+        raise fail(
+            "usage", message, path=("model", "name"), help='pip install "titanrun[transformers]"'
+        ) from error
 
 
 def huggingface_configuration(config: TransformersConfig) -> Any:
     """The config object of transformers. Raises ProblemsFound for an architecture that this version does not have."""
     transformers = library()
-    written = {key: value for key, value in mapping_in(config.config_json).items() if key not in STORAGE}
+    written = {
+        key: value for key, value in mapping_in(config.config_json).items() if key not in STORAGE
+    }
     kind = written.pop("model_type", None)
     own = remote_class(config, written, "AutoConfig")
     strict = import_module("huggingface_hub.errors").StrictDataclassError
@@ -55,8 +59,12 @@ def causal_class(configuration: Any) -> Any:
     try:
         return classes[type(configuration)]
     except KeyError:
-        message = f"transformers has no causal language model of model_type '{configuration.model_type}'"
-        raise fail("file", message, path=PATH, help="name an architecture that AutoModelForCausalLM knows") from None
+        message = (
+            f"transformers has no causal language model of model_type '{configuration.model_type}'"
+        )
+        raise fail(
+            "file", message, path=PATH, help="name an architecture that AutoModelForCausalLM knows"
+        ) from None
 
 
 def skeleton(config: TransformersConfig) -> Any:
@@ -70,21 +78,49 @@ def skeleton(config: TransformersConfig) -> Any:
     hook = register_module_parameter_registration_hook(without_memory)
     try:
         with torch.device("cpu"), WithoutDraws():
-            made = found._from_config(configuration, dtype=torch.get_default_dtype(), attn_implementation=config.attn_implementation)
+            made = found._from_config(
+                configuration,
+                dtype=torch.get_default_dtype(),
+                attn_implementation=config.attn_implementation,
+            )
     except (ValueError, ImportError) as error:
-        help = None if config.attn_implementation == "eager" else "where the class lacks it, use attn_implementation: eager"
-        raise fail("conflict", f"{found.__name__}: {first_line(error)}", path=IMPLEMENTATION, help=help) from error
-    except (RuntimeError, AssertionError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
-        raise fail("file", f"{found.__name__} cannot be built from config.json: {first_line(error)}", path=PATH) from error
+        help = (
+            None
+            if config.attn_implementation == "eager"
+            else "where the class lacks it, use attn_implementation: eager"
+        )
+        raise fail(
+            "conflict", f"{found.__name__}: {first_line(error)}", path=IMPLEMENTATION, help=help
+        ) from error
+    except (
+        RuntimeError,
+        AssertionError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        ZeroDivisionError,
+    ) as error:
+        raise fail(
+            "file",
+            f"{found.__name__} cannot be built from config.json: {first_line(error)}",
+            path=PATH,
+        ) from error
     finally:
         hook.remove()
     if any(getattr(module, "is_causal", True) is False for module in made.modules()):
         message = f"{found.__name__} sees the tokens that it has to predict, as its config is"
-        raise fail("file", message, path=PATH, help="in a family that has the switch, write is_decoder: true into config.json")
+        raise fail(
+            "file",
+            message,
+            path=PATH,
+            help="in a family that has the switch, write is_decoder: true into config.json",
+        )
     return made
 
 
-def without_memory(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
+def without_memory(
+    module: nn.Module, name: str, parameter: nn.Parameter | None
+) -> nn.Parameter | None:
     """A parameter as it is registered, on the meta device."""
     if parameter is None or parameter.is_meta:
         return parameter
@@ -110,10 +146,15 @@ def parts_of(huggingface: Any) -> dict[str, str]:
     """
     paths = {id(module): path for path, module in huggingface.named_modules()}
     layers = layers_path(huggingface)
-    ends = {EMBEDDING: huggingface.get_input_embeddings(), OUTPUT: huggingface.get_output_embeddings()}
+    ends = {
+        EMBEDDING: huggingface.get_input_embeddings(),
+        OUTPUT: huggingface.get_output_embeddings(),
+    }
     if layers is None or any(id(module) not in paths for module in ends.values()):
         message = f"{type(huggingface).__name__} has no embedding, list of layers and output head that can be told apart"
-        raise fail("conflict", message, path=("model", "name"), help="take a family of titanrun's own")
+        raise fail(
+            "conflict", message, path=("model", "name"), help="take a family of titanrun's own"
+        )
     found = {EMBEDDING: paths[id(ends[EMBEDDING])], LAYERS: layers, OUTPUT: paths[id(ends[OUTPUT])]}
     norm = norm_path(huggingface, layers)
     if norm is not None:
@@ -127,14 +168,22 @@ def parts_of(huggingface: Any) -> dict[str, str]:
 def layers_path(huggingface: Any) -> str | None:
     """The path of the list of layers: the first one that has as many modules as the config says."""
     count = layer_count(huggingface.config)
-    lists = (path for path, module in huggingface.named_modules() if isinstance(module, nn.ModuleList) and len(module) == count)
+    lists = (
+        path
+        for path, module in huggingface.named_modules()
+        if isinstance(module, nn.ModuleList) and len(module) == count
+    )
     return min(lists, key=lambda path: path.count("."), default=None)
 
 
 def norm_path(huggingface: Any, layers: str) -> str | None:
     """The path of the norm behind the layers: the last module beside them that is one."""
     holder = layers.rpartition(".")[0]
-    names = [name for name, module in huggingface.get_submodule(holder).named_children() if "norm" in type(module).__name__.lower()]
+    names = [
+        name
+        for name, module in huggingface.get_submodule(holder).named_children()
+        if "norm" in type(module).__name__.lower()
+    ]
     behind = [name for name in names if "emb" not in name]
     return ".".join(filter(None, (holder, behind[-1]))) if behind else None
 
@@ -160,11 +209,17 @@ def refuse_loose_weights(huggingface: Any, paths: list[str]) -> None:
     weights = dict(huggingface.named_parameters(remove_duplicate=False))
     loose = [name for name in weights if not any(name.startswith(f"{path}.") for path in paths)]
     embedding = huggingface.get_input_embeddings().weight
-    shared = [name for name in weights if name not in dict(huggingface.named_parameters()) and weights[name] is not embedding]
+    shared = [
+        name
+        for name in weights
+        if name not in dict(huggingface.named_parameters()) and weights[name] is not embedding
+    ]
     for names, what in ((loose, "outside of its modules"), (shared, "that several modules share")):
         if names:
             message = f"{type(huggingface).__name__} has weights {what}: {names[0]}"
-            raise fail("conflict", message, path=("model", "name"), help="take a family of titanrun's own")
+            raise fail(
+                "conflict", message, path=("model", "name"), help="take a family of titanrun's own"
+            )
 
 
 def renamed(parts: Mapping[str, str], name: str) -> str:

@@ -32,7 +32,13 @@ class TransformersConfig(ModelConfig):
     builds: ClassVar = "titanrun.models.transformers.model:TransformersModel"
     extra: ClassVar = "transformers"
     lacks: ClassVar[frozenset[Feature]] = frozenset(
-        {"pipeline parallelism", "context parallelism", "expert parallelism", "text generation", "a loss in chunks"}
+        {
+            "pipeline parallelism",
+            "context parallelism",
+            "expert parallelism",
+            "text generation",
+            "a loss in chunks",
+        }
     )
     instead: ClassVar[dict[Feature, str]] = {
         "pipeline parallelism": f"the forward pass of a class of transformers cannot be cut into stages: {SHARDS}",
@@ -43,7 +49,9 @@ class TransformersConfig(ModelConfig):
     splits_stream: ClassVar[bool] = False
     path: Text | None = bookkeeping(None, examples=["assets/Mistral-7B"])
     """Folder with config.json, or that file; null: the one in hf_assets_path, where weights and tokenizer are in any case."""
-    config_json: OrAuto[Text] = numerics("auto", examples=['{"model_type": "mistral", "num_hidden_layers": 32}'])
+    config_json: OrAuto[Text] = numerics(
+        "auto", examples=['{"model_type": "mistral", "num_hidden_layers": 32}']
+    )
     """The architecture: what config.json says, as text; `auto` reads the file, so that a resolved recipe needs it no more."""
     max_seq_len: OrAuto[PositiveInt] = numerics("auto", unit="tokens", examples=[32768])
     """Longest row; the class may hold a table of so many positions."""
@@ -56,7 +64,14 @@ class TransformersConfig(ModelConfig):
         refuse_other_kinds(written)
         sizes: Sizes = {"config_json": json.dumps(written, sort_keys=True)}
         for name, keys in {"vocab_size": ("vocab_size",), "max_seq_len": LENGTHS}.items():
-            found = next((written[key] for key in keys if type(written.get(key)) is int and written[key] > 0), None)
+            found = next(
+                (
+                    written[key]
+                    for key in keys
+                    if type(written.get(key)) is int and written[key] > 0
+                ),
+                None,
+            )
             if found is not None:
                 sizes[name] = found
         return sizes
@@ -112,7 +127,9 @@ class TransformersConfig(ModelConfig):
     def kept_widths(self) -> tuple[int, int]:
         """What a layer keeps of each token, counted as for a gated feed-forward layer, whatever the class has."""
         queries = self.width("heads") * self.width("head_dim")
-        return 4 * self.stream_width(), 3 * queries + self.key_value_width() + 4 * self.width("intermediate")
+        return 4 * self.stream_width(), 3 * queries + self.key_value_width() + 4 * self.width(
+            "intermediate"
+        )
 
     def hidden_widths(self) -> dict[str, int]:
         """None by a section of the config: `split_obstacle` knows those of the class."""
@@ -122,24 +139,42 @@ class TransformersConfig(ModelConfig):
         """What keeps tensor-parallel ranks from sharing the class: its plan, or a number that `degree` does not divide."""
         found = self.described()
         reasons = [*found["split"]["obstacles"]]
-        reasons += [f"{number} {what} are not {degree} equal parts" for what, number in found["split"]["shares"].items() if number % degree]
+        reasons += [
+            f"{number} {what} are not {degree} equal parts"
+            for what, number in found["split"]["shares"].items()
+            if number % degree
+        ]
         return f"{found['class']}: {reasons[0]}" if reasons else None
 
     def layer_count(self) -> int:
         """Layers of the class; where config.json names their number in one of the usual ways, the class is not asked."""
         written = mapping_in(str(self.config_json))
-        return next((written[key] for key in LAYER_COUNTS if type(written.get(key)) is int), None) or self.width("layers")
+        return next(
+            (written[key] for key in LAYER_COUNTS if type(written.get(key)) is int), None
+        ) or self.width("layers")
 
 
 def refuse_other_kinds(written: dict[str, Any]) -> None:
     """Raises ProblemsFound for a config.json that describes no causal language model by itself."""
     if not isinstance(written.get("model_type"), str):
-        raise fail("file", "config.json: model_type is missing", path=PATH, help="it names the class of transformers")
+        raise fail(
+            "file",
+            "config.json: model_type is missing",
+            path=PATH,
+            help="it names the class of transformers",
+        )
     if written.get("is_encoder_decoder") is True:
-        raise fail("file", "config.json: a model with an encoder is no causal language model", path=PATH)
+        raise fail(
+            "file", "config.json: a model with an encoder is no causal language model", path=PATH
+        )
     if "text_config" in written:
         message = "config.json: its language model is nested in text_config, beside models of other inputs"
-        raise fail("file", message, path=PATH, help="write what text_config holds into a config.json of its own")
+        raise fail(
+            "file",
+            message,
+            path=PATH,
+            help="write what text_config holds into a config.json of its own",
+        )
 
 
 def mapping_in(text: str) -> dict[str, Any]:
@@ -148,9 +183,16 @@ def mapping_in(text: str) -> dict[str, Any]:
         written = json.loads(text)
     except json.JSONDecodeError as error:
         message = f"config_json is not JSON at line {error.lineno}: {error.msg.lower()}"
-        raise fail("conflict", message, path=("model", "config_json"), help="name the file in path instead") from None
+        raise fail(
+            "conflict", message, path=("model", "config_json"), help="name the file in path instead"
+        ) from None
     if not isinstance(written, dict):
-        raise fail("conflict", "config_json holds no mapping", path=("model", "config_json"), help="name the file in path instead")
+        raise fail(
+            "conflict",
+            "config_json holds no mapping",
+            path=("model", "config_json"),
+            help="name the file in path instead",
+        )
     return written
 
 
@@ -163,11 +205,26 @@ def described(config: str) -> dict[str, Any]:
     if "torch" in sys.modules:
         answer = import_module(DESCRIBE).answer(config)
     else:
-        done = subprocess.run([sys.executable, "-m", DESCRIBE], input=config, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", DESCRIBE],
+            input=config,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode != 0:
             last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
-            raise fail("file", f"the process that asks transformers for the model's sizes ended with {done.returncode}: {last}", path=PATH)
+            raise fail(
+                "file",
+                f"the process that asks transformers for the model's sizes ended with {done.returncode}: {last}",
+                path=PATH,
+            )
         answer = json.loads(done.stdout)
     if "problems" in answer:
-        raise ProblemsFound([Problem(code, message, tuple(path), help=help) for code, message, path, help in answer["problems"]])
+        raise ProblemsFound(
+            [
+                Problem(code, message, tuple(path), help=help)
+                for code, message, path, help in answer["problems"]
+            ]
+        )
     return dict(answer)

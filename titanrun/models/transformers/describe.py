@@ -30,7 +30,12 @@ def answer(config: str) -> dict[str, Any]:
         with on_meta_device():
             model = TransformersModel(TransformersConfig.model_validate_json(config), seq_len=1)
     except ProblemsFound as found:
-        return {"problems": [[problem.code, problem.message, problem.path, problem.help] for problem in found.problems]}
+        return {
+            "problems": [
+                [problem.code, problem.message, problem.path, problem.help]
+                for problem in found.problems
+            ]
+        }
     split = {"obstacles": list(obstacles(model)), "shares": shares(model)}
     return {
         "parameters": {name: list(weight.shape) for name, weight in model.named_parameters()},
@@ -51,7 +56,9 @@ def widths(model: TransformersModel) -> dict[str, int]:
         "key_value_heads": number(config, "num_key_value_heads") or heads,
         "intermediate": number(config, "intermediate_size", "n_inner", "ffn_dim") or 4 * hidden,
         "layers": layer_count(config),
-        "idle": idle_parameters(model, number(config, *EXPERT_COUNTS), number(config, *CHOSEN_COUNTS)),
+        "idle": idle_parameters(
+            model, number(config, *EXPERT_COUNTS), number(config, *CHOSEN_COUNTS)
+        ),
     }
 
 

@@ -58,9 +58,16 @@ class TransformersModel(nn.Module):
         if positions_BT is not None:
             if not self.takes_positions:
                 message = f"{type(self.huggingface).__name__} takes no positions, and the data brings some"
-                raise fail("conflict", message, path=("training", "dataset"), help="take data whose rows are not numbered")
+                raise fail(
+                    "conflict",
+                    message,
+                    path=("training", "dataset"),
+                    help="take data whose rows are not numbered",
+                )
             positions = {"position_ids": positions_BT}
-        logits_BTV: Tensor = self.huggingface(input_ids=tokens_BT, use_cache=False, **positions).logits
+        logits_BTV: Tensor = self.huggingface(
+            input_ids=tokens_BT, use_cache=False, **positions
+        ).logits
         return logits_BTV
 
     def train(self, mode: bool = True) -> Self:
@@ -114,7 +121,8 @@ class TransformersModel(nn.Module):
 def drawing(weight: Tensor, generator: Generator | None, device: torch.device) -> Iterator[None]:
     """Within the block torch's global generators are where the numbers of `weight` begin, and afterwards where they were before."""
     with torch.random.fork_rng(
-        devices=[] if device.type == "cpu" else [device], device_type="cuda" if device.type == "cpu" else device.type
+        devices=[] if device.type == "cpu" else [device],
+        device_type="cuda" if device.type == "cpu" else device.type,
     ):
         if isinstance(generator, WeightGenerator):
             generator.restart_for(weight)

@@ -33,7 +33,9 @@ def obstacles(model: TransformersModel) -> Iterator[str]:
     if not plan:
         yield "the class ships no plan for it"
         return
-    written = {path for path, _ in model.huggingface.named_modules()} | {path for path, _ in model.huggingface.named_parameters()}
+    written = {path for path, _ in model.huggingface.named_modules()} | {
+        path for path, _ in model.huggingface.named_parameters()
+    }
     used = {line_of(path) for path in written}
     for line, style in plan.items():
         if line in used and style not in (COLUMNS, ROWS, HEAD, EMBEDDED):
@@ -41,13 +43,17 @@ def obstacles(model: TransformersModel) -> Iterator[str]:
     for name, value in dropouts(model.huggingface.config):
         yield f"config.json drops values out ({name}: {value}), which the ranks would do differently"
     known = dict(roles(model))
-    split_within = {name.rpartition(".")[0] for name, role in known.items() if role in (Role.COLUMNS, Role.ROWS)} - {""}
+    split_within = {
+        name.rpartition(".")[0] for name, role in known.items() if role in (Role.COLUMNS, Role.ROWS)
+    } - {""}
     for name, module in model.named_modules():
         if next(module.parameters(recurse=False), None) is None:
             continue
         if name not in known:
             yield f"its plan says nothing of {name}, a {type(module).__name__}"
-        elif known[name] is Role.STREAM_NORM and any(name.startswith(f"{holder}.") for holder in split_within):
+        elif known[name] is Role.STREAM_NORM and any(
+            name.startswith(f"{holder}.") for holder in split_within
+        ):
             yield f"{name} works on what is split, and its plan leaves it whole"
 
 
@@ -65,7 +71,9 @@ def roles(model: TransformersModel) -> Iterator[tuple[str, Role]]:
             yield name, Role.EMBEDDING if is_split else Role.STREAM_NORM
         elif isinstance(module, nn.Linear) and style in (COLUMNS, ROWS):
             yield name, Role.COLUMNS if style == COLUMNS else Role.ROWS
-        elif "norm" in type(module).__name__.lower() and not any(module.children()) and style is None:
+        elif (
+            "norm" in type(module).__name__.lower() and not any(module.children()) and style is None
+        ):
             yield name, Role.STREAM_NORM
 
 
@@ -73,7 +81,11 @@ def shares(model: TransformersModel) -> dict[str, int]:
     """What each rank gets an equal part of, by what it is called: attention heads, and the widths of split matrices."""
     config = model.huggingface.config
     heads = {"query heads": "num_attention_heads", "key and value heads": "num_key_value_heads"}
-    found = {words: count for words, name in heads.items() if type(count := getattr(config, name, None)) is int}
+    found = {
+        words: count
+        for words, name in heads.items()
+        if type(count := getattr(config, name, None)) is int
+    }
     for name, role in roles(model):
         linear: Any = model.get_submodule(name)
         if role is Role.COLUMNS:

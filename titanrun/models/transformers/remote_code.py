@@ -11,7 +11,16 @@ from titanrun.models.transformers.config import PATH, TransformersConfig
 FLAG = "--trust-remote-code"
 CLASSES = "auto_map"
 # what code of others may raise while it is imported, beside its own exceptions
-BROKEN = (ImportError, OSError, SyntaxError, AttributeError, NameError, TypeError, ValueError, RuntimeError)
+BROKEN = (
+    ImportError,
+    OSError,
+    SyntaxError,
+    AttributeError,
+    NameError,
+    TypeError,
+    ValueError,
+    RuntimeError,
+)
 
 
 def remote_class(config: TransformersConfig, written: dict[str, Any], kind: str) -> Any:
@@ -27,16 +36,25 @@ def remote_class(config: TransformersConfig, written: dict[str, Any], kind: str)
     folder = folder_of(config)
     if "--" in reference or reference.count(".") != 1:
         message = f"config.json: {kind} is '{reference}', and only code in the folder itself is run"
-        raise fail("file", message, path=PATH, help="download the file into the folder, and name it there as module.Class")
+        raise fail(
+            "file",
+            message,
+            path=PATH,
+            help="download the file into the folder, and name it there as module.Class",
+        )
     if folder is None:
-        message = f"config.json: {kind} is '{reference}', and the recipe names no folder with that code"
+        message = (
+            f"config.json: {kind} is '{reference}', and the recipe names no folder with that code"
+        )
         raise fail("file", message, path=PATH, help="name the folder in path or in hf_assets_path")
     modules = import_module("transformers.dynamic_module_utils")
     try:
         return modules.get_class_from_dynamic_module(reference, str(folder), local_files_only=True)
     except BROKEN as error:
         said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise fail("file", f"the code of {reference} in '{folder}' cannot be imported: {said}", path=PATH) from error
+        raise fail(
+            "file", f"the code of {reference} in '{folder}' cannot be imported: {said}", path=PATH
+        ) from error
 
 
 def folder_of(config: TransformersConfig) -> Path | None:

@@ -74,7 +74,11 @@ def model(_: Key, value: Any, values: Values) -> Converted:
         return Converted({}, refused="no name of a model")
     name, flavor = family(values)
     folder = folder_of(values)
-    targets = {"model.name": name, **({"model.flavor": flavor} if flavor else {}), "model.hf_assets_path": folder}
+    targets = {
+        "model.name": name,
+        **({"model.flavor": flavor} if flavor else {}),
+        "model.hf_assets_path": folder,
+    }
     start = {"checkpoint.enable": True, "checkpoint.initial_load_in_hf": True}
     start |= {} if adapter_of(values) else {"checkpoint.last_save_in_hf": True}
     how = [] if folder == value else [DOWNLOAD.format(value, folder)]
@@ -101,13 +105,27 @@ def adapter(_: Key, value: Any, values: Values) -> Converted:
     if name == "lora":
         return Converted({"converters[lora].name": "lora", **packed})
     eight = values.get("adapter") == "lora" and values.get("load_in_8bit")
-    how = "whole numbers with a scale for 64 of them; in axolotl those of LLM.int8()" if eight else ""
-    return Converted({"converters[qlora].name": "qlora", "converters[qlora].base": "int8" if eight else "nf4", **packed}, how=how)
+    how = (
+        "whole numbers with a scale for 64 of them; in axolotl those of LLM.int8()" if eight else ""
+    )
+    return Converted(
+        {
+            "converters[qlora].name": "qlora",
+            "converters[qlora].base": "int8" if eight else "nf4",
+            **packed,
+        },
+        how=how,
+    )
 
 
 def packed_base(key: Key, value: Any, values: Values) -> Converted:
     """The base of qlora says it; without adapters it is refused."""
-    return Converted({}, refused="" if not value or adapter_of(values) else "only the base of adapters is kept in few bits")
+    return Converted(
+        {},
+        refused=""
+        if not value or adapter_of(values)
+        else "only the base of adapters is kept in few bits",
+    )
 
 
 def of_adapter(field: str, otherwise: Any = None) -> Any:
@@ -117,7 +135,11 @@ def of_adapter(field: str, otherwise: Any = None) -> Any:
         """A field of the converter lora or qlora."""
         name = adapter_of(values)
         meant = otherwise if value is None else value
-        return Converted({f"converters[{name}].{field}": meant}) if name and meant is not None else Converted({})
+        return (
+            Converted({f"converters[{name}].{field}": meant})
+            if name and meant is not None
+            else Converted({})
+        )
 
     return convert
 
@@ -128,7 +150,10 @@ def targets(_: Key, value: Any, values: Values) -> Converted:
     listed = values.get("lora_target_modules")
     if not name or not value:
         return Converted({})
-    modules = [*(LINEAR if values.get("lora_target_linear") else ()), *(listed if isinstance(listed, list) else [listed] if listed else [])]
+    modules = [
+        *(LINEAR if values.get("lora_target_linear") else ()),
+        *(listed if isinstance(listed, list) else [listed] if listed else []),
+    ]
     if any(not isinstance(module, str) or not module.isidentifier() for module in modules):
         return Converted({}, refused="name the modules: patterns of PEFT are not read")
     names = [OWN_NAMES.get(module, module) for module in modules] if is_own(values) else modules

@@ -8,8 +8,13 @@ from titanrun.recipe.migrate.keys import Converted, Key, Values
 
 FORMATS = "torchao's formats of the states; they are not paged to the host"
 OPTIMIZERS: dict[str, tuple[str, str]] = {
-    **dict.fromkeys(("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused"), ("adamw", "")),
-    **dict.fromkeys(("paged_adamw", "paged_adamw_32bit", "adamw_anyprecision"), ("adamw", "the states are in fp32, on the device")),
+    **dict.fromkeys(
+        ("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused"), ("adamw", "")
+    ),
+    **dict.fromkeys(
+        ("paged_adamw", "paged_adamw_32bit", "adamw_anyprecision"),
+        ("adamw", "the states are in fp32, on the device"),
+    ),
     **dict.fromkeys(("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit"), ("adamw_8bit", FORMATS)),
     "adamw_torch_8bit": ("adamw_8bit", ""),
     "ao_adamw_8bit": ("adamw_8bit", ""),
@@ -39,18 +44,31 @@ def of_adam(field: str, otherwise: float) -> Any:
 
     def convert(_: Key, value: Any, values: Values) -> Converted:
         """A field of Adam; unset it is transformers' default."""
-        return Converted({} if optimizer_of(values) == "sgd" else {f"optimizer.{field}": otherwise if value is None else value})
+        return Converted(
+            {}
+            if optimizer_of(values) == "sgd"
+            else {f"optimizer.{field}": otherwise if value is None else value}
+        )
 
     return convert
 
 
 def schedule(_: Key, value: Any, values: Values) -> Converted:
     """cosine, linear, constant and constant_with_warmup, whose first step has rate 0 where they warm up."""
-    name = {"cosine": "cosine", "linear": "polynomial", "constant": "constant", "constant_with_warmup": "constant"}.get(str(value))
+    name = {
+        "cosine": "cosine",
+        "linear": "polynomial",
+        "constant": "constant",
+        "constant_with_warmup": "constant",
+    }.get(str(value))
     if name is None:
-        return Converted({}, refused="schedules are cosine, linear, constant and constant_with_warmup here")
+        return Converted(
+            {}, refused="schedules are cosine, linear, constant and constant_with_warmup here"
+        )
     linear = {"lr_scheduler.power": 1.0} if value == "linear" else {}
-    first = {"lr_scheduler.warmup_steps": 0} if value == "constant" else {"lr_scheduler.first_step": 0}
+    first = (
+        {"lr_scheduler.warmup_steps": 0} if value == "constant" else {"lr_scheduler.first_step": 0}
+    )
     return Converted({"lr_scheduler.name": name, **linear, **first})
 
 
@@ -65,7 +83,10 @@ def warmup(_: Key, value: Any, values: Values) -> Converted:
     steps = values.get("max_steps")
     if isinstance(steps, int):
         return Converted({"lr_scheduler.warmup_steps": at_least_two(min(0.03 * steps, 100))})
-    return Converted({"lr_scheduler.warmup_steps": "auto"}, how="a tenth of the steps, 200 at most; axolotl takes 3%, 100 at most")
+    return Converted(
+        {"lr_scheduler.warmup_steps": "auto"},
+        how="a tenth of the steps, 200 at most; axolotl takes 3%, 100 at most",
+    )
 
 
 def at_least_two(steps: float) -> int:
@@ -78,19 +99,35 @@ def warmup_share(_: Key, value: Any, values: Values) -> Converted:
     if value is None or values.get("warmup_steps") is not None:
         return Converted({})
     if isinstance(values.get("max_steps"), int):
-        return Converted({"lr_scheduler.warmup_steps": at_least_two(value * values["max_steps"])} if isinstance(value, int | float) else {})
-    return Converted({}, refused="how many steps epochs have is known from the data: write lr_scheduler.warmup_steps")
+        return Converted(
+            {"lr_scheduler.warmup_steps": at_least_two(value * values["max_steps"])}
+            if isinstance(value, int | float)
+            else {}
+        )
+    return Converted(
+        {},
+        refused="how many steps epochs have is known from the data: write lr_scheduler.warmup_steps",
+    )
 
 
 def least_rate(_: Key, value: Any, values: Values) -> Converted:
     """The floor of the cosine."""
-    return Converted({"lr_scheduler.min_lr_factor": value} if value and values.get("lr_scheduler") == "cosine" else {})
+    return Converted(
+        {"lr_scheduler.min_lr_factor": value}
+        if value and values.get("lr_scheduler") == "cosine"
+        else {}
+    )
 
 
 def accumulation(_: Key, value: Any, values: Values) -> Converted:
     """Passes of a step become the rows of a step."""
     rows = values.get("micro_batch_size")
-    if not isinstance(value, int) or not isinstance(rows, int) or isinstance(value, bool) or value <= 1:
+    if (
+        not isinstance(value, int)
+        or not isinstance(rows, int)
+        or isinstance(value, bool)
+        or value <= 1
+    ):
         return Converted({}, refused="" if value in (None, 1) else "no number of passes")
     return Converted({"training.global_batch_size": value * rows}, how=RANKS)
 
@@ -127,7 +164,9 @@ def half(_: Key, value: Any, __: Values) -> Converted:
 def recompute(_: Key, value: Any, __: Values) -> Converted:
     """Every layer; offload, which moves what is kept to the host, is refused."""
     if value in ("offload", "offload_disk"):
-        return Converted({"activation_checkpoint.name": "full"}, how="activations stay on the device")
+        return Converted(
+            {"activation_checkpoint.name": "full"}, how="activations stay on the device"
+        )
     return Converted({"activation_checkpoint.name": "full" if value else "none"})
 
 
@@ -140,10 +179,14 @@ def sharding(_: Key, value: Any, __: Values) -> Converted:
     if found.get("offload_params"):
         targets["training.enable_cpu_offload"] = True
     if "reshard_after_forward" in found:
-        targets["parallelism.fsdp_reshard_after_forward"] = "always" if found["reshard_after_forward"] else "never"
+        targets["parallelism.fsdp_reshard_after_forward"] = (
+            "always" if found["reshard_after_forward"] else "never"
+        )
     if found.get("activation_checkpointing"):
         targets["activation_checkpoint.name"] = "full"
-    return Converted(targets, how="" if targets else "left out: each family shards blocks of its own with FSDP2")
+    return Converted(
+        targets, how="" if targets else "left out: each family shards blocks of its own with FSDP2"
+    )
 
 
 def loss(_: Key, value: Any, values: Values) -> Converted:
@@ -151,8 +194,13 @@ def loss(_: Key, value: Any, values: Values) -> Converted:
     if value in (None, ""):
         return Converted({})
     if value != "dpo":
-        return Converted({}, refused="of these only dpo is a loss; titanrun's reinforcement learning has a section of its own, rl")
-    return Converted({"loss.name": "dpo", **({"model.attention.mask": "block_causal"} if is_own(values) else {})})
+        return Converted(
+            {},
+            refused="of these only dpo is a loss; titanrun's reinforcement learning has a section of its own, rl",
+        )
+    return Converted(
+        {"loss.name": "dpo", **({"model.attention.mask": "block_causal"} if is_own(values) else {})}
+    )
 
 
 def of_dpo(field: str) -> Any:
@@ -168,7 +216,9 @@ def of_dpo(field: str) -> Any:
 def dpo_kind(_: Key, value: Any, __: Values) -> Converted:
     """The sigmoid only."""
     kinds = [value] if isinstance(value, str) else value
-    return Converted({}, refused="" if kinds in (None, ["sigmoid"]) else "dpo has the sigmoid of the paper")
+    return Converted(
+        {}, refused="" if kinds in (None, ["sigmoid"]) else "dpo has the sigmoid of the paper"
+    )
 
 
 def tracker(name: str, field: str) -> Any:
@@ -176,10 +226,14 @@ def tracker(name: str, field: str) -> Any:
 
     def convert(_: Key, value: Any, values: Values) -> Converted:
         """A field of the tracker, which is there because of it."""
-        switched_off = values.get(f"use_{name}") is False or (name == "wandb" and values.get("wandb_mode") == "disabled")
+        switched_off = values.get(f"use_{name}") is False or (
+            name == "wandb" and values.get("wandb_mode") == "disabled"
+        )
         if not value or switched_off:
             return Converted({})
-        return Converted({f"metrics.trackers[{name}].name": name, f"metrics.trackers[{name}].{field}": value})
+        return Converted(
+            {f"metrics.trackers[{name}].name": name, f"metrics.trackers[{name}].{field}": value}
+        )
 
     return convert
 
@@ -226,7 +280,11 @@ def compiled(_: Key, value: Any, __: Values) -> Converted:
 
 def prefetched(_: Key, value: Any, values: Values) -> Converted:
     """Batches that each loading process has ready."""
-    return Converted({"training.dataloader.prefetch_factor": value} if value and values.get("dataloader_num_workers") else {})
+    return Converted(
+        {"training.dataloader.prefetch_factor": value}
+        if value and values.get("dataloader_num_workers")
+        else {}
+    )
 
 
 def types_if_on(key: Key, value: Any, values: Values) -> Converted:
@@ -236,7 +294,9 @@ def types_if_on(key: Key, value: Any, values: Values) -> Converted:
 
 def backend(_: Key, value: Any, values: Values) -> Converted:
     """The back end of torch.compile, where that is on."""
-    return Converted({"compile.backend": value} if value and values.get("torch_compile") is True else {})
+    return Converted(
+        {"compile.backend": value} if value and values.get("torch_compile") is True else {}
+    )
 
 
 def wandb_field(field: str) -> Any:
@@ -244,6 +304,10 @@ def wandb_field(field: str) -> Any:
 
     def convert(key: Key, value: Any, values: Values) -> Converted:
         """A field of the tracker that wandb_project asks for."""
-        return tracker("wandb", field)(key, value, values) if values.get("wandb_project") else Converted({})
+        return (
+            tracker("wandb", field)(key, value, values)
+            if values.get("wandb_project")
+            else Converted({})
+        )
 
     return convert

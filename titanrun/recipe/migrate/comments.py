@@ -38,7 +38,11 @@ def comments_of(source: SourceText) -> dict[DataPath, Comments]:
         first, last = places.line_number(spot.key[0]) - 1, places.line_number(spot.value[1]) - 1
         parted, touching = gap(lines[line_after:first])
         found[owner] = with_more(found.get(owner, NONE), parted)
-        inside = [match["comment"].rstrip() for match in COMMENT.finditer(source.text, *spot.value) if match["comment"]]
+        inside = [
+            match["comment"].rstrip()
+            for match in COMMENT.finditer(source.text, *spot.value)
+            if match["comment"]
+        ]
         found[path] = Comments((*touching, *inside), behind(source.text, spot.value[1], places))
         owner, line_after = path, last + 1
     parted, touching = gap(lines[line_after:])

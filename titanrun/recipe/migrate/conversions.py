@@ -13,13 +13,20 @@ CONVERTERS = {
 }
 OLD_CONVERTERS = {"float8": "quantize.linear.float8", "mx": "quantize.linear.mx"}
 BF16_STATES = "fused_opt_states_bf16"
-DECAYING = Needs("lr_scheduler.decay_ratio", lambda value: value != 0, 0.5, "with a decay: lr_scheduler.decay_ratio is not 0")
+DECAYING = Needs(
+    "lr_scheduler.decay_ratio",
+    lambda value: value != 0,
+    0.5,
+    "with a decay: lr_scheduler.decay_ratio is not 0",
+)
 AUTO_FILTER = "auto_filter_small_kn"
 FLAVORS = {"flux-debug": "debugmodel", "flux-dev": "dev", "flux-schnell": "schnell"}
 NEW_MODULES = {"lm_head": "output"}
 OWN_MODULES = ("torchtitan.models.", "torchtitan.experiments.")
 REPLICATED = "llama3, without the replica groups of torchft"
-COMPILED = "the same model; parallelism comes from the parallelism section, not from compiler passes"
+COMPILED = (
+    "the same model; parallelism comes from the parallelism section, not from compiler passes"
+)
 FAMILIES: dict[str, tuple[str, str]] = {
     "llama3_ft": ("llama3", REPLICATED),
     "simple_fsdp.llama3": ("llama3", COMPILED),
@@ -29,7 +36,10 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "autoparallel.llama3": ("llama3", COMPILED),
     "autoparallel.deepseek_v3": ("deepseek_v3", COMPILED),
     "autoparallel.local_map_deepseek_v3": ("deepseek_v3", COMPILED),
-    "transformers_modeling_backend": ("transformers", "the component that trains a causal model of the transformers package"),
+    "transformers_modeling_backend": (
+        "transformers",
+        "the component that trains a causal model of the transformers package",
+    ),
 }
 
 
@@ -76,7 +86,9 @@ def optimizer_name(key: Key, value: Any, _: Values) -> Converted:
 
 def kernel(key: Key, value: Any, _: Values) -> Converted:
     """fused_opt_states_bf16 becomes fused with optimizer.state_dtype bfloat16."""
-    return Converted({"optimizer.state_dtype": "bfloat16"}) if value == BF16_STATES else to(key, value)
+    return (
+        Converted({"optimizer.state_dtype": "bfloat16"}) if value == BF16_STATES else to(key, value)
+    )
 
 
 def lower_case(key: Key, value: Any, _: Values) -> Converted:
@@ -107,7 +119,10 @@ def assets(key: Key, value: Any, values: Values) -> Converted:
 def tokenizer_path(key: Key, value: Any, _: Values) -> Converted:
     """A file tokenizer.model is refused, as by torchtitan: it has to be a folder."""
     if isinstance(value, str) and value.endswith("tokenizer.model"):
-        return Converted({}, refused="torchtitan 0.2.2 refuses a tokenizer.model too: name a folder with tokenizer.json")
+        return Converted(
+            {},
+            refused="torchtitan 0.2.2 refuses a tokenizer.model too: name a folder with tokenizer.json",
+        )
     return to(key, value) if value else Converted({})
 
 
@@ -123,7 +138,9 @@ def module_names(key: Key, value: Any, _: Values) -> Converted:
     if not isinstance(value, list):
         return word_list(key, value, _)
     names = [looked_up(name, NEW_MODULES) for name in value]
-    return to(key, names, how="" if names == value else "lm_head is called output, as in torchtitan 0.2.2")
+    return to(
+        key, names, how="" if names == value else "lm_head is called output, as in torchtitan 0.2.2"
+    )
 
 
 def filtered_modules(key: Key, value: Any, values: Values) -> Converted:
@@ -164,7 +181,11 @@ def warmup(key: Key, value: Any, values: Values) -> Converted:
     """One longer than the schedule is cut, as in torchtitan."""
     longest = values.get("lr_scheduler.total_steps") or values.get("training.steps")
     if isinstance(value, int) and isinstance(longest, int) and value > longest:
-        return to(key, longest, how=f"cut to the {longest} steps of the schedule, as in torchtitan; here a longer one is an error")
+        return to(
+            key,
+            longest,
+            how=f"cut to the {longest} steps of the schedule, as in torchtitan; here a longer one is an error",
+        )
     return to(key, value)
 
 
@@ -174,12 +195,19 @@ def export_dtype(key: Key, value: Any, values: Values) -> Converted:
         return to(key, value, how=key.how if value != key.default else "")
     if value == key.default:
         return Converted({})
-    return Converted({}, refused="checkpoints keep the type of training; last_save_in_hf = true exports a folder in another type")
+    return Converted(
+        {},
+        refused="checkpoints keep the type of training; last_save_in_hf = true exports a folder in another type",
+    )
 
 
 def seed(key: Key, value: Any, _: Values) -> Converted:
     """Unset is 0: there is no unseeded run."""
-    return to(key, 0, how="torchtitan's run is unseeded and differs each time; here it is seed 0") if value is None else to(key, value)
+    return (
+        to(key, 0, how="torchtitan's run is unseeded and differs each time; here it is seed 0")
+        if value is None
+        else to(key, value)
+    )
 
 
 def custom_module(key: Key, value: Any, _: Values) -> Converted:
@@ -188,4 +216,7 @@ def custom_module(key: Key, value: Any, _: Values) -> Converted:
         return Converted({})
     if str(value).startswith(OWN_MODULES):
         return Converted({}, how="left out: the keys of torchtitan's own extensions are known")
-    return Converted({}, refused="recipes import nothing: an installed plug-in, listed under plugins, can add a section")
+    return Converted(
+        {},
+        refused="recipes import nothing: an installed plug-in, listed under plugins, can add a section",
+    )

@@ -4,7 +4,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from titanrun.config.emit import toml_value
-from titanrun.recipe.migrate.extensions import EXPERIMENTS, EXTENSIONS, IMPLIED, OLD_SPELLINGS, OLDER
+from titanrun.recipe.migrate.extensions import (
+    EXPERIMENTS,
+    EXTENSIONS,
+    IMPLIED,
+    OLD_SPELLINGS,
+    OLDER,
+)
 from titanrun.recipe.migrate.keys import Key
 from titanrun.recipe.migrate.layouts import LATER, MOVES, ROWS
 from titanrun.recipe.migrate.table import CORE
@@ -63,7 +69,9 @@ def core() -> Iterator[str]:
         yield ""
 
 
-def key_table(keys: Iterable[Key], program: str = "torchtitan", spelled: Callable[[Any], str] = toml_value) -> Iterator[str]:
+def key_table(
+    keys: Iterable[Key], program: str = "torchtitan", spelled: Callable[[Any], str] = toml_value
+) -> Iterator[str]:
     """Rows of keys."""
     yield row((program, *COLUMNS[1:]))
     yield row("---" for _ in COLUMNS)
@@ -122,7 +130,10 @@ def later() -> Iterator[str]:
     """Dumps of versions after 0.2.2."""
     yield "\n## Config dumps of later versions\n"
     yield "Their keys are brought back to those of 0.2.2 first:\n"
-    for new, old in {**MOVES, **{f"training.{tokens}": rows for tokens, rows in ROWS.items()}}.items():
+    for new, old in {
+        **MOVES,
+        **{f"training.{tokens}": rows for tokens, rows in ROWS.items()},
+    }.items():
         yield f"- `{new}*` is `{old}*`" if new.endswith(".") else f"- `{new}` is `{old}`"
     yield "\nA number of tokens becomes a number of rows of `training.max_context_length`; one optimizer group that takes all parameters"
     yield "becomes the `optimizer` section, and several are refused; converters and the kind of activation checkpointing are told by"

@@ -23,12 +23,37 @@ EXTENSIONS: tuple[Key, ...] = (
     torchft("fault_tolerance.fragment_update_alpha", 0.0, extension="llama3_ft"),
     torchft("fault_tolerance.module_fqns_per_model_fragment", [], extension="llama3_ft"),
     torchft("fault_tolerance.num_fragments", 1, extension="llama3_ft"),
-    moved("training.classifier_free_guidance_prob", 0.0, "model.classifier_free_guidance_prob", extension=FLUX),
-    moved("training.img_size", 256, "training.dataset.image_size", convert=pictures.image_size, extension=FLUX),
+    moved(
+        "training.classifier_free_guidance_prob",
+        0.0,
+        "model.classifier_free_guidance_prob",
+        extension=FLUX,
+    ),
+    moved(
+        "training.img_size",
+        256,
+        "training.dataset.image_size",
+        convert=pictures.image_size,
+        extension=FLUX,
+    ),
     refused("training.test_mode", False, STAND_INS, extension=FLUX),
-    moved("encoder.t5_encoder", "google/t5-v1_1-small", "model.encoder.t5_encoder", how=LOCAL, extension=FLUX),
-    moved("encoder.clip_encoder", "openai/clip-vit-large-patch14", "model.encoder.clip_encoder", how=LOCAL, extension=FLUX),
-    moved("encoder.autoencoder_path", AUTOENCODER, "model.encoder.autoencoder_path", extension=FLUX),
+    moved(
+        "encoder.t5_encoder",
+        "google/t5-v1_1-small",
+        "model.encoder.t5_encoder",
+        how=LOCAL,
+        extension=FLUX,
+    ),
+    moved(
+        "encoder.clip_encoder",
+        "openai/clip-vit-large-patch14",
+        "model.encoder.clip_encoder",
+        how=LOCAL,
+        extension=FLUX,
+    ),
+    moved(
+        "encoder.autoencoder_path", AUTOENCODER, "model.encoder.autoencoder_path", extension=FLUX
+    ),
     moved("encoder.max_t5_encoding_len", 256, "model.encoder.max_t5_encoding_len", extension=FLUX),
     unread("validation.enable_classifier_free_guidance", False, PICTURES_LATER, extension=FLUX),
     unread("validation.classifier_free_guidance_scale", 5.0, PICTURES_LATER, extension=FLUX),
@@ -38,19 +63,42 @@ EXTENSIONS: tuple[Key, ...] = (
     unread("validation.save_img_folder", "img", PICTURES_LATER, extension=FLUX),
     moved("validation.all_timesteps", False, "model.all_timesteps", extension=FLUX),
     unread("inference.save_img_folder", "inference_results", SAMPLER, extension=FLUX),
-    unread("inference.prompts_path", "./torchtitan/experiments/flux/inference/prompts.txt", SAMPLER, extension=FLUX),
+    unread(
+        "inference.prompts_path",
+        "./torchtitan/experiments/flux/inference/prompts.txt",
+        SAMPLER,
+        extension=FLUX,
+    ),
     unread("inference.local_batch_size", 2, SAMPLER, extension=FLUX),
     unread("inference.img_size", 256, SAMPLER, extension=FLUX),
-    refused("compile.graph_passes", None, PASSES, convert=to.empty_is_refused, extension="simple_fsdp"),
-    refused("compile.joint_passes", [], PASSES, convert=to.empty_is_refused, extension="compiler_toolkit"),
-    refused("compile.passes", [], PASSES, convert=to.empty_is_refused, extension="compiler_toolkit"),
+    refused(
+        "compile.graph_passes", None, PASSES, convert=to.empty_is_refused, extension="simple_fsdp"
+    ),
+    refused(
+        "compile.joint_passes",
+        [],
+        PASSES,
+        convert=to.empty_is_refused,
+        extension="compiler_toolkit",
+    ),
+    refused(
+        "compile.passes", [], PASSES, convert=to.empty_is_refused, extension="compiler_toolkit"
+    ),
     refused("data.max_images_per_batch", 10, PICTURES, extension="vlm"),
     refused("data.max_patches_per_image", 256, PICTURES, extension="vlm"),
     refused("data.patch_size", 16, PICTURES, extension="vlm"),
     refused("data.spatial_merge_size", 1, PICTURES, extension="vlm"),
     refused("data.packing_buffer_size", 0, PICTURES, extension="vlm"),
-    moved("hf_transformers.model", "", "model.path", convert=to.empty_is_null, extension="transformers_modeling_backend"),
-    refused("experimental.comms_bucket_reorder_strategy", "aten", PLACEMENT, extension="autoparallel"),
+    moved(
+        "hf_transformers.model",
+        "",
+        "model.path",
+        convert=to.empty_is_null,
+        extension="transformers_modeling_backend",
+    ),
+    refused(
+        "experimental.comms_bucket_reorder_strategy", "aten", PLACEMENT, extension="autoparallel"
+    ),
     refused("experimental.autop_force_bf16", False, PLACEMENT, extension="autoparallel"),
 )
 
@@ -64,7 +112,11 @@ OLD_SPELLINGS: dict[str, str] = {
     "checkpoint.enable_checkpoint": "checkpoint.enable",
 }
 OLDER: tuple[Key, ...] = (
-    refused("parallelism.enable_compiled_autograd", False, "torchtitan 0.2.2 has no compiled autograd any more, and titanrun none"),
+    refused(
+        "parallelism.enable_compiled_autograd",
+        False,
+        "torchtitan 0.2.2 has no compiled autograd any more, and titanrun none",
+    ),
 )
 
 # what torchtitan does without a key for it, and titanrun does otherwise by default

@@ -54,7 +54,12 @@ first step has rate 0, seed 42.""",
 def guide(tool: Tool) -> str:
     """The whole page."""
     counted = f"{len(tool.keys)} keys; the defaults are {tool.name}'s, `unset` where it depends on the component."
-    return "\n".join([HEAD.format(name=tool.name, counted=counted, **ABOUT[tool.name]), "", *tables(tool)]) + "\n"
+    return (
+        "\n".join(
+            [HEAD.format(name=tool.name, counted=counted, **ABOUT[tool.name]), "", *tables(tool)]
+        )
+        + "\n"
+    )
 
 
 def tables(tool: Tool) -> Iterator[str]:

@@ -19,8 +19,16 @@ def key_hint(path: str) -> str:
 
 def section_hint(path: str) -> str:
     """Why torchtitan's section `path` has no place in a recipe; empty where it has one, or its keys have several reasons."""
-    reasons = {key.how if key.target is None else "" for key in TORCHTITAN.keys.values() if key.path.startswith(f"{path}.")}
-    return f"{path} of torchtitan: {reasons.pop().removeprefix('left out: ')}" if len(reasons) == 1 and all(reasons) else ""
+    reasons = {
+        key.how if key.target is None else ""
+        for key in TORCHTITAN.keys.values()
+        if key.path.startswith(f"{path}.")
+    }
+    return (
+        f"{path} of torchtitan: {reasons.pop().removeprefix('left out: ')}"
+        if len(reasons) == 1 and all(reasons)
+        else ""
+    )
 
 
 def component_hint(name: Any) -> str:

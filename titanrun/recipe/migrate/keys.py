@@ -85,12 +85,23 @@ def refused(path: str, default: Any, why: str, **options: Any) -> Key:
 
 def torchft(path: str, default: Any, **options: Any) -> Key:
     """A key of torchft's replica groups; its default, too, means nothing without them."""
-    return refused(path, default, TORCHFT, needs=(on("fault_tolerance.enable"),), convert=refused_unless_default, **options)
+    return refused(
+        path,
+        default,
+        TORCHFT,
+        needs=(on("fault_tolerance.enable"),),
+        convert=refused_unless_default,
+        **options,
+    )
 
 
 def refused_unless_default(key: Key, value: Any, _: Values) -> Converted:
     """The default is what nobody asked for."""
-    return Converted({}, how=f"left out: {key.how}") if value == key.default else Converted({}, refused=key.how)
+    return (
+        Converted({}, how=f"left out: {key.how}")
+        if value == key.default
+        else Converted({}, refused=key.how)
+    )
 
 
 def on(path: str) -> Needs:
@@ -100,20 +111,34 @@ def on(path: str) -> Needs:
 
 def above_zero(path: str) -> Needs:
     """Read while the number `path` is above 0."""
-    return Needs(path, lambda value: isinstance(value, int) and value > 0, 1, f"with {path} above 0")
+    return Needs(
+        path, lambda value: isinstance(value, int) and value > 0, 1, f"with {path} above 0"
+    )
 
 
 def above_one(path: str) -> Needs:
     """Read while the degree `path` is above 1."""
-    return Needs(path, lambda value: isinstance(value, int) and value > 1, 2, f"with {path} above 1")
+    return Needs(
+        path, lambda value: isinstance(value, int) and value > 1, 2, f"with {path} above 1"
+    )
 
 
 def one_of(path: str, *options: str) -> Needs:
     """Read while `path` is one of a few words."""
-    return Needs(path, lambda value: value in options, options[0], f"with {path} = {' or '.join(map(repr, options))}")
+    return Needs(
+        path,
+        lambda value: value in options,
+        options[0],
+        f"with {path} = {' or '.join(map(repr, options))}",
+    )
 
 
 def listed(path: str, name: str, *older: str) -> Needs:
     """Read while the list `path` names a component, in today's or an older spelling."""
     names = (name, *older)
-    return Needs(path, lambda value: isinstance(value, list) and any(word in value for word in names), [name], f"with '{name}' in {path}")
+    return Needs(
+        path,
+        lambda value: isinstance(value, list) and any(word in value for word in names),
+        [name],
+        f"with '{name}' in {path}",
+    )

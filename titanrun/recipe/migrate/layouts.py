@@ -46,13 +46,27 @@ LATER: tuple[Key, ...] = (
     refused("dataloader.collator", None, GRAIN),
     unread("validation.dataloader.infinite", False, "validation takes the same batches each time"),
     unread("training.disable_cuda_graphs", False, "titanrun captures no CUDA graphs"),
-    refused("parallelism.enable_fsdp_symm_mem", False, "titanrun gathers weights without symmetric memory"),
+    refused(
+        "parallelism.enable_fsdp_symm_mem",
+        False,
+        "titanrun gathers weights without symmetric memory",
+    ),
     same("parallelism.enable_sequence_parallel", True),
-    unread("parallelism.spmd_backend", "spmd_types", "a choice between two implementations of torchtitan"),
-    refused("parallelism.context_parallel_ptrr_mask_key", None, "the mask is chosen by the model family"),
+    unread(
+        "parallelism.spmd_backend",
+        "spmd_types",
+        "a choice between two implementations of torchtitan",
+    ),
+    refused(
+        "parallelism.context_parallel_ptrr_mask_key", None, "the mask is chosen by the model family"
+    ),
     same("debug.detect_anomaly", False),
     unread("debug.spmd_typechecking", False, "a check of torchtitan's own code"),
-    unread("debug.enable_structured_logging", True, "metrics.jsonl and the logs of each rank are always written"),
+    unread(
+        "debug.enable_structured_logging",
+        True,
+        "metrics.jsonl and the logs of each rank are always written",
+    ),
     refused("debug.batch_invariant", False, "torchtitan refuses it in pretraining too"),
     refused("profiling.profiler_repeat", None, TRACES),
     refused("profiling.profiler_skip_first", None, TRACES),
@@ -60,7 +74,11 @@ LATER: tuple[Key, ...] = (
     refused("profiling.memory_snapshot_freq", None, TRACES),
     refused("profiling.memory_snapshot_max_entries", 1_000_000, TRACES),
     refused("optimizer.optimizer_factory_kwargs_by_name", {}, "each optimizer has its own fields"),
-    refused("override.imports", [], "recipes import nothing: an installed plug-in, listed under plugins, adds components"),
+    refused(
+        "override.imports",
+        [],
+        "recipes import nothing: an installed plug-in, listed under plugins, adds components",
+    ),
     same("loss.name", "cross_entropy"),
     same("loss.num_chunks", 8),
     unread("loss.global_vocab_size", None, "the model knows its vocabulary"),
@@ -137,17 +155,29 @@ def read_loss(node: Node) -> list[Found] | None:
     if not isinstance(node.value, dict):
         return None
     if "mtp_scale" in node.value:
-        return [leaf("loss", Node("...", node.origin, node.key), refused="multi-token prediction is not migrated")]
+        return [
+            leaf(
+                "loss",
+                Node("...", node.origin, node.key),
+                refused="multi-token prediction is not migrated",
+            )
+        ]
     found = [leaf(f"loss.{key}", child) for key, child in node.value.items() if key != "loss_fn"]
     if "num_chunks" in node.value:
-        found.insert(0, leaf("loss", Node("chunked_cross_entropy", node.origin, node.key), "loss.name"))
+        found.insert(
+            0, leaf("loss", Node("chunked_cross_entropy", node.origin, node.key), "loss.name")
+        )
     return found
 
 
 def read_training(node: Node) -> list[Found] | None:
     """Token budgets as rows: later versions count tokens where 0.2.2 counts rows of seq_len."""
     values = plain(node)
-    if not isinstance(node.value, dict) or not isinstance(values, dict) or "num_tokens_per_microbatch_per_dp_rank" not in values:
+    if (
+        not isinstance(node.value, dict)
+        or not isinstance(values, dict)
+        or "num_tokens_per_microbatch_per_dp_rank" not in values
+    ):
         return None
     found = [leaf(f"training.{key}", child) for key, child in node.value.items() if key not in ROWS]
     for key in ROWS:
@@ -156,7 +186,10 @@ def read_training(node: Node) -> list[Found] | None:
     return found
 
 
-ROWS = {"num_tokens_per_microbatch_per_dp_rank": "training.local_batch_size", "num_tokens_per_train_step": "training.global_batch_size"}
+ROWS = {
+    "num_tokens_per_microbatch_per_dp_rank": "training.local_batch_size",
+    "num_tokens_per_train_step": "training.global_batch_size",
+}
 
 
 def rows(key: str, node: Node, length: Any) -> Found:
@@ -166,7 +199,12 @@ def rows(key: str, node: Node, length: Any) -> Found:
     if tokens == -1:
         return leaf(written, node, ROWS[key])
     if not isinstance(tokens, int) or not isinstance(length, int) or length < 1 or tokens % length:
-        return leaf(written, node, ROWS[key], refused=f"{tokens} tokens are no whole number of rows of {length}")
+        return leaf(
+            written,
+            node,
+            ROWS[key],
+            refused=f"{tokens} tokens are no whole number of rows of {length}",
+        )
     counted = Node(tokens // length, node.origin, node.key)
     how = f"{tokens} tokens are {tokens // length} rows of {length}, no longer packed across rows"
     return leaf(written, counted, ROWS[key], how=how, original=tokens)
@@ -180,14 +218,30 @@ def read_activation_checkpoint(node: Node) -> list[Found] | None:
     if not isinstance(node.value, dict) or "mode" in node.value:
         return None
     fields = node.value
-    moved_fields = {"force_recompute_mm_shapes_by_fqns": "per_op_sac_force_recompute_mm_shapes_by_fqns"}
-    found = [leaf(f"{here}.{key}", child, f"{here}.{moved_fields.get(key, key)}") for key, child in fields.items()]
+    moved_fields = {
+        "force_recompute_mm_shapes_by_fqns": "per_op_sac_force_recompute_mm_shapes_by_fqns"
+    }
+    found = [
+        leaf(f"{here}.{key}", child, f"{here}.{moved_fields.get(key, key)}")
+        for key, child in fields.items()
+    ]
     if "memory_budget" in fields:
         return [leaf(here, Node("memory_budget", node.origin, node.key), f"{here}.mode"), *found]
     if "force_recompute_mm_shapes_by_fqns" in fields:
         choice = [leaf(here, Node("selective", node.origin, node.key), f"{here}.mode")]
-        return [*choice, leaf(here, Node("op", node.origin, node.key), f"{here}.selective_ac_option"), *found]
-    return [leaf(here, Node("...", node.origin, node.key), f"{here}.mode", refused="the dump does not say whether this is full or none")]
+        return [
+            *choice,
+            leaf(here, Node("op", node.origin, node.key), f"{here}.selective_ac_option"),
+            *found,
+        ]
+    return [
+        leaf(
+            here,
+            Node("...", node.origin, node.key),
+            f"{here}.mode",
+            refused="the dump does not say whether this is full or none",
+        )
+    ]
 
 
 def read_optimizer(node: Node) -> list[Found] | None:
@@ -195,12 +249,17 @@ def read_optimizer(node: Node) -> list[Found] | None:
     fields = node.value
     if not isinstance(fields, dict) or "param_groups" not in fields:
         return None
-    found = [leaf(f"optimizer.{key}", child) for key, child in fields.items() if key != "param_groups"]
+    found = [
+        leaf(f"optimizer.{key}", child) for key, child in fields.items() if key != "param_groups"
+    ]
     groups = fields["param_groups"]
     only = catch_all(groups)
     if only is None:
         why = "one optimizer with one set of values is migrated; these are groups of parameters with their own"
-        return [*found, leaf("optimizer.param_groups", Node("...", groups.origin, groups.key), refused=why)]
+        return [
+            *found,
+            leaf("optimizer.param_groups", Node("...", groups.origin, groups.key), refused=why),
+        ]
     here = "optimizer.param_groups[0]"
     if "optimizer_name" in only:
         found.append(leaf(f"{here}.optimizer_name", only["optimizer_name"], "optimizer.name"))
@@ -208,7 +267,10 @@ def read_optimizer(node: Node) -> list[Found] | None:
     assert isinstance(arguments, dict)
     for key, child in arguments.items():
         if key == "betas" and isinstance(child.value, list) and len(child.value) == 2:
-            found += [leaf(f"{here}.betas", beta, f"optimizer.beta{number}") for number, beta in enumerate(child.value, 1)]
+            found += [
+                leaf(f"{here}.betas", beta, f"optimizer.beta{number}")
+                for number, beta in enumerate(child.value, 1)
+            ]
         else:
             found.append(leaf(f"{here}.{key}", child, f"optimizer.{key}"))
     return found
@@ -216,10 +278,16 @@ def read_optimizer(node: Node) -> list[Found] | None:
 
 def catch_all(groups: Node) -> dict[str, Node] | None:
     """The only group of parameters, if it takes all of them."""
-    only = groups.value[0].value if isinstance(groups.value, list) and len(groups.value) == 1 else None
+    only = (
+        groups.value[0].value if isinstance(groups.value, list) and len(groups.value) == 1 else None
+    )
     if not isinstance(only, dict) or "pattern" not in only or plain(only["pattern"]) != ".*":
         return None
-    return only if "optimizer_kwargs" in only and isinstance(only["optimizer_kwargs"].value, dict) else None
+    return (
+        only
+        if "optimizer_kwargs" in only and isinstance(only["optimizer_kwargs"].value, dict)
+        else None
+    )
 
 
 def read_converters(node: Node) -> list[Found] | None:
@@ -235,7 +303,9 @@ def read_converters(node: Node) -> list[Found] | None:
             found.append(leaf(f"{here}[{index}]", Node("...", item.origin, item.key), refused=why))
             continue
         names.append(Node(kind, item.origin))
-        found += [leaf(f"{here}[{index}].{key}", child, f"{kind}.{key}") for key, child in fields.items()]
+        found += [
+            leaf(f"{here}[{index}].{key}", child, f"{kind}.{key}") for key, child in fields.items()
+        ]
     return [leaf(here, Node(names, node.origin, node.key), "model.converters"), *found]
 
 

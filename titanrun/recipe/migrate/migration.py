@@ -44,8 +44,17 @@ def migrated(written: Written, tool: Tool, *, recipe: str, head: Sequence[str]) 
         problems = problems_in(text, recipe)
         settled = [after for item in items if (after := settle(item, items, problems)) is not None]
         if settled == items:
-            kept = {path_in(data_of(placements(items)), target) for item in items if item.fate == "refused" for target in item.targets}
-            told = [problem for problem in problems if problem.path not in kept and (*problem.path, "name") not in kept]
+            kept = {
+                path_in(data_of(placements(items)), target)
+                for item in items
+                if item.fate == "refused"
+                for target in item.targets
+            }
+            told = [
+                problem
+                for problem in problems
+                if problem.path not in kept and (*problem.path, "name") not in kept
+            ]
             return Migration(tool, text, tuple(items), tuple(told))
         items = settled
 

@@ -13,7 +13,10 @@ NO_PICTURES = "torchtitan's flux knows cc12m-wds, cc12m-test and coco-validation
 DATASETS = {
     "cc12m-wds": ("data/cc12m/*.tar", "fetch pixparse/cc12m-wds from the Hugging Face Hub"),
     "cc12m-test": ("tests/assets/cc12m_test", "they are in torchtitan's repository"),
-    "coco-validation": ("data/coco_validation/*.tar", "write howard-hou/COCO-Text of the Hugging Face Hub into some"),
+    "coco-validation": (
+        "data/coco_validation/*.tar",
+        "write howard-hou/COCO-Text of the Hugging Face Hub into some",
+    ),
 }
 PIXELS_OF_TOKEN = 16
 
@@ -28,7 +31,10 @@ def dataset(key: Key, value: Any, values: Values) -> Converted:
     place, how = DATASETS[value]
     if values.get(f"{section}.dataset_path"):
         return Converted({f"{section}.dataset.name": "webdataset"}, how=LOCAL)
-    return Converted({f"{section}.dataset.name": "webdataset", f"{section}.dataset.path": place}, how=f"{LOCAL}: {how}")
+    return Converted(
+        {f"{section}.dataset.name": "webdataset", f"{section}.dataset.path": place},
+        how=f"{LOCAL}: {how}",
+    )
 
 
 def row_length(key: Key, value: Any, values: Values) -> Converted:

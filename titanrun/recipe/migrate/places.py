@@ -52,7 +52,11 @@ def path_in(data: Any, target: Target) -> DataPath:
             continue
         items = value_at(data, path)
         # a component without options may be written as its bare name
-        names = [item if isinstance(item, str) else item["name"] for item in items] if isinstance(items, list) else []
+        names = (
+            [item if isinstance(item, str) else item["name"] for item in items]
+            if isinstance(items, list)
+            else []
+        )
         path = (*path, names.index(step[1:-1]) if step[1:-1] in names else 0)
     return path
 
@@ -84,7 +88,9 @@ def is_default(data: Any, target: Target, value: Any) -> bool:
         default: object = Expected(data).default_of(path)
     except LookupError:
         return False
-    return value is default or (value == default and not isinstance(value, bool) and not isinstance(default, bool))
+    return value is default or (
+        value == default and not isinstance(value, bool) and not isinstance(default, bool)
+    )
 
 
 def is_default_component(data: Any, path: DataPath, name: Any) -> bool:

@@ -7,7 +7,14 @@ from typing import Any, Literal
 from titanrun.config.suggest import closest
 from titanrun.recipe.migrate.entries import Entry, Written
 from titanrun.recipe.migrate.keys import Key
-from titanrun.recipe.migrate.places import Target, data_of, is_default, is_required, not_available, target_steps
+from titanrun.recipe.migrate.places import (
+    Target,
+    data_of,
+    is_default,
+    is_required,
+    not_available,
+    target_steps,
+)
 from titanrun.recipe.migrate.tool import Tool
 
 Fate = Literal["mapped", "changed", "unread", "refused"]
@@ -37,12 +44,31 @@ def plan(written: Written, tool: Tool) -> list[Item]:
     for entry in written.entries:
         before = entries.get(entry.path)
         if before is not None and entry.path != entry.written:
-            items.append(Item(entry.path, entry.value, "unread", words=f"left out: '{before.written}' is written too", entry=entry))
+            items.append(
+                Item(
+                    entry.path,
+                    entry.value,
+                    "unread",
+                    words=f"left out: '{before.written}' is written too",
+                    entry=entry,
+                )
+            )
             continue
         if before is not None:
-            items.append(Item(entry.path, before.value, "unread", words=f"left out: '{entry.written}' is written too", entry=before))
+            items.append(
+                Item(
+                    entry.path,
+                    before.value,
+                    "unread",
+                    words=f"left out: '{entry.written}' is written too",
+                    entry=before,
+                )
+            )
         entries[entry.path] = entry
-    values = {path: entries[path].value if path in entries else key.default for path, key in tool.keys.items()}
+    values = {
+        path: entries[path].value if path in entries else key.default
+        for path, key in tool.keys.items()
+    }
     for path, key in tool.keys.items():
         if path in entries or path in tool.counted:
             items.append(fate_of(key, entries.get(path), values, tool))
@@ -61,8 +87,17 @@ def fate_of(key: Key, entry: Entry | None, values: dict[str, Any], tool: Tool) -
     converted = key.converted(value, values)
     targets = {target_steps(target): becomes for target, becomes in converted.targets.items()}
     if unread:
-        return Item(key.path, value, "unread", targets if entry else {}, f"left out: {tool.name} reads it only {unread}", entry)
-    if converted.refused or (key.outcome == "refused" and key.convert is None and value != key.default):
+        return Item(
+            key.path,
+            value,
+            "unread",
+            targets if entry else {},
+            f"left out: {tool.name} reads it only {unread}",
+            entry,
+        )
+    if converted.refused or (
+        key.outcome == "refused" and key.convert is None and value != key.default
+    ):
         return Item(key.path, value, "refused", words=converted.refused or key.how, entry=entry)
     if value is None and key.default is None and key.convert is None:
         targets = {}
@@ -108,7 +143,10 @@ def placements(items: Iterable[Item]) -> Iterator[tuple[Target, Any]]:
 def without_missing(items: list[Item], tool: Tool) -> list[Item]:
     """The same items, those refused whose target this version does not have."""
     data = data_of(placements(items))
-    return [item if item.fate in ("unread", "refused") else available(item, data, tool) for item in items]
+    return [
+        item if item.fate in ("unread", "refused") else available(item, data, tool)
+        for item in items
+    ]
 
 
 def available(item: Item, data: dict[str, Any], tool: Tool) -> Item:
@@ -122,7 +160,11 @@ def available(item: Item, data: dict[str, Any], tool: Tool) -> Item:
         if item.entry is None and target[-1] != "name":
             return replace(item, fate="unread", targets={})
         if not is_required(target):
-            kept = {other: inside for other, inside in item.targets.items() if not not_available(data, other, inside, extension)}
+            kept = {
+                other: inside
+                for other, inside in item.targets.items()
+                if not not_available(data, other, inside, extension)
+            }
             return replace(item, fate="refused", targets=kept, words=words)
         if target[-1] == "name":
             return replace(item, fate="refused", words=f"{words} (kept: a recipe needs one)")
@@ -142,14 +184,24 @@ def is_silent(item: Item, data: dict[str, Any], tool: Tool) -> bool:
     if item.fate == "unread" or not item.targets:
         return True
     told_anyway = item.fate == "changed" and tool.keys[item.path].convert is not None
-    return not told_anyway and all(is_default(data, target, value) for target, value in item.targets.items())
+    return not told_anyway and all(
+        is_default(data, target, value) for target, value in item.targets.items()
+    )
 
 
 def without_repeated_defaults(items: list[Item], tool: Tool) -> list[Item]:
     """The items of a dump, which holds every key: what is titanrun's default too need not be written."""
     data = data_of(placements(items))
-    items = [replace(item, targets={}, words=SAME) if repeats_default(item, data) else item for item in items]
-    return [replace(item, targets={}) if item.fate == "unread" and item.value == default_value(item, tool) else item for item in items]
+    items = [
+        replace(item, targets={}, words=SAME) if repeats_default(item, data) else item
+        for item in items
+    ]
+    return [
+        replace(item, targets={})
+        if item.fate == "unread" and item.value == default_value(item, tool)
+        else item
+        for item in items
+    ]
 
 
 def default_value(item: Item, tool: Tool) -> Any:
@@ -159,4 +211,6 @@ def default_value(item: Item, tool: Tool) -> Any:
 
 def repeats_default(item: Item, data: dict[str, Any]) -> bool:
     """Whether a written key says what holds anyway."""
-    return item.fate == "mapped" and all(is_default(data, target, value) for target, value in item.targets.items())
+    return item.fate == "mapped" and all(
+        is_default(data, target, value) for target, value in item.targets.items()
+    )

@@ -19,7 +19,11 @@ def program_of(data: object) -> str:
         return TORCHTITAN.name
     if "base_model" in data:
         return AXOLOTL.name
-    return TORCHTUNE.name if any(isinstance(section, dict) and "_component_" in section for section in data.values()) else ""
+    return (
+        TORCHTUNE.name
+        if any(isinstance(section, dict) and "_component_" in section for section in data.values())
+        else ""
+    )
 
 
 def program_of_file(file: str) -> str:

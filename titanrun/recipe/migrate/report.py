@@ -29,7 +29,9 @@ def report(migration: Migration, file: str, *, quiet: bool = False) -> str:
         lines = [f"{file}: {line}" for line in grouped(refused, migration.tool)]
     text = "".join(f"{on_one_line(line)}\n" for line in lines)
     if migration.problems:
-        text += "\nwhat `titanrun validate` says of the recipe:\n" * (not quiet) + render_text(migration.problems)
+        text += "\nwhat `titanrun validate` says of the recipe:\n" * (not quiet) + render_text(
+            migration.problems
+        )
     return text
 
 
@@ -38,9 +40,15 @@ def itemised(migration: Migration, file: str) -> Iterator[str]:
     tool = migration.tool
     yield counted(migration.items, file)
     for fate, heading in HEADINGS.items():
-        chosen = in_file_order([item for item in migration.items if item.fate == fate and is_told(item)])
+        chosen = in_file_order(
+            [item for item in migration.items if item.fate == fate and is_told(item)]
+        )
         if chosen:
-            told = grouped(chosen, tool) if fate in ("refused", "unread") else (line for item in chosen for line in item_lines(item, tool))
+            told = (
+                grouped(chosen, tool)
+                if fate in ("refused", "unread")
+                else (line for item in chosen for line in item_lines(item, tool))
+            )
             yield from ("", heading, *(f"{INDENT}{line}" for line in told))
     repeated = sum(item.words == SAME for item in migration.items)
     if repeated:
@@ -48,7 +56,9 @@ def itemised(migration: Migration, file: str) -> Iterator[str]:
     filled = [item for item in migration.items if item.fate == "mapped" and item.entry is None]
     if filled:
         yield from ("", "written out, because titanrun's default is another:")
-        yield from (f"{INDENT}{becomes(item)}{f'  ({item.words})' if item.words else ''}" for item in filled)
+        yield from (
+            f"{INDENT}{becomes(item)}{f'  ({item.words})' if item.words else ''}" for item in filled
+        )
 
 
 def is_told(item: Item) -> bool:
@@ -59,13 +69,22 @@ def is_told(item: Item) -> bool:
 def counted(items: Iterable[Item], file: str) -> str:
     """How many keys came to what."""
     fates = [item.fate for item in items if item.entry]
-    words = {"mapped": "mapped", "changed": "changed in meaning", "unread": "left out", "refused": "refused"}
-    return f"{file}: {len(fates)} keys: " + ", ".join(f"{fates.count(fate)} {word}" for fate, word in words.items())  # type: ignore[arg-type]
+    words = {
+        "mapped": "mapped",
+        "changed": "changed in meaning",
+        "unread": "left out",
+        "refused": "refused",
+    }
+    return f"{file}: {len(fates)} keys: " + ", ".join(
+        f"{fates.count(fate)} {word}" for fate, word in words.items()
+    )  # type: ignore[arg-type]
 
 
 def in_file_order(items: list[Item]) -> list[Item]:
     """Written keys by their place; defaults after them."""
-    return sorted(items, key=lambda item: (item.entry is None, item.entry.origin.line if item.entry else 0))
+    return sorted(
+        items, key=lambda item: (item.entry is None, item.entry.origin.line if item.entry else 0)
+    )
 
 
 def grouped(items: list[Item], tool: Tool) -> Iterator[str]:
@@ -81,7 +100,10 @@ def grouped(items: list[Item], tool: Tool) -> Iterator[str]:
 def item_lines(item: Item, tool: Tool) -> Iterator[str]:
     """One key: where it stands, what it was, and what it is now."""
     name = item.entry.written if item.entry else item.path
-    stays = all(name == written_path(target) and value == item.value for target, value in item.targets.items())
+    stays = all(
+        name == written_path(target) and value == item.value
+        for target, value in item.targets.items()
+    )
     before = was(item, tool)
     yield before if stays else f"{before} -> {becomes(item)}"
     if item.words:
@@ -98,7 +120,10 @@ def was(item: Item, tool: Tool) -> str:
 
 def becomes(item: Item) -> str:
     """The values of the recipe that a key became."""
-    return ", ".join(f"{written_path(target)}: {shorten_text(flow(value))}" for target, value in item.targets.items())
+    return ", ".join(
+        f"{written_path(target)}: {shorten_text(flow(value))}"
+        for target, value in item.targets.items()
+    )
 
 
 def written_path(target: tuple[str, ...]) -> str:

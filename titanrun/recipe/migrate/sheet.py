@@ -54,7 +54,10 @@ def recipe_text(items: list[Item], written: Written, tool: Tool, *, head: Iterab
         if item.fate == "unread" and not is_plain(item):
             continue
         for target, value in item.targets.items():
-            sheet.put(collapsed(target) if item.fate == "unread" else target, Leaf(value, comments, item.fate == "unread"))
+            sheet.put(
+                collapsed(target) if item.fate == "unread" else target,
+                Leaf(value, comments, item.fate == "unread"),
+            )
             comments = NONE
     tops = sections_of(written, sheet, tool)
     lines = [*head, *tops, "version: 1", *top_lines(sheet), *left_out(items, tool)]
@@ -63,7 +66,9 @@ def recipe_text(items: list[Item], written: Written, tool: Tool, *, head: Iterab
 
 def is_plain(item: Item) -> bool:
     """Whether an unread key can stand in the recipe, switched off: not if it belongs to a component that is not there."""
-    return all(not step.startswith("[") for target in item.targets for step in target) and bool(item.targets)
+    return all(not step.startswith("[") for target in item.targets for step in target) and bool(
+        item.targets
+    )
 
 
 def collapsed(target: Target) -> Target:
@@ -77,9 +82,13 @@ def sections_of(written: Written, sheet: Sheet, tool: Tool) -> Iterator[str]:
         section = tool.sections.get(table, table.partition(".")[0])
         if section in sheet.leaves and not isinstance(sheet.leaves[section], Leaf):
             before = sheet.sections.get(section, NONE)
-            sheet.sections[section] = Comments((*before.above, *comments.above), before.behind or comments.behind, comments.below)
+            sheet.sections[section] = Comments(
+                (*before.above, *comments.above), before.behind or comments.behind, comments.below
+            )
         else:
-            yield from (line for line in (*comments.above, comments.behind, *comments.below) if line)
+            yield from (
+                line for line in (*comments.above, comments.behind, *comments.below) if line
+            )
 
 
 def top_lines(sheet: Sheet) -> Iterator[str]:
@@ -94,7 +103,9 @@ def top_lines(sheet: Sheet) -> Iterator[str]:
 def ordered(holder: dict[str, Any], target: Target, sheet: Sheet) -> list[str]:
     """Keys in the order of the schema, `name` first; those that it does not have last."""
     config = config_at(Recipe, sheet.data, path_in(sheet.data, target))
-    known = ["name", *(config.model_fields if config else ())] if target else list(Recipe.model_fields)
+    known = (
+        ["name", *(config.model_fields if config else ())] if target else list(Recipe.model_fields)
+    )
     return sorted(holder, key=lambda key: known.index(key) if key in known else len(known))
 
 
@@ -111,7 +122,11 @@ def lines_of(name: str, child: Any, target: Target, sheet: Sheet) -> Iterator[st
     mark = "#" if all(leaf.off for leaf in leaves_below(child)) else ""
     yield from comments.above
     yield with_comment(f"{mark}{name}:", comments.behind)
-    inside = component_lines(child, target, sheet) if is_component_list(child) else mapping_lines(child, target, sheet)
+    inside = (
+        component_lines(child, target, sheet)
+        if is_component_list(child)
+        else mapping_lines(child, target, sheet)
+    )
     yield from (INDENT + line for line in inside)
     yield from comments.below
 
@@ -127,7 +142,11 @@ def component_lines(holder: dict[str, Any], target: Target, sheet: Sheet) -> Ite
     for step, fields in holder.items():
         named = {"name": Leaf(step[1:-1]), **fields}
         first, *rest = mapping_lines(named, (*target, step), sheet)
-        above = [line for line in (first, *rest) if line.startswith("#")] if first.startswith("#") else []
+        above = (
+            [line for line in (first, *rest) if line.startswith("#")]
+            if first.startswith("#")
+            else []
+        )
         lines = [line for line in (first, *rest) if line not in above]
         yield from above
         yield f"- {lines[0]}"
@@ -162,7 +181,9 @@ def leaves_below(child: Any) -> Iterator[Leaf]:
 def leaf_lines(name: str, leaf: Leaf) -> Iterator[str]:
     """One value between its comments."""
     yield from leaf.comments.above
-    yield with_comment(f"{'#' * leaf.off}{name}: {flow(escaped({'': leaf.value})[''])}", leaf.comments.behind)
+    yield with_comment(
+        f"{'#' * leaf.off}{name}: {flow(escaped({'': leaf.value})[''])}", leaf.comments.behind
+    )
     yield from leaf.comments.below
 
 
@@ -177,7 +198,9 @@ def is_lost(item: Item, tool: Tool) -> bool:
         return False
     if item.fate == "refused":
         return not item.targets
-    return item.fate == "unread" and not is_plain(item) and item.value != tool.keys[item.path].default
+    return (
+        item.fate == "unread" and not is_plain(item) and item.value != tool.keys[item.path].default
+    )
 
 
 def left_out(items: list[Item], tool: Tool) -> Iterator[str]:
@@ -190,6 +213,8 @@ def left_out(items: list[Item], tool: Tool) -> Iterator[str]:
         assert item.entry is not None
         comments = item.entry.comments
         yield from comments.above
-        yield with_comment(on_one_line(f"# {tool.line(item.entry.written, item.value)}"), comments.behind)
+        yield with_comment(
+            on_one_line(f"# {tool.line(item.entry.written, item.value)}"), comments.behind
+        )
         yield on_one_line(f"#   {item.words}")
         yield from comments.below

@@ -22,7 +22,11 @@ def read_torchtitan(file: str) -> Written:
         return read_toml_entries(file)
     if suffix == ".json":
         return read_json_entries(file)
-    raise fail("file", f"'{file}' is neither a TOML file nor a JSON dump by its name", help="torchtitan's files end in .toml or .json")
+    raise fail(
+        "file",
+        f"'{file}' is neither a TOML file nor a JSON dump by its name",
+        help="torchtitan's files end in .toml or .json",
+    )
 
 
 def read_toml_entries(file: str) -> Written:
@@ -37,8 +41,18 @@ def read_toml_entries(file: str) -> Written:
     entries = []
     for path, node in leaves(root):
         written = ".".join(map(str, path))
-        entries.append(Entry(todays(written), written, plain(node), node.key or node.origin, comments.pop(path, NONE)))
-    return Written(tuple(entries), {".".join(map(str, path)): found for path, found in comments.items()})
+        entries.append(
+            Entry(
+                todays(written),
+                written,
+                plain(node),
+                node.key or node.origin,
+                comments.pop(path, NONE),
+            )
+        )
+    return Written(
+        tuple(entries), {".".join(map(str, path)): found for path, found in comments.items()}
+    )
 
 
 def todays(path: str) -> str:
@@ -58,11 +72,23 @@ def read_json_entries(file: str) -> Written:
         data = json.loads(source.text)
     except json.JSONDecodeError as error:
         place = Places(source).point(error.pos)
-        raise fail("syntax", f"this is no JSON: {error.msg.lower()}", origin=place, help="name the file that torchtitan wrote") from None
+        raise fail(
+            "syntax",
+            f"this is no JSON: {error.msg.lower()}",
+            origin=place,
+            help="name the file that torchtitan wrote",
+        ) from None
     except RecursionError:
-        raise fail("limit", f"{file} is nested too deeply", origin=Origin(source, 1, 1, 1)) from None
+        raise fail(
+            "limit", f"{file} is nested too deeply", origin=Origin(source, 1, 1, 1)
+        ) from None
     if not isinstance(data, dict):
-        raise fail("wrong-type", f"{file} holds no mapping", origin=Origin(source, 1, 1, 1), help="name a config dump of torchtitan")
+        raise fail(
+            "wrong-type",
+            f"{file} holds no mapping",
+            origin=Origin(source, 1, 1, 1),
+            help="name a config dump of torchtitan",
+        )
     root = read_text(SourceText(file, source.text), "yaml")
     return Written(tuple(dump_entries(root)), {}, is_complete=True)
 
@@ -70,4 +96,12 @@ def read_json_entries(file: str) -> Written:
 def dump_entries(root: Node) -> Iterator[Entry]:
     """The values of a dump under the paths of 0.2.2."""
     for found in as_release(root):
-        yield Entry(found.path, found.written, found.value, found.origin, how=found.how, refused=found.refused, original=found.original)
+        yield Entry(
+            found.path,
+            found.written,
+            found.value,
+            found.origin,
+            how=found.how,
+            refused=found.refused,
+            original=found.original,
+        )

@@ -6,23 +6,57 @@ there in this version is not written here: it is looked up among the configs whe
 
 from titanrun.recipe.migrate import conversions as to
 from titanrun.recipe.migrate import pictures
-from titanrun.recipe.migrate.keys import TORCHFT, Key, above_one, above_zero, listed, moved, on, one_of, refused, same, torchft, unread
+from titanrun.recipe.migrate.keys import (
+    TORCHFT,
+    Key,
+    above_one,
+    above_zero,
+    listed,
+    moved,
+    on,
+    one_of,
+    refused,
+    same,
+    torchft,
+    unread,
+)
 
 PROFILING, SNAPSHOTS = on("profiling.enable_profiling"), on("profiling.enable_memory_snapshot")
-TENSORBOARD, CHECKPOINTS, COMPILE = on("metrics.enable_tensorboard"), on("checkpoint.enable"), on("compile.enable")
+TENSORBOARD, CHECKPOINTS, COMPILE = (
+    on("metrics.enable_tensorboard"),
+    on("checkpoint.enable"),
+    on("compile.enable"),
+)
 VALIDATION = on("validation.enable")
-TENSOR, PIPELINE = above_one("parallelism.tensor_parallel_degree"), above_one("parallelism.pipeline_parallel_degree")
-CONTEXT, EXPERT = above_one("parallelism.context_parallel_degree"), above_one("parallelism.expert_parallel_degree")
+TENSOR, PIPELINE = (
+    above_one("parallelism.tensor_parallel_degree"),
+    above_one("parallelism.pipeline_parallel_degree"),
+)
+CONTEXT, EXPERT = (
+    above_one("parallelism.context_parallel_degree"),
+    above_one("parallelism.expert_parallel_degree"),
+)
 AC = "activation_checkpoint"
-RECOMPUTING, SELECTIVE = one_of(f"{AC}.mode", "selective", "full"), one_of(f"{AC}.mode", "selective")
-BUDGET, PER_OPERATION = one_of(f"{AC}.mode", "memory_budget"), one_of(f"{AC}.selective_ac_option", "op")
+RECOMPUTING, SELECTIVE = (
+    one_of(f"{AC}.mode", "selective", "full"),
+    one_of(f"{AC}.mode", "selective"),
+)
+BUDGET, PER_OPERATION = (
+    one_of(f"{AC}.mode", "memory_budget"),
+    one_of(f"{AC}.selective_ac_option", "op"),
+)
 FLOAT8 = listed("model.converters", "quantize.linear.float8", "float8")
 FLOAT8_GROUPED = listed("model.converters", "quantize.grouped_mm.float8")
-MX, MX_GROUPED = listed("model.converters", "quantize.linear.mx", "mx"), listed("model.converters", "quantize.grouped_mm.mx")
+MX, MX_GROUPED = (
+    listed("model.converters", "quantize.linear.mx", "mx"),
+    listed("model.converters", "quantize.grouped_mm.mx"),
+)
 ESTIMATION = "only torchtitan's memory estimation script reads it; a training run does not"
 NO_PICTURES = "what each budget would cost is not drawn"
 CODE = "recipes import nothing: an installed plug-in, listed under plugins, adds components"
-RUN_DIRECTORY = "the run directory itself: an unfinished run in it goes on, another run in it is an error"
+RUN_DIRECTORY = (
+    "the run directory itself: an unfinished run in it goes on, another run in it is an error"
+)
 TRACE_FOLDER = "without a folder for each start below it: a run directory holds one run"
 BATCHES = "always the same batches, and the mean over their tokens; torchtitan went on in the stream and averaged batches"
 PIPELINED = "gradients are divided by the number of tokens, as without a pipeline; torchtitan 0.2.2 forgets to, and clips larger ones"
@@ -32,7 +66,11 @@ JOB = (
     moved("job.dump_folder", "./outputs", "dump_folder", how=RUN_DIRECTORY),
     moved("job.description", "default job", "description"),
     moved("job.print_config", False, "debug.print_config"),
-    unread("job.save_config_file", None, "the run directory always has the whole recipe, in resolved.yaml"),
+    unread(
+        "job.save_config_file",
+        None,
+        "the run directory always has the whole recipe, in resolved.yaml",
+    ),
     refused("job.custom_config_module", "", CODE, convert=to.custom_module),
 )
 PROFILER = (
@@ -46,9 +84,17 @@ PROFILER = (
 )
 METRICS = (
     same("metrics.log_freq", 10),
-    moved("metrics.enable_tensorboard", False, "metrics.trackers[tensorboard]", convert=to.tensorboard),
+    moved(
+        "metrics.enable_tensorboard", False, "metrics.trackers[tensorboard]", convert=to.tensorboard
+    ),
     same("metrics.disable_color_printing", False),
-    moved("metrics.save_tb_folder", "tb", "metrics.trackers[tensorboard].folder", how=TRACE_FOLDER, needs=(TENSORBOARD,)),
+    moved(
+        "metrics.save_tb_folder",
+        "tb",
+        "metrics.trackers[tensorboard].folder",
+        how=TRACE_FOLDER,
+        needs=(TENSORBOARD,),
+    ),
     same("metrics.save_for_all_ranks", False),
     moved("metrics.enable_wandb", False, "metrics.trackers[wandb]", convert=to.wandb),
 )
@@ -92,9 +138,17 @@ TRAINING = (
     same("training.gc_freq", 50),
     same("training.gc_debug", False),
     same("training.dataloader.num_workers", 0),
-    same("training.dataloader.persistent_workers", False, needs=(above_zero("training.dataloader.num_workers"),)),
+    same(
+        "training.dataloader.persistent_workers",
+        False,
+        needs=(above_zero("training.dataloader.num_workers"),),
+    ),
     same("training.dataloader.pin_memory", False),
-    same("training.dataloader.prefetch_factor", None, needs=(above_zero("training.dataloader.num_workers"),)),
+    same(
+        "training.dataloader.prefetch_factor",
+        None,
+        needs=(above_zero("training.dataloader.num_workers"),),
+    ),
 )
 PARALLELISM = (
     same("parallelism.data_parallel_replicate_degree", 1),
@@ -109,7 +163,12 @@ PARALLELISM = (
     same("parallelism.pipeline_parallel_last_stage_less_layers", 1, needs=(PIPELINE,)),
     same("parallelism.pipeline_parallel_layers_per_stage", None, needs=(PIPELINE,)),
     same("parallelism.pipeline_parallel_schedule", "1F1B", needs=(PIPELINE,)),
-    same("parallelism.pipeline_parallel_schedule_csv", "", convert=to.empty_is_null, needs=(PIPELINE,)),
+    same(
+        "parallelism.pipeline_parallel_schedule_csv",
+        "",
+        convert=to.empty_is_null,
+        needs=(PIPELINE,),
+    ),
     same("parallelism.pipeline_parallel_microbatch_size", 1, needs=(PIPELINE,)),
     same("parallelism.pipeline_parallel_expert_parallel_overlap", True, needs=(PIPELINE, EXPERT)),
     same("parallelism.context_parallel_degree", 1),
@@ -132,7 +191,11 @@ CHECKPOINT = (
     same("checkpoint.initial_load_path", None, needs=(CHECKPOINTS,)),
     same("checkpoint.initial_load_model_only", True, needs=(CHECKPOINTS,)),
     same("checkpoint.initial_load_in_hf", False, needs=(CHECKPOINTS,)),
-    same("checkpoint.initial_load_in_hf_quantized", False, needs=(CHECKPOINTS, on("checkpoint.initial_load_in_hf"))),
+    same(
+        "checkpoint.initial_load_in_hf_quantized",
+        False,
+        needs=(CHECKPOINTS, on("checkpoint.initial_load_in_hf")),
+    ),
     same("checkpoint.last_save_model_only", True, needs=(CHECKPOINTS,)),
     same(
         "checkpoint.last_save_in_hf",
@@ -164,7 +227,11 @@ CHECKPOINT = (
 ACTIVATION_CHECKPOINT = (
     moved(f"{AC}.mode", "selective", f"{AC}.name"),
     same(f"{AC}.selective_ac_option", "2", convert=to.zero_is_one, needs=(SELECTIVE,)),
-    same(f"{AC}.per_op_sac_force_recompute_mm_shapes_by_fqns", ["moe.router.gate"], needs=(SELECTIVE, PER_OPERATION)),
+    same(
+        f"{AC}.per_op_sac_force_recompute_mm_shapes_by_fqns",
+        ["moe.router.gate"],
+        needs=(SELECTIVE, PER_OPERATION),
+    ),
     same(f"{AC}.early_stop", False, needs=(RECOMPUTING,)),
     same(f"{AC}.memory_budget", 0.5, needs=(BUDGET,)),
     unread(f"{AC}.visualize_memory_budget_pareto", False, NO_PICTURES, needs=(BUDGET,)),
@@ -190,20 +257,64 @@ QUANTIZE = (
         "converters[float8_linear].precompute_float8_dynamic_scale_for_fsdp",
         needs=(FLOAT8, on("quantize.linear.float8.enable_fsdp_float8_all_gather")),
     ),
-    moved("quantize.linear.float8.recipe_name", None, "converters[float8_linear].recipe_name", needs=(FLOAT8,)),
-    moved("quantize.linear.float8.filter_fqns", [], "converters[float8_linear].filter_fqns", convert=to.filtered_modules, needs=(FLOAT8,)),
-    moved("quantize.linear.float8.emulate", False, "converters[float8_linear].emulate", needs=(FLOAT8,)),
-    moved("quantize.grouped_mm.float8.fqns", [], "converters[float8_grouped_mm].fqns", convert=to.word_list, needs=(FLOAT8_GROUPED,)),
+    moved(
+        "quantize.linear.float8.recipe_name",
+        None,
+        "converters[float8_linear].recipe_name",
+        needs=(FLOAT8,),
+    ),
+    moved(
+        "quantize.linear.float8.filter_fqns",
+        [],
+        "converters[float8_linear].filter_fqns",
+        convert=to.filtered_modules,
+        needs=(FLOAT8,),
+    ),
+    moved(
+        "quantize.linear.float8.emulate",
+        False,
+        "converters[float8_linear].emulate",
+        needs=(FLOAT8,),
+    ),
+    moved(
+        "quantize.grouped_mm.float8.fqns",
+        [],
+        "converters[float8_grouped_mm].fqns",
+        convert=to.word_list,
+        needs=(FLOAT8_GROUPED,),
+    ),
     moved(
         "quantize.linear.mx.mxfp8_dim1_cast_kernel_choice",
         "triton",
         "converters[mxfp8_linear].mxfp8_dim1_cast_kernel_choice",
         needs=(MX,),
     ),
-    moved("quantize.linear.mx.recipe_name", "mxfp8_cublas", "converters[mxfp8_linear].recipe_name", needs=(MX,)),
-    moved("quantize.linear.mx.filter_fqns", ["output"], "converters[mxfp8_linear].filter_fqns", convert=to.module_names, needs=(MX,)),
-    moved("quantize.grouped_mm.mx.recipe_name", "mxfp8", "converters[mxfp8_grouped_mm].recipe_name", needs=(MX_GROUPED,)),
-    moved("quantize.grouped_mm.mx.fqns", [], "converters[mxfp8_grouped_mm].fqns", convert=to.word_list, needs=(MX_GROUPED,)),
+    moved(
+        "quantize.linear.mx.recipe_name",
+        "mxfp8_cublas",
+        "converters[mxfp8_linear].recipe_name",
+        needs=(MX,),
+    ),
+    moved(
+        "quantize.linear.mx.filter_fqns",
+        ["output"],
+        "converters[mxfp8_linear].filter_fqns",
+        convert=to.module_names,
+        needs=(MX,),
+    ),
+    moved(
+        "quantize.grouped_mm.mx.recipe_name",
+        "mxfp8",
+        "converters[mxfp8_grouped_mm].recipe_name",
+        needs=(MX_GROUPED,),
+    ),
+    moved(
+        "quantize.grouped_mm.mx.fqns",
+        [],
+        "converters[mxfp8_grouped_mm].fqns",
+        convert=to.word_list,
+        needs=(MX_GROUPED,),
+    ),
 )
 COMM = (
     same("comm.init_timeout_seconds", 300),
@@ -232,16 +343,30 @@ EXPERIMENTAL = (
 )
 VALIDATE = (
     same("validation.enable", False, how=BATCHES, convert=to.switch),
-    moved("validation.dataset", "c4_validation", "validation.dataset.name", convert=pictures.dataset, needs=(VALIDATION,)),
+    moved(
+        "validation.dataset",
+        "c4_validation",
+        "validation.dataset.name",
+        convert=pictures.dataset,
+        needs=(VALIDATION,),
+    ),
     moved("validation.dataset_path", None, "validation.dataset.path", needs=(VALIDATION,)),
     same("validation.local_batch_size", 8, needs=(VALIDATION,)),
     same("validation.seq_len", 2048, convert=pictures.row_length, needs=(VALIDATION,)),
     same("validation.freq", 10, how="the last step is validated too", needs=(VALIDATION,)),
     same("validation.steps", -1, convert=to.minus_one_is_null, needs=(VALIDATION,)),
     same("validation.dataloader.num_workers", 0, needs=(VALIDATION,)),
-    same("validation.dataloader.persistent_workers", False, needs=(VALIDATION, above_zero("validation.dataloader.num_workers"))),
+    same(
+        "validation.dataloader.persistent_workers",
+        False,
+        needs=(VALIDATION, above_zero("validation.dataloader.num_workers")),
+    ),
     same("validation.dataloader.pin_memory", False, needs=(VALIDATION,)),
-    same("validation.dataloader.prefetch_factor", None, needs=(VALIDATION, above_zero("validation.dataloader.num_workers"))),
+    same(
+        "validation.dataloader.prefetch_factor",
+        None,
+        needs=(VALIDATION, above_zero("validation.dataloader.num_workers")),
+    ),
 )
 DEBUG = (
     same("debug.seed", None, convert=to.seed),

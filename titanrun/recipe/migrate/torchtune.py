@@ -11,4 +11,9 @@ def read_torchtune(file: str) -> Written:
     return read_yaml_entries(file, leaves=WHOLE, heads=HEADS)
 
 
-TORCHTUNE = Tool("torchtune", keys={key.path: key for key in TUNE}, counted=frozenset(COUNTED), read=read_torchtune)
+TORCHTUNE = Tool(
+    "torchtune",
+    keys={key.path: key for key in TUNE},
+    counted=frozenset(COUNTED),
+    read=read_torchtune,
+)

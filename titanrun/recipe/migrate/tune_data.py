@@ -6,7 +6,9 @@ from titanrun.recipe.migrate.keys import Converted, Key, Needs, Values
 from titanrun.recipe.migrate.tune_model import is_own_family
 
 ALPACA = "without torchtune's words of the Alpaca prompt: the model's chat template puts instruction and input into words"
-TEMPLATED = "without torchtune's own prompt: the model's chat template puts the user's text into words"
+TEMPLATED = (
+    "without torchtune's own prompt: the model's chat template puts the user's text into words"
+)
 CHATS: dict[str, tuple[str, str, bool, str]] = {
     "alpaca_dataset": ("alpaca", "tatsu-lab/alpaca", True, ALPACA),
     "alpaca_cleaned_dataset": ("alpaca", "yahma/alpaca-cleaned", True, ALPACA),
@@ -45,7 +47,10 @@ ROW_OF_ITS_OWN = "a class of transformers sees all of a row: each conversation h
 BLOCKS = {"model.attention.mask": "block_causal"}
 
 TEXT = Needs(
-    "dataset._component_", lambda value: str(value).rpartition(".")[2] in TEXTS, "torchtune.datasets.text_completion_dataset", "for texts"
+    "dataset._component_",
+    lambda value: str(value).rpartition(".")[2] in TEXTS,
+    "torchtune.datasets.text_completion_dataset",
+    "for texts",
 )
 
 
@@ -61,15 +66,27 @@ def dataset(_: Key, value: Any, values: Values) -> Converted:
         layout, source, _trained, how = CHATS[kind]
         style = values.get("dataset.conversation_style")
         layout = STYLES.get(str(style), layout) if kind == "chat_dataset" else layout
-        named = {f"{DATA}.name": "chat", f"{DATA}.layout": layout, f"{DATA}.too_long": "cut", **columns_of(kind, values)}
+        named = {
+            f"{DATA}.name": "chat",
+            f"{DATA}.layout": layout,
+            f"{DATA}.too_long": "cut",
+            **columns_of(kind, values),
+        }
         return placed(named | {"kind": "sft"}, values, source, how)
     if kind in TEXTS:
         source, column = TEXTS[kind]
         column = values.get("dataset.column") or column
-        return placed({f"{DATA}.name": "text", f"{DATA}.column": column, f"{DATA}.add_bos": True}, values, source, "")
+        return placed(
+            {f"{DATA}.name": "text", f"{DATA}.column": column, f"{DATA}.add_bos": True},
+            values,
+            source,
+            "",
+        )
     if kind in PAIRS:
         targets = {f"{DATA}.name": "preference", **columns_of(kind, values)}
-        return placed(targets, values, PAIRS[kind][0], "a pair longer than a row is left out, not cut")
+        return placed(
+            targets, values, PAIRS[kind][0], "a pair longer than a row is left out, not cut"
+        )
     return Converted({f"{DATA}.name": "chat", f"{DATA}.path": "data"}, refused=NO_CHAT)
 
 
@@ -79,9 +96,15 @@ def columns_of(kind: str, values: Values) -> dict[str, Any]:
     renamed = written if isinstance(written, dict) else {}
     if kind in COLUMNS:
         known = {**COLUMNS[kind], **renamed}
-        return {f"{DATA}.prompt_column": known["input"], f"{DATA}.completion_column": known["output"]}
+        return {
+            f"{DATA}.prompt_column": known["input"],
+            f"{DATA}.completion_column": known["output"],
+        }
     if kind in PAIRS:
-        return {f"{DATA}.{name}_column": column for name, column in {**PAIRS[kind][1], **renamed}.items()}
+        return {
+            f"{DATA}.{name}_column": column
+            for name, column in {**PAIRS[kind][1], **renamed}.items()
+        }
     column = values.get("dataset.conversation_column")
     return {f"{DATA}.column": column} if kind == "chat_dataset" and column else {}
 
@@ -104,7 +127,9 @@ def path_of(values: Values, otherwise: str) -> tuple[str, str]:
 
 def source(_: Key, value: Any, values: Values) -> Converted:
     """A name on the Hub becomes a folder for the files; json, csv and parquet leave it to data_files."""
-    return Converted({} if value in FILE_TYPES or value is None else {f"{DATA}.path": path_of(values, "")[0]})
+    return Converted(
+        {} if value in FILE_TYPES or value is None else {f"{DATA}.path": path_of(values, "")[0]}
+    )
 
 
 def data_files(_: Key, value: Any, values: Values) -> Converted:
@@ -118,7 +143,9 @@ def style(_: Key, value: Any, values: Values) -> Converted:
     """sharegpt, or openai, which is called messages."""
     if value is not None and str(value) not in STYLES:
         return Converted({}, refused="conversations are in the layout messages or sharegpt")
-    return Converted({f"{DATA}.layout": STYLES[value]} if value and kind_of(values) == "chat_dataset" else {})
+    return Converted(
+        {f"{DATA}.layout": STYLES[value]} if value and kind_of(values) == "chat_dataset" else {}
+    )
 
 
 def columns(_: Key, value: Any, values: Values) -> Converted:
@@ -128,7 +155,9 @@ def columns(_: Key, value: Any, values: Values) -> Converted:
         return Converted({})
     if kind in COLUMNS or kind in PAIRS:
         return Converted(columns_of(kind, values))
-    return Converted({}, refused="the columns of this layout have fixed names: rename them in the files")
+    return Converted(
+        {}, refused="the columns of this layout have fixed names: rename them in the files"
+    )
 
 
 def column(_: Key, value: Any, values: Values) -> Converted:
@@ -143,7 +172,9 @@ def trained(_: Key, value: Any, values: Values) -> Converted:
         return Converted({}, refused="what is compared are the replies" if value else "")
     if kind not in CHATS:
         return Converted({})
-    return Converted({f"{DATA}.train_on": "all" if (CHATS[kind][2] if value is None else value) else "replies"})
+    return Converted(
+        {f"{DATA}.train_on": "all" if (CHATS[kind][2] if value is None else value) else "replies"}
+    )
 
 
 def packed(_: Key, value: Any, values: Values) -> Converted:
@@ -158,16 +189,25 @@ def packed(_: Key, value: Any, values: Values) -> Converted:
         return Converted({f"{DATA}.packing": packing, **cut, **(BLOCKS if value else {})})
     if not value:
         return Converted({})
-    return Converted({f"{DATA}.packing": "best_fit", **BLOCKS}, how="a row takes what fits best, in torchtune what comes next")
+    return Converted(
+        {f"{DATA}.packing": "best_fit", **BLOCKS},
+        how="a row takes what fits best, in torchtune what comes next",
+    )
 
 
 def length(_: Key, value: Any, values: Values) -> Converted:
     """The length of every row; unset is written 4096."""
     if value is None:
-        return Converted({"training.seq_len": 4096}, how="rows have one length here; in torchtune each batch that of its longest")
+        return Converted(
+            {"training.seq_len": 4096},
+            how="rows have one length here; in torchtune each batch that of its longest",
+        )
     return Converted({"training.seq_len": value})
 
 
 def split(_: Key, value: Any, __: Values) -> Converted:
     """train is what the files hold; another one, or a part, is refused."""
-    return Converted({}, refused="" if value in (None, "train") else "put the records that are meant into the files")
+    return Converted(
+        {},
+        refused="" if value in (None, "train") else "put the records that are meant into the files",
+    )

@@ -15,25 +15,43 @@ SAME_FLAVORS = {
 """The flavor of a builder, and whether it is of Llama 3.0, whose frequencies are not scaled."""
 FROM_CONFIG = ("llama3_2_1b", "llama3_2_3b")
 CUSTOM = ("llama3", "llama3_1")
-OTHER_FAMILIES = ("qwen2", "qwen2_5", "llama2", "code_llama2", "mistral", "gemma", "gemma2", "phi3", "phi4")
+OTHER_FAMILIES = (
+    "qwen2",
+    "qwen2_5",
+    "llama2",
+    "code_llama2",
+    "mistral",
+    "gemma",
+    "gemma2",
+    "phi3",
+    "phi4",
+)
 ITS_CLASS = "a family of torchtune's that titanrun trains as the class of the transformers package computes it, from config.json"
 OWN_NAMES = {"q_proj": "wq", "k_proj": "wk", "v_proj": "wv", "output_proj": "wo"}
 CLASS_NAMES = {"output_proj": "o_proj"}
 OWN_MLP, CLASS_MLP = ("w1", "w2", "w3"), ("gate_proj", "up_proj", "down_proj")
-IN_ONE = "the class of transformers keeps these projections in one matrix: name target_modules yourself"
+IN_ONE = (
+    "the class of transformers keeps these projections in one matrix: name target_modules yourself"
+)
 
 
 def builder(values: Values) -> tuple[str, str]:
     """The last word of the builder without lora_ and qlora_, and the module that it is from: llama3_1_8b of llama3_1."""
     path = str(values.get("model._component_") or "").split(".")
-    name = path[-1].removeprefix("q").removeprefix("lora_") if path[-1].startswith(("lora_", "qlora_")) else path[-1]
+    name = (
+        path[-1].removeprefix("q").removeprefix("lora_")
+        if path[-1].startswith(("lora_", "qlora_"))
+        else path[-1]
+    )
     return name, path[-2] if len(path) > 1 else ""
 
 
 def adapter(values: Values) -> str:
     """lora, qlora, or empty for full fine-tuning."""
     name = str(values.get("model._component_") or "").rpartition(".")[2]
-    if name.startswith("qlora_") or (name.startswith("lora_") and values.get("model.quantize_base")):
+    if name.startswith("qlora_") or (
+        name.startswith("lora_") and values.get("model.quantize_base")
+    ):
         return "qlora"
     return "lora" if name.startswith("lora_") else ""
 
@@ -56,7 +74,10 @@ def model(key: Key, value: Any, values: Values) -> Converted:
         scaling = {"model.rope.scaling": None} if unscaled else {}
         return Converted({"model.name": "llama3", "model.flavor": flavor, **scaling, **targets})
     if name in FROM_CONFIG:
-        return Converted({"model.name": "llama3", "model.flavor": "auto", **targets}, how="the sizes are read from config.json")
+        return Converted(
+            {"model.name": "llama3", "model.flavor": "auto", **targets},
+            how="the sizes are read from config.json",
+        )
     if name in CUSTOM:
         scaling = {"model.rope.scaling": None} if name == "llama3" else {}
         return Converted({"model.name": "llama3", **scaling, **targets})
@@ -72,7 +93,11 @@ def of_adapter(field: str, otherwise: Any) -> Any:
         """A field of the converter lora or qlora."""
         name = adapter(values)
         meant = otherwise if value is None else value
-        return Converted({f"converters[{name}].{field}": meant}) if name else Converted({}, how="left out: the model has no adapters")
+        return (
+            Converted({f"converters[{name}].{field}": meant})
+            if name
+            else Converted({}, how="left out: the model has no adapters")
+        )
 
     return convert
 
@@ -92,7 +117,9 @@ def targets(key: Key, value: Any, values: Values) -> Converted:
     own = is_own_family(values)
     if not own and builder(values)[1] in ("phi3", "phi4"):
         return Converted({}, refused=IN_ONE)
-    names = [(OWN_NAMES if own else CLASS_NAMES).get(str(module), str(module)) for module in attention]
+    names = [
+        (OWN_NAMES if own else CLASS_NAMES).get(str(module), str(module)) for module in attention
+    ]
     names += (OWN_MLP if own else CLASS_MLP) if values.get("model.apply_lora_to_mlp") else ()
     names += ["output" if own else "lm_head"] if values.get("model.apply_lora_to_output") else []
     return Converted({f"converters[{name}].target_modules": names})
@@ -101,7 +128,11 @@ def targets(key: Key, value: Any, values: Values) -> Converted:
 def size(key: Key, value: Any, values: Values) -> Converted:
     """A size of a model that is built from its sizes."""
     assert key.target is not None
-    return Converted({key.target: value}) if builder(values)[0] in CUSTOM and value is not None else Converted({})
+    return (
+        Converted({key.target: value})
+        if builder(values)[0] in CUSTOM and value is not None
+        else Converted({})
+    )
 
 
 def width(_: Key, value: Any, values: Values) -> Converted:

@@ -20,14 +20,27 @@ OPTIMIZERS: dict[str, tuple[str, str]] = {
     "torchao.prototype.low_bit_optim.AdamWFp8": ("adamw_fp8", ""),
 }
 COSINE = "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup"
-CHUNKED = ("torchtune.modules.loss.CEWithChunkedOutputLoss", "torchtune.modules.loss.LinearCrossEntropyLoss")
+CHUNKED = (
+    "torchtune.modules.loss.CEWithChunkedOutputLoss",
+    "torchtune.modules.loss.LinearCrossEntropyLoss",
+)
 DPO = "torchtune.rlhf.loss.DPOLoss"
 LOGGERS = {"WandBLogger": "wandb", "TensorBoardLogger": "tensorboard", "MLFlowLogger": "mlflow"}
 READERS = ("FullModelHFCheckpointer",)
 ROWS = "counted over all ranks; torchtune's is for each: multiply it by the number of ranks"
 
-SGD = Needs("optimizer._component_", lambda value: value == "torch.optim.SGD", "torch.optim.SGD", "with torch.optim.SGD")
-ADAPTIVE = Needs("optimizer._component_", lambda value: value != "torch.optim.SGD", "torch.optim.AdamW", "with another than SGD")
+SGD = Needs(
+    "optimizer._component_",
+    lambda value: value == "torch.optim.SGD",
+    "torch.optim.SGD",
+    "with torch.optim.SGD",
+)
+ADAPTIVE = Needs(
+    "optimizer._component_",
+    lambda value: value != "torch.optim.SGD",
+    "torch.optim.AdamW",
+    "with another than SGD",
+)
 
 
 def optimizer_of(values: Values) -> str:
@@ -45,7 +58,13 @@ def optimizer(_: Key, value: Any, __: Values) -> Converted:
 
 def weight_decay(_: Key, value: Any, values: Values) -> Converted:
     """Unset it is what the class has: 0.01 for AdamW, else 0."""
-    return Converted({"optimizer.weight_decay": (0.01 if optimizer_of(values).startswith("adamw") else 0.0) if value is None else value})
+    return Converted(
+        {
+            "optimizer.weight_decay": (0.01 if optimizer_of(values).startswith("adamw") else 0.0)
+            if value is None
+            else value
+        }
+    )
 
 
 def betas(key: Key, value: Any, values: Values) -> Converted:
@@ -80,9 +99,16 @@ def cycles(_: Key, value: Any, __: Values) -> Converted:
 def loss(_: Key, value: Any, values: Values) -> Converted:
     """The cross entropy, in chunks where titanrun has the model's head, or DPO, whose pairs do not see each other."""
     if value == DPO:
-        return Converted({"loss.name": "dpo", **({"model.attention.mask": "block_causal"} if is_own_family(values) else {})})
+        return Converted(
+            {
+                "loss.name": "dpo",
+                **({"model.attention.mask": "block_causal"} if is_own_family(values) else {}),
+            }
+        )
     if value in CHUNKED:
-        return Converted({"loss.name": "chunked_cross_entropy" if is_own_family(values) else "cross_entropy"})
+        return Converted(
+            {"loss.name": "chunked_cross_entropy" if is_own_family(values) else "cross_entropy"}
+        )
     if value in (None, "torch.nn.CrossEntropyLoss"):
         return Converted({"loss.name": "cross_entropy"})
     return Converted({}, refused="no loss of titanrun's")
@@ -97,18 +123,27 @@ def chunks(_: Key, value: Any, values: Values) -> Converted:
 def of_dpo(key: Key, value: Any, values: Values) -> Converted:
     """A setting of DPO."""
     assert key.target is not None
-    return Converted({key.target: value} if values.get("loss._component_") == DPO and value is not None else {})
+    return Converted(
+        {key.target: value} if values.get("loss._component_") == DPO and value is not None else {}
+    )
 
 
 def norm(_: Key, value: Any, __: Values) -> Converted:
     """The largest norm; unset, or inf, is null."""
-    return Converted({"training.max_norm": None if value in ("inf", ".inf", float("inf")) else value})
+    return Converted(
+        {"training.max_norm": None if value in ("inf", ".inf", float("inf")) else value}
+    )
 
 
 def accumulation(_: Key, value: Any, values: Values) -> Converted:
     """Passes of a step become the rows of a step."""
     rows = values.get("batch_size")
-    if not isinstance(value, int) or not isinstance(rows, int) or isinstance(value, bool) or value <= 1:
+    if (
+        not isinstance(value, int)
+        or not isinstance(rows, int)
+        or isinstance(value, bool)
+        or value <= 1
+    ):
         return Converted({}, refused="" if value in (None, 1) else "no number of passes")
     return Converted({"training.global_batch_size": value * rows}, how=ROWS)
 
@@ -117,14 +152,21 @@ def epochs(_: Key, value: Any, values: Values) -> Converted:
     """Passes over the data, or steps where max_steps_per_epoch ends them earlier."""
     most = values.get("max_steps_per_epoch")
     if isinstance(most, int) and isinstance(value, int):
-        return Converted({"training.steps": value * most}, how="epochs times max_steps_per_epoch; the data go on where an epoch ended")
+        return Converted(
+            {"training.steps": value * most},
+            how="epochs times max_steps_per_epoch; the data go on where an epoch ended",
+        )
     return Converted({"training.epochs": value})
 
 
 def most_steps(_: Key, value: Any, values: Values) -> Converted:
     """The steps of the run are epochs times this."""
     passes = values.get("epochs")
-    return Converted({"training.steps": value * passes} if isinstance(value, int) and isinstance(passes, int) else {})
+    return Converted(
+        {"training.steps": value * passes}
+        if isinstance(value, int) and isinstance(passes, int)
+        else {}
+    )
 
 
 def dtype(_: Key, value: Any, __: Values) -> Converted:
@@ -138,16 +180,29 @@ def dtype(_: Key, value: Any, __: Values) -> Converted:
 def seed(_: Key, value: Any, __: Values) -> Converted:
     """Unset is 0: there is no unseeded run."""
     if value is None:
-        return Converted({"debug.seed": 0}, how="without a seed torchtune's run differs each time; here it is seed 0")
+        return Converted(
+            {"debug.seed": 0},
+            how="without a seed torchtune's run differs each time; here it is seed 0",
+        )
     return Converted({"debug.seed": value})
 
 
 def checkpointer(_: Key, value: Any, __: Values) -> Converted:
     """Hugging Face's format is read and written; checkpoints come every interval of steps."""
-    targets = {"checkpoint.enable": True, "checkpoint.initial_load_in_hf": True, "checkpoint.last_save_in_hf": True}
+    targets = {
+        "checkpoint.enable": True,
+        "checkpoint.initial_load_in_hf": True,
+        "checkpoint.last_save_in_hf": True,
+    }
     if str(value).rpartition(".")[2] not in READERS:
-        return Converted(targets, refused="weights are read in Hugging Face's format: name such a folder (its settings stand there)")
-    return Converted(targets, how="checkpoints are written every checkpoint.interval steps; torchtune's at the end of each epoch")
+        return Converted(
+            targets,
+            refused="weights are read in Hugging Face's format: name such a folder (its settings stand there)",
+        )
+    return Converted(
+        targets,
+        how="checkpoints are written every checkpoint.interval steps; torchtune's at the end of each epoch",
+    )
 
 
 def adapters_only(_: Key, value: Any, values: Values) -> Converted:
@@ -157,7 +212,12 @@ def adapters_only(_: Key, value: Any, values: Values) -> Converted:
 
 def resume(_: Key, value: Any, __: Values) -> Converted:
     """A run here goes on by itself; a checkpoint of torchtune's own cannot."""
-    return Converted({}, refused="an unfinished run of torchtune cannot be gone on with: start from its weights" if value else "")
+    return Converted(
+        {},
+        refused="an unfinished run of torchtune cannot be gone on with: start from its weights"
+        if value
+        else "",
+    )
 
 
 def recompute(_: Key, value: Any, values: Values) -> Converted:
@@ -188,7 +248,11 @@ def of_logger(name: str, field: str) -> Any:
     def convert(_: Key, value: Any, values: Values) -> Converted:
         """A field of the tracker that has it."""
         chosen = LOGGERS.get(str(values.get("metric_logger._component_")).rpartition(".")[2])
-        return Converted({f"metrics.trackers[{name}].{field}": value} if chosen == name and value is not None else {})
+        return Converted(
+            {f"metrics.trackers[{name}].{field}": value}
+            if chosen == name and value is not None
+            else {}
+        )
 
     return convert
 
@@ -196,14 +260,21 @@ def of_logger(name: str, field: str) -> Any:
 def profile_cycle(_: Key, value: Any, values: Values) -> Converted:
     """A cycle is as long as its idle, warming and recorded steps together."""
     steps = [values.get(f"profiler.{name}_steps") for name in ("wait", "warmup", "active")]
-    return Converted({"profiling.profile_freq": sum(step for step in steps if isinstance(step, int)) or 10})
+    return Converted(
+        {"profiling.profile_freq": sum(step for step in steps if isinstance(step, int)) or 10}
+    )
 
 
 def determinism(_: Key, value: Any, __: Values) -> Converted:
     """warn and error make operations deterministic."""
     if value in (None, 0, "default"):
         return Converted({})
-    return Converted({"debug.deterministic": True, **({"debug.deterministic_warn_only": True} if value in (1, "warn") else {})})
+    return Converted(
+        {
+            "debug.deterministic": True,
+            **({"debug.deterministic_warn_only": True} if value in (1, "warn") else {}),
+        }
+    )
 
 
 def sharding(_: Key, value: Any, __: Values) -> Converted:

@@ -8,7 +8,9 @@ from titanrun.recipe.migrate import tune_model as model
 from titanrun.recipe.migrate import tune_run as run
 from titanrun.recipe.migrate.keys import Key, moved, on, refused, unread
 
-RUN_DIRECTORY = "the run directory itself: an unfinished run in it goes on, another run in it is an error"
+RUN_DIRECTORY = (
+    "the run directory itself: an unfinished run in it goes on, another run in it is an error"
+)
 OF_FOLDER = "tokenizer and chat template are those in the model's folder, model.hf_assets_path"
 PROMPTS = "a chat template does this: name a file with one under training.dataset.template"
 CODE = "a recipe holds no code: filter the files"
@@ -68,14 +70,35 @@ DATA = (
 )
 MODEL = (
     moved("model._component_", None, "model.name", convert=model.model),
-    moved("model.lora_attn_modules", None, "converters[lora].target_modules", convert=model.targets),
-    moved("model.apply_lora_to_mlp", False, "converters[lora].target_modules", convert=model.targets),
-    moved("model.apply_lora_to_output", False, "converters[lora].target_modules", convert=model.targets),
+    moved(
+        "model.lora_attn_modules", None, "converters[lora].target_modules", convert=model.targets
+    ),
+    moved(
+        "model.apply_lora_to_mlp", False, "converters[lora].target_modules", convert=model.targets
+    ),
+    moved(
+        "model.apply_lora_to_output",
+        False,
+        "converters[lora].target_modules",
+        convert=model.targets,
+    ),
     moved("model.lora_rank", None, "converters[lora].rank", convert=model.of_adapter("rank", 8)),
-    moved("model.lora_alpha", None, "converters[lora].alpha", convert=model.of_adapter("alpha", 16.0)),
-    moved("model.lora_dropout", None, "converters[lora].dropout", convert=model.of_adapter("dropout", 0.0)),
+    moved(
+        "model.lora_alpha", None, "converters[lora].alpha", convert=model.of_adapter("alpha", 16.0)
+    ),
+    moved(
+        "model.lora_dropout",
+        None,
+        "converters[lora].dropout",
+        convert=model.of_adapter("dropout", 0.0),
+    ),
     moved("model.quantize_base", False, "converters[qlora]", convert=model.quantised),
-    refused("model.use_dora", False, "adapters have no magnitudes of their own", convert=run.refused_if_on),
+    refused(
+        "model.use_dora",
+        False,
+        "adapters have no magnitudes of their own",
+        convert=run.refused_if_on,
+    ),
     sized("model.vocab_size", "model.vocab_size"),
     sized("model.num_layers", "model.n_layers"),
     sized("model.num_heads", "model.n_heads"),
@@ -90,7 +113,9 @@ MODEL = (
     refused("model.attn_dropout", 0.0, "attention drops nothing", convert=run.refused_if_on),
 )
 CHECKPOINTS = (
-    moved("checkpointer._component_", None, "checkpoint.initial_load_in_hf", convert=run.checkpointer),
+    moved(
+        "checkpointer._component_", None, "checkpoint.initial_load_in_hf", convert=run.checkpointer
+    ),
     moved("checkpointer.checkpoint_dir", None, "model.hf_assets_path"),
     unread("checkpointer.checkpoint_files", None, "all weights of the folder are read"),
     unread("checkpointer.recipe_checkpoint", None, "a run that goes on finds its own state"),
@@ -99,9 +124,13 @@ CHECKPOINTS = (
     unread("checkpointer.model_type", None, KNOWN),
     unread("checkpointer.safe_serialization", True, "weights are written as safetensors"),
     unread("checkpointer.resume_from_checkpoint", False, "a run that goes on finds its own state"),
-    unread("checkpointer.should_load_recipe_state", False, "a run that goes on finds its own state"),
+    unread(
+        "checkpointer.should_load_recipe_state", False, "a run that goes on finds its own state"
+    ),
     refused("resume_from_checkpoint", False, "", convert=run.resume),
-    moved("save_adapter_weights_only", False, "checkpoint.adapters_only", convert=run.adapters_only),
+    moved(
+        "save_adapter_weights_only", False, "checkpoint.adapters_only", convert=run.adapters_only
+    ),
     moved("enable_async_checkpointing", False, "checkpoint.async_mode", convert=run.asynchronous),
     unread("ref_checkpointer", None, REFERENCE),
 )
@@ -116,7 +145,12 @@ OPTIMIZER = (
     moved("optimizer.momentum", 0.0, "optimizer.momentum", needs=(run.SGD,)),
     moved("optimizer.dampening", 0.0, "optimizer.dampening", needs=(run.SGD,)),
     moved("optimizer.nesterov", False, "optimizer.nesterov", needs=(run.SGD,)),
-    refused("optimizer.amsgrad", False, "no optimizer of titanrun keeps the largest moment", convert=run.refused_if_on),
+    refused(
+        "optimizer.amsgrad",
+        False,
+        "no optimizer of titanrun keeps the largest moment",
+        convert=run.refused_if_on,
+    ),
     refused("optimizer.maximize", False, "a loss is made smaller", convert=run.refused_if_on),
     unread("optimizer.capturable", False, "titanrun captures no CUDA graphs"),
     unread("optimizer.differentiable", False, "steps are not differentiated"),
@@ -142,14 +176,26 @@ MACHINE = (
     unread("device", None, CHOSEN),
     moved("dtype", None, "training.dtype", convert=run.dtype),
     moved("compile", False, "compile.enable"),
-    moved("enable_activation_checkpointing", False, "activation_checkpoint.name", convert=run.recompute),
+    moved(
+        "enable_activation_checkpointing",
+        False,
+        "activation_checkpoint.name",
+        convert=run.recompute,
+    ),
     refused("enable_activation_offloading", False, OFFLOAD, convert=run.refused_if_on),
     moved("ac_mode", None, "activation_checkpoint.name", convert=run.recompute),
-    moved("ac_option", None, "activation_checkpoint.selective_ac_option", convert=run.recompute_option),
+    moved(
+        "ac_option", None, "activation_checkpoint.selective_ac_option", convert=run.recompute_option
+    ),
     unread("custom_sharded_layers", None, "each family shards what is worth it"),
     moved("fsdp_cpu_offload", False, "training.enable_cpu_offload"),
     moved("fsdp.cpu_offload", False, "training.enable_cpu_offload"),
-    moved("fsdp_reshard_after_forward", True, "parallelism.fsdp_reshard_after_forward", convert=run.sharding),
+    moved(
+        "fsdp_reshard_after_forward",
+        True,
+        "parallelism.fsdp_reshard_after_forward",
+        convert=run.sharding,
+    ),
     moved("tensor_parallel_dim", 1, "parallelism.tensor_parallel_degree"),
     unread("tensor_parallel_plan", None, PLAN),
     unread("low_cpu_ram", False, "weights are read in shards"),
@@ -160,11 +206,36 @@ LOGGING = (
     unread("metric_logger.log_dir", None, INSIDE),
     unread("metric_logger.filename", None, INSIDE),
     unread("metric_logger.organize_logs", True, INSIDE),
-    moved("metric_logger.project", "torchtune", "metrics.trackers[wandb].project", convert=run.of_logger("wandb", "project")),
-    moved("metric_logger.entity", None, "metrics.trackers[wandb].entity", convert=run.of_logger("wandb", "entity")),
-    moved("metric_logger.group", None, "metrics.trackers[wandb].group", convert=run.of_logger("wandb", "group")),
-    moved("metric_logger.experiment_name", None, "metrics.trackers[mlflow].experiment", convert=run.of_logger("mlflow", "experiment")),
-    moved("metric_logger.tracking_uri", None, "metrics.trackers[mlflow].tracking_uri", convert=run.of_logger("mlflow", "tracking_uri")),
+    moved(
+        "metric_logger.project",
+        "torchtune",
+        "metrics.trackers[wandb].project",
+        convert=run.of_logger("wandb", "project"),
+    ),
+    moved(
+        "metric_logger.entity",
+        None,
+        "metrics.trackers[wandb].entity",
+        convert=run.of_logger("wandb", "entity"),
+    ),
+    moved(
+        "metric_logger.group",
+        None,
+        "metrics.trackers[wandb].group",
+        convert=run.of_logger("wandb", "group"),
+    ),
+    moved(
+        "metric_logger.experiment_name",
+        None,
+        "metrics.trackers[mlflow].experiment",
+        convert=run.of_logger("mlflow", "experiment"),
+    ),
+    moved(
+        "metric_logger.tracking_uri",
+        None,
+        "metrics.trackers[mlflow].tracking_uri",
+        convert=run.of_logger("mlflow", "tracking_uri"),
+    ),
     unread("metric_logger.run_id", None, "a run here begins its own"),
     unread("metric_logger.run_name", None, "the run's own name is taken"),
     moved("log_every_n_steps", 1, "metrics.log_freq"),
@@ -176,11 +247,19 @@ LOGGING = (
     unread("profiler.cpu", True, TRACE),
     unread("profiler.cuda", True, TRACE),
     unread("profiler.xpu", True, TRACE),
-    unread("profiler.profile_memory", False, "profiling.enable_memory_snapshot records the allocator"),
+    unread(
+        "profiler.profile_memory", False, "profiling.enable_memory_snapshot records the allocator"
+    ),
     unread("profiler.with_stack", False, TRACE),
     unread("profiler.record_shapes", False, TRACE),
     unread("profiler.with_flops", False, TRACE),
-    moved("profiler.wait_steps", 5, "profiling.profile_freq", convert=run.profile_cycle, needs=(PROFILING,)),
+    moved(
+        "profiler.wait_steps",
+        5,
+        "profiling.profile_freq",
+        convert=run.profile_cycle,
+        needs=(PROFILING,),
+    ),
     moved("profiler.warmup_steps", 3, "profiling.profiler_warmup", needs=(PROFILING,)),
     moved("profiler.active_steps", 2, "profiling.profiler_active", needs=(PROFILING,)),
     unread("profiler.num_cycles", 1, "every cycle of the run is recorded"),
@@ -195,7 +274,18 @@ OTHERS = (
     unread("memory_efficient_fsdp_wrap", False, "each family shards what is worth it"),
 )
 
-TUNE: tuple[Key, ...] = (*OUTPUT, *MODEL, *TOKENIZER, *DATA, *OPTIMIZER, *LENGTH, *CHECKPOINTS, *MACHINE, *LOGGING, *OTHERS)
+TUNE: tuple[Key, ...] = (
+    *OUTPUT,
+    *MODEL,
+    *TOKENIZER,
+    *DATA,
+    *OPTIMIZER,
+    *LENGTH,
+    *CHECKPOINTS,
+    *MACHINE,
+    *LOGGING,
+    *OTHERS,
+)
 # of these torchtune's default holds where the file has nothing, and may be another than titanrun's
 COUNTED = (
     "tokenizer.max_seq_len",

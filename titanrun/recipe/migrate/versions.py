@@ -34,7 +34,12 @@ class Update:
     def diff(self) -> str:
         """The edits, as a patch."""
         name = self.before.name
-        lines = unified_diff(self.before.text.splitlines(keepends=True), self.after.splitlines(keepends=True), name, name)
+        lines = unified_diff(
+            self.before.text.splitlines(keepends=True),
+            self.after.splitlines(keepends=True),
+            name,
+            name,
+        )
         return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
 
@@ -60,7 +65,9 @@ def refuse_foreign(root: Node) -> None:
     if program:
         name = root.origin.source.name
         message = f"this is no recipe: it looks like a configuration of {program}"
-        raise fail("usage", message, origin=root.origin, help=f"titanrun migrate --from {program} {name}")
+        raise fail(
+            "usage", message, origin=root.origin, help=f"titanrun migrate --from {program} {name}"
+        )
 
 
 def composed(file: str) -> Node:
@@ -88,7 +95,9 @@ def edited(source: SourceText, first: Renamed, known: object) -> str:
     if now.found or plain(now.tree) != plain(first.tree):
         message = "this key cannot be renamed without changing something else, since its text is used in another place too"
         help = f"write '{first.found[0].name}' by hand"
-        raise fail("deprecated", message, path=first.found[0].path, origin=first.found[0].origin, help=help)
+        raise fail(
+            "deprecated", message, path=first.found[0].path, origin=first.found[0].origin, help=help
+        )
     return text
 
 

@@ -10,14 +10,20 @@ from titanrun.config.tree import Node, plain
 from titanrun.recipe.migrate.comments import NONE, Comments
 from titanrun.recipe.migrate.entries import Entry, Written
 
-BEHIND = re.compile(r"""(?:"(?:\\.|[^"\\])*"|'(?:''|[^'])*'|[^#"']|(?<=\S)#|["'])*?(?:^|(?<=\s))(?P<comment>#.*)""")
+BEHIND = re.compile(
+    r"""(?:"(?:\\.|[^"\\])*"|'(?:''|[^'])*'|[^#"']|(?<=\S)#|["'])*?(?:^|(?<=\s))(?P<comment>#.*)"""
+)
 REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
-SEVERAL = "of several data sets the first is carried over; write the others under a dataset: mixture"
+SEVERAL = (
+    "of several data sets the first is carried over; write the others under a dataset: mixture"
+)
 FLAGS = {"yes": True, "on": True, "no": False, "off": False}
 """Words that YAML 1.1, which the readers of these programs follow, takes for switches."""
 
 
-def read_yaml_entries(file: str, *, leaves: Collection[str] = (), heads: Collection[str] = ()) -> Written:
+def read_yaml_entries(
+    file: str, *, leaves: Collection[str] = (), heads: Collection[str] = ()
+) -> Written:
     """The entries of a YAML file, with `${key}` put in.
 
     Args:
@@ -44,7 +50,9 @@ def read_yaml_entries(file: str, *, leaves: Collection[str] = (), heads: Collect
         taken = max(taken, origin.line)
         above = tuple(line for one in found[:-1] for line in (*one.above, one.behind) if line)
         own = Comments((*above, *found[-1].above), found[-1].behind) if found else NONE
-        entries.append(Entry(path, written, value, origin, own, refused=SEVERAL if "[" in path else ""))
+        entries.append(
+            Entry(path, written, value, origin, own, refused=SEVERAL if "[" in path else "")
+        )
     rest = tuple(line for left in comments.values() for line in (*left.above, left.behind) if line)
     return Written(tuple(entries), {"": Comments(rest)} if rest else {})
 
@@ -56,7 +64,12 @@ def values_of(node: Node, at: DataPath, whole: Collection[str]) -> Iterator[tupl
     if isinstance(node.value, dict) and node.value and path not in whole:
         for key, child in node.value.items():
             yield from values_of(child, (*at, key), whole)
-    elif isinstance(node.value, list) and path not in whole and node.value and all(isinstance(item.value, dict) for item in node.value):
+    elif (
+        isinstance(node.value, list)
+        and path not in whole
+        and node.value
+        and all(isinstance(item.value, dict) for item in node.value)
+    ):
         for index, item in enumerate(node.value):
             yield from values_of(item, (*at, index), whole)
     elif at:
@@ -82,7 +95,11 @@ def put_in(value: Any, data: Any, file: str, seen: tuple[str, ...] = ()) -> Any:
 
     def text(match: re.Match[str]) -> str:
         found = named(data, match[1])
-        return match[0] if found is None else str(put_in(found, data, file, once(match[1], seen, file)))
+        return (
+            match[0]
+            if found is None
+            else str(put_in(found, data, file, once(match[1], seen, file)))
+        )
 
     return FLAGS.get(value.lower(), REFERENCE.sub(text, value))
 
@@ -90,7 +107,9 @@ def put_in(value: Any, data: Any, file: str, seen: tuple[str, ...] = ()) -> Any:
 def once(name: str, seen: tuple[str, ...], file: str) -> tuple[str, ...]:
     """The references on the way, with one more. Raises ProblemsFound where it is among them."""
     if name in seen:
-        raise fail("interpolation", f"{file}: '${{{name}}}' leads to itself", help="write the value")
+        raise fail(
+            "interpolation", f"{file}: '${{{name}}}' leads to itself", help="write the value"
+        )
     return (*seen, name)
 
 

@@ -3,7 +3,10 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from titanrun.distributed.config import MemoryBudgetActivationCheckpointConfig, SelectiveActivationCheckpointConfig
+from titanrun.distributed.config import (
+    MemoryBudgetActivationCheckpointConfig,
+    SelectiveActivationCheckpointConfig,
+)
 from titanrun.distributed.stages import SCHEDULES
 from titanrun.models.shared.config import decided
 from titanrun.recipe.plan.layout import Layout
@@ -48,7 +51,11 @@ def kept(layout: Layout) -> Kept:
     if config.name == "full":
         return Kept(whole, entering, 1)
     if isinstance(config, SelectiveActivationCheckpointConfig):
-        return Kept(whole, entering, config.every) if config.every else Kept(whole, entering + kept_by_operation(layout), 1)
+        return (
+            Kept(whole, entering, config.every)
+            if config.every
+            else Kept(whole, entering + kept_by_operation(layout), 1)
+        )
     if isinstance(config, MemoryBudgetActivationCheckpointConfig):
         return Kept(whole, entering + config.memory_budget * (whole - entering), 1)
     return Kept(whole, whole, None)
@@ -66,21 +73,42 @@ def kept_by_operation(layout: Layout) -> float:
     shapes = layout.run.model.parameter_shapes()
     for index in range(layout.run.model.layer_count()):
         front = f"layers.{index}"
-        layer = {name.removeprefix(front): shape for name, shape in shapes.items() if name.startswith(f"{front}.")}
+        layer = {
+            name.removeprefix(front): shape
+            for name, shape in shapes.items()
+            if name.startswith(f"{front}.")
+        }
         kinds[tuple(layer)] = layer
     return max(kept_of_layer(layout, layer) for layer in kinds.values())
 
 
 def kept_of_layer(layout: Layout, layer: dict[str, tuple[int, ...]]) -> float:
     """`kept_by_operation` of a layer with parameters of these names and shapes [out, in]."""
-    tensor, shared, saves = layout.degrees.tensor, shares_of_stream(layout), saved_operations(layout)
+    tensor, shared, saves = (
+        layout.degrees.tensor,
+        shares_of_stream(layout),
+        saved_operations(layout),
+    )
     products = counted_products(layer)
-    chosen = products if "products" in saves else products[::2] if "every_second_product" in saves else []
+    chosen = (
+        products
+        if "products" in saves
+        else products[::2]
+        if "every_second_product" in saves
+        else []
+    )
     found = sum(out if name.endswith(INTO_STREAM) else out / tensor for name, (out, _) in chosen)
     if "attention" in saves:
         found += sum(width for name, (_, width) in products if name.endswith(".wo")) / tensor
     if "biased_products" in saves:
-        found += sum(shape[0] for name, shape in layer.items() if name.endswith(".bias") and not is_not_counted(name)) / tensor
+        found += (
+            sum(
+                shape[0]
+                for name, shape in layer.items()
+                if name.endswith(".bias") and not is_not_counted(name)
+            )
+            / tensor
+        )
     if "activations" in saves:
         found += sum(out for name, (out, _) in products if name.endswith("w1")) / tensor
     if tensor > 1 and shared > 1 and "reduce_scatter" in saves:
@@ -91,10 +119,19 @@ def kept_of_layer(layout: Layout, layer: dict[str, tuple[int, ...]]) -> float:
 
 def kept_of_experts(layout: Layout, layer: dict[str, tuple[int, ...]]) -> float:
     """`kept_of_layer` of what a router sends to experts; 0 for a dense layer."""
-    moe, tensor, saves = decided(getattr(layout.run.model, "moe", None)), layout.degrees.tensor, saved_operations(layout)
+    moe, tensor, saves = (
+        decided(getattr(layout.run.model, "moe", None)),
+        layout.degrees.tensor,
+        saved_operations(layout),
+    )
     if moe is None or not any(".experts." in name for name in layer):
         return 0
-    top_k, hidden, stream, found = int(decided(moe.top_k)), int(decided(moe.hidden_dim)), layout.run.model.stream_width(), 0.0
+    top_k, hidden, stream, found = (
+        int(decided(moe.top_k)),
+        int(decided(moe.hidden_dim)),
+        layout.run.model.stream_width(),
+        0.0,
+    )
     if layout.degrees.expert > 1 and "all_to_all" in saves:
         # tokens on their way to experts and back
         found += 2 * top_k * stream / tensor
@@ -106,7 +143,9 @@ def kept_of_experts(layout: Layout, layer: dict[str, tuple[int, ...]]) -> float:
 def saved_operations(layout: Layout) -> Collection[str]:
     """What the run keeps of layers whose operations are recomputed."""
     chosen = layout.run.activation_checkpoint
-    return chosen.per_op_sac_saves if isinstance(chosen, SelectiveActivationCheckpointConfig) else ()
+    return (
+        chosen.per_op_sac_saves if isinstance(chosen, SelectiveActivationCheckpointConfig) else ()
+    )
 
 
 def is_not_counted(name: str) -> bool:
@@ -118,10 +157,19 @@ def counted_products(layer: dict[str, tuple[int, ...]]) -> list[tuple[str, tuple
     """Name and shape of each matrix whose product the policy counts, in the order of the forward pass: those with a bias are added
     to it in one operation, which is another one."""
     biased = {name.removesuffix(".bias") for name in layer if name.endswith(".bias")}
-    matrices = {name.removesuffix(".weight"): shape for name, shape in layer.items() if len(shape) == 2}
-    named = [(name, shape) for name, shape in matrices.items() if name not in biased and not is_not_counted(name)]
+    matrices = {
+        name.removesuffix(".weight"): shape for name, shape in layer.items() if len(shape) == 2
+    }
+    named = [
+        (name, shape)
+        for name, shape in matrices.items()
+        if name not in biased and not is_not_counted(name)
+    ]
     # the third matrix of SwiGLU makes the value, before the second takes it back into the stream
-    return sorted(named, key=lambda entry: (entry[0].rpartition(".")[0] != ".attention", entry[0].endswith("w2")))
+    return sorted(
+        named,
+        key=lambda entry: (entry[0].rpartition(".")[0] != ".attention", entry[0].endswith("w2")),
+    )
 
 
 def microbatches_kept(layout: Layout, rank: int) -> float:
@@ -130,11 +178,19 @@ def microbatches_kept(layout: Layout, rank: int) -> float:
     As many as wait for their backward pass: all where that comes last, else those that went ahead before the first came back (Narayanan et
     al., https://arxiv.org/abs/2104.04473; the V-shaped ones by Qi et al., https://arxiv.org/abs/2401.10241, as many as ranks).
     """
-    name, ranks, every = layout.run.parallelism.pipeline_parallel_schedule, layout.degrees.pipeline, layout.microbatches
+    name, ranks, every = (
+        layout.run.parallelism.pipeline_parallel_schedule,
+        layout.degrees.pipeline,
+        layout.microbatches,
+    )
     if ranks == 1:
         return 1
     shape = SCHEDULES.get(name)
-    if name in ("GPipe", "LoopedBFS") or shape is None or layout.run.parallelism.pipeline_parallel_schedule_csv is not None:
+    if (
+        name in ("GPipe", "LoopedBFS")
+        or shape is None
+        or layout.run.parallelism.pipeline_parallel_schedule_csv is not None
+    ):
         return every
     if shape.v_shaped:
         return min(every, ranks)

@@ -62,23 +62,33 @@ class Layout:
     @property
     def tokens_per_pass(self) -> int:
         """Tokens that one rank sees in a forward pass; its share of each row under context parallelism."""
-        return self.run.training.local_batch_size * self.run.training.seq_len // self.degrees.context
+        return (
+            self.run.training.local_batch_size * self.run.training.seq_len // self.degrees.context
+        )
 
     @property
     def passes(self) -> int:
         """Forward passes of one rank in an optimizer step."""
-        return int(self.run.training.global_batch_size) // (self.run.training.local_batch_size * self.degrees.batch)
+        return int(self.run.training.global_batch_size) // (
+            self.run.training.local_batch_size * self.degrees.batch
+        )
 
     @property
     def microbatches(self) -> int:
         """Microbatches that a pipeline cuts one forward pass into; 1 without a pipeline."""
         if self.degrees.pipeline == 1:
             return 1
-        return self.run.training.local_batch_size // self.run.parallelism.pipeline_parallel_microbatch_size
+        return (
+            self.run.training.local_batch_size
+            // self.run.parallelism.pipeline_parallel_microbatch_size
+        )
 
     def stages(self) -> list[list[Part]]:
         """The parts that each pipeline rank keeps, first rank first."""
-        return [[self.embedding, *parts] if self.lacks_embedding(parts) else parts for parts in self.used()]
+        return [
+            [self.embedding, *parts] if self.lacks_embedding(parts) else parts
+            for parts in self.used()
+        ]
 
     def used(self) -> list[list[Part]]:
         """The parts that the stages of each pipeline rank are made of."""
@@ -86,23 +96,43 @@ class Layout:
         if ranks == 1:
             return [[self.embedding, *self.layers, self.head]]
         held = plan_pipeline(section, self.run.model.module_names()).stages
-        shape = None if section.pipeline_parallel_schedule_csv is not None else SCHEDULES[section.pipeline_parallel_schedule]
-        own = [stages_of_rank(rank, ranks, len(held), v_shaped=bool(shape and shape.v_shaped)) for rank in range(ranks)]
+        shape = (
+            None
+            if section.pipeline_parallel_schedule_csv is not None
+            else SCHEDULES[section.pipeline_parallel_schedule]
+        )
+        own = [
+            stages_of_rank(rank, ranks, len(held), v_shaped=bool(shape and shape.v_shaped))
+            for rank in range(ranks)
+        ]
         return [[part for stage in stages for part in self.parts_of(held[stage])] for stages in own]
 
     def lacks_embedding(self, parts: Sequence[Part]) -> bool:
         """Whether a rank has the head but not the embedding whose matrix is the head's: it keeps a copy."""
-        has_head, has_embedding = (any(part is end for part in parts) for end in (self.head, self.embedding))
-        return getattr(self.run.model, "tie_word_embeddings", False) is True and has_head and not has_embedding
+        has_head, has_embedding = (
+            any(part is end for part in parts) for end in (self.head, self.embedding)
+        )
+        return (
+            getattr(self.run.model, "tie_word_embeddings", False) is True
+            and has_head
+            and not has_embedding
+        )
 
     @property
     def stages_per_rank(self) -> int:
         """Pipeline stages of each rank."""
-        return len(plan_pipeline(self.run.parallelism, self.run.model.module_names()).stages) // self.degrees.pipeline
+        return (
+            len(plan_pipeline(self.run.parallelism, self.run.model.module_names()).stages)
+            // self.degrees.pipeline
+        )
 
     def parts_of(self, modules: Sequence[str]) -> list[Part]:
         """The parts that a stage of these modules has; norm and output head are one, with the head."""
         ends = {"tok_embeddings": self.embedding, "output": self.head}
-        layers = [self.layers[int(name.removeprefix("layers."))] for name in modules if name.startswith("layers.")]
+        layers = [
+            self.layers[int(name.removeprefix("layers."))]
+            for name in modules
+            if name.startswith("layers.")
+        ]
         before, after = ([ends[name]] if name in modules else [] for name in ends)
         return [*before, *layers, *after]

@@ -28,7 +28,9 @@ class Item:
 
 def memory(layout: Layout) -> list[Item]:
     """What the fullest rank needs, largest pipeline stage first to be asked."""
-    return max((stage_memory(layout, rank, parts) for rank, parts in enumerate(layout.stages())), key=total)
+    return max(
+        (stage_memory(layout, rank, parts) for rank, parts in enumerate(layout.stages())), key=total
+    )
 
 
 def total(items: list[Item]) -> int:
@@ -57,18 +59,32 @@ def gradients(layout: Layout, parts: list[Part]) -> Item:
     """One for each weight that is trained; where weights are updated in the backward pass, one part's at a time."""
     sizes, each = [part.trained for part in parts], layout.storage_bytes
     if getattr(layout.run.optimizer, "early_step_in_backward", False):
-        return Item("gradients", max(sizes) * each, f"the largest part: {max(sizes):,} x {each} bytes")
+        return Item(
+            "gradients", max(sizes) * each, f"the largest part: {max(sizes):,} x {each} bytes"
+        )
     return Item("gradients", sum(sizes) * each, f"{sum(sizes):,} x {each} bytes")
 
 
 def optimizer_states(layout: Layout, parts: list[Part]) -> Item:
     """What the optimizer keeps for the weights of these parts."""
-    each = {in_layer: layout.run.optimizer.state_bytes(layout.storage_bytes, in_layer=in_layer) for in_layer in (True, False)}
-    counts = {in_layer: sum(part.trained for part in parts if is_layer(layout, part) is in_layer) for in_layer in (True, False)}
+    each = {
+        in_layer: layout.run.optimizer.state_bytes(layout.storage_bytes, in_layer=in_layer)
+        for in_layer in (True, False)
+    }
+    counts = {
+        in_layer: sum(part.trained for part in parts if is_layer(layout, part) is in_layer)
+        for in_layer in (True, False)
+    }
     if each[True] == each[False]:
         counts, each = {True: sum(counts.values())}, {True: each[True]}
-    words = " + ".join(f"{count:,} x {each[in_layer]:.4g} bytes" for in_layer, count in counts.items())
-    return Item("optimizer states", round(sum(count * each[in_layer] for in_layer, count in counts.items())), words)
+    words = " + ".join(
+        f"{count:,} x {each[in_layer]:.4g} bytes" for in_layer, count in counts.items()
+    )
+    return Item(
+        "optimizer states",
+        round(sum(count * each[in_layer] for in_layer, count in counts.items())),
+        words,
+    )
 
 
 def is_layer(layout: Layout, part: Part) -> bool:
@@ -80,11 +96,16 @@ def gathered(layout: Layout, parts: list[Part]) -> Item:
     """Whole weights that are gathered to compute with."""
     sizes = sorted((part.gathered for part in parts), reverse=True)
     keeps_all = layout.run.parallelism.fsdp_reshard_after_forward == "never" or (
-        layout.run.parallelism.fsdp_reshard_after_forward == "default" and layout.degrees.pipeline > 1
+        layout.run.parallelism.fsdp_reshard_after_forward == "default"
+        and layout.degrees.pipeline > 1
     )
     elements = sum(sizes if keeps_all else sizes[:GATHERED_LAYERS])
     what = "all parts" if keeps_all else f"{GATHERED_LAYERS} largest parts"
-    return Item("gathered weights", elements * layout.compute_bytes, f"{what}: {elements:,} x {layout.compute_bytes} bytes")
+    return Item(
+        "gathered weights",
+        elements * layout.compute_bytes,
+        f"{what}: {elements:,} x {layout.compute_bytes} bytes",
+    )
 
 
 def activations(layout: Layout, rank: int, parts: list[Part]) -> Item:
@@ -94,7 +115,11 @@ def activations(layout: Layout, rank: int, parts: list[Part]) -> Item:
     per_token = layer.of_layers(layers) + layer.while_recomputing / in_flight
     tokens = round(layout.tokens_per_pass // layout.microbatches * in_flight)
     words = f"{tokens:,} tokens x {per_token:,.0f} x {layout.compute_bytes} bytes"
-    return Item("activations", round(tokens * per_token * layout.compute_bytes), f"{words}, +-{ERROR_BAND:.0%}")
+    return Item(
+        "activations",
+        round(tokens * per_token * layout.compute_bytes),
+        f"{words}, +-{ERROR_BAND:.0%}",
+    )
 
 
 def logits(layout: Layout) -> Item:
@@ -115,4 +140,7 @@ def checkpoint_bytes(layout: Layout) -> int:
     states, each = layout.run.optimizer.state_bytes, layout.storage_bytes
     whole = outside + inside
     weights = (whole.whole_trained if layout.run.checkpoint.adapters_only else whole.whole) * each
-    return weights + round(outside.whole_trained * states(each, in_layer=False) + inside.whole_trained * states(each, in_layer=True))
+    return weights + round(
+        outside.whole_trained * states(each, in_layer=False)
+        + inside.whole_trained * states(each, in_layer=True)
+    )

@@ -34,16 +34,25 @@ def as_data(layout: Layout, device: Device) -> dict[str, Any]:
             "passes": layout.passes,
             "microbatches": layout.microbatches,
         },
-        "length": {"steps": steps, "tokens": None if steps is None else steps * tokens, "epochs": run.training.epochs},
+        "length": {
+            "steps": steps,
+            "tokens": None if steps is None else steps * tokens,
+            "epochs": run.training.epochs,
+        },
         "parameters": parameter_count(run.model),
         "active_parameters": active_parameter_count(run.model),
         "flops_per_token": flops,
         "flops_per_step": flops * tokens,
-        "memory": [{"name": item.name, "bytes": item.bytes, "formula": item.formula} for item in items],
+        "memory": [
+            {"name": item.name, "bytes": item.bytes, "formula": item.formula} for item in items
+        ],
         "memory_total": total(items),
         "memory_of_device": round(device.memory_gib * GIB),
         "bubble": bubble(layout),
-        "traffic": [{"axis": entry.axis, "bytes": entry.bytes, "what": entry.what} for entry in traffic(layout)],
+        "traffic": [
+            {"axis": entry.axis, "bytes": entry.bytes, "what": entry.what}
+            for entry in traffic(layout)
+        ],
         "seconds_per_step": seconds_per_step(flops * tokens, layout, device),
         "checkpoint_bytes": checkpoint_bytes(layout),
         "checkpoints": checkpoint_count(layout),
@@ -73,11 +82,15 @@ def warnings(layout: Layout, device: Device) -> list[str]:
     found, need = [], total(memory(layout))
     share = need / (device.memory_gib * GIB)
     if share > 1:
-        found.append(f"does not fit: {need / GIB:,.1f} GiB a rank, and {device.name} has {device.memory_gib:g}; {advice(layout)}")
+        found.append(
+            f"does not fit: {need / GIB:,.1f} GiB a rank, and {device.name} has {device.memory_gib:g}; {advice(layout)}"
+        )
     elif share > 1 - ERROR_BAND / 2:
         found.append(f"fits barely: {share:.0%} of the memory; {advice(layout)}")
     if bubble(layout) > 0.2:
-        found.append(f"pipeline ranks wait {bubble(layout):.0%} of a step: more microbatches (a larger local_batch_size) shorten that")
+        found.append(
+            f"pipeline ranks wait {bubble(layout):.0%} of a step: more microbatches (a larger local_batch_size) shorten that"
+        )
     return found
 
 
@@ -95,16 +108,26 @@ def advice(layout: Layout) -> str:
 def as_text(layout: Layout, device: Device) -> str:
     """The plan in sections of aligned lines."""
     data = as_data(layout, device)
-    mesh = " x ".join(f"{axis} {size}" for axis, size in data["mesh"].items() if size > 1) or "one process"
+    mesh = (
+        " x ".join(f"{axis} {size}" for axis, size in data["mesh"].items() if size > 1)
+        or "one process"
+    )
     batch, length = data["batch"], data["length"]
     cut = f" in {batch['microbatches']} microbatches" if batch["microbatches"] > 1 else ""
-    active = "" if data["active_parameters"] == data["parameters"] else f", {number(data['active_parameters'])} of them for one token"
+    active = (
+        ""
+        if data["active_parameters"] == data["parameters"]
+        else f", {number(data['active_parameters'])} of them for one token"
+    )
     rows = counted(batch["rows"], "row")
     slow, fast = data["seconds_per_step"][1], data["seconds_per_step"][0]
     lines = [
         f"{data['name']} on {data['ranks']:,} x {data['device']}",
         line("mesh", mesh),
-        line("batch", f"{rows} x {counted(layout.run.training.seq_len, 'token')} = {number(batch['tokens'])} tokens a step"),
+        line(
+            "batch",
+            f"{rows} x {counted(layout.run.training.seq_len, 'token')} = {number(batch['tokens'])} tokens a step",
+        ),
         line("", f"on each of {counted(batch['readers'], 'reader')} {passes_of(layout)}{cut}"),
         line("length", length_words(length)),
         line(
@@ -112,18 +135,27 @@ def as_text(layout: Layout, device: Device) -> str:
             f"{model_name(layout)}, {number(data['parameters'])} parameters{active}; {number(data['flops_per_token'])} FLOPs a token",
         ),
         line(
-            "step", f"{number(data['flops_per_step'])} FLOPs: {fast:,.2g} to {slow:,.2g} s at {USUAL_MFU[1]:.0%} to {USUAL_MFU[0]:.0%} MFU"
+            "step",
+            f"{number(data['flops_per_step'])} FLOPs: {fast:,.2g} to {slow:,.2g} s at {USUAL_MFU[1]:.0%} to {USUAL_MFU[0]:.0%} MFU",
         ),
         *([line("bubble", f"{data['bubble']:.1%} of a step")] if data["bubble"] else []),
         "",
         "memory of the fullest rank",
-        *(f"  {item['name']:<17} {gib(item['bytes'])}   {item['formula']}" for item in data["memory"]),
+        *(
+            f"  {item['name']:<17} {gib(item['bytes'])}   {item['formula']}"
+            for item in data["memory"]
+        ),
         f"  {'total':<17} {gib(data['memory_total'])}   of {gib(data['memory_of_device']).strip()}",
     ]
     if data["traffic"]:
         lines += ["", "sent by a rank in one step"]
-        lines += [f"  {entry['axis']:<17} {gib(entry['bytes'])}   {entry['what']}" for entry in data["traffic"]]
-    return "\n".join([*lines, "", *checkpoint_lines(data), *(f"warning: {text}" for text in data["warnings"])]).rstrip()
+        lines += [
+            f"  {entry['axis']:<17} {gib(entry['bytes'])}   {entry['what']}"
+            for entry in data["traffic"]
+        ]
+    return "\n".join(
+        [*lines, "", *checkpoint_lines(data), *(f"warning: {text}" for text in data["warnings"])]
+    ).rstrip()
 
 
 def model_name(layout: Layout) -> str:
@@ -155,7 +187,9 @@ def checkpoint_lines(data: dict[str, Any]) -> list[str]:
     each = gib(data["checkpoint_bytes"]).strip()
     if data["checkpoints"] is None:
         return [f"checkpoints: {each} each"]
-    return [f"checkpoints: {data['checkpoints']} x {each} = {gib(data['checkpoints'] * data['checkpoint_bytes']).strip()} on disk"]
+    return [
+        f"checkpoints: {data['checkpoints']} x {each} = {gib(data['checkpoints'] * data['checkpoint_bytes']).strip()} on disk"
+    ]
 
 
 def gib(count: float) -> str:
@@ -165,7 +199,15 @@ def gib(count: float) -> str:
 
 def number(count: float) -> str:
     """8030261248 as 8.03 B."""
-    for size, unit in ((1e21, "Z"), (1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+    for size, unit in (
+        (1e21, "Z"),
+        (1e18, "E"),
+        (1e15, "P"),
+        (1e12, "T"),
+        (1e9, "B"),
+        (1e6, "M"),
+        (1e3, "k"),
+    ):
         if count >= size:
             return f"{count / size:.3g} {unit}"
     return f"{count:,.0f}"

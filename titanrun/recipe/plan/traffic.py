@@ -44,15 +44,27 @@ def of_weights(layout: Layout) -> list[Traffic]:
     gathers = 1 if stays else 2
     shards = gathered * (gathers * layout.compute_bytes + 4) * layout.passes
     return [
-        Traffic("fsdp", ring(shards, degrees.fsdp), f"weights gathered {gathers}x and gradients scattered, in each pass"),
-        Traffic("dp_replicate", 2 * ring(kept * 4 * layout.passes, degrees.replicate), "gradients summed over copies"),
+        Traffic(
+            "fsdp",
+            ring(shards, degrees.fsdp),
+            f"weights gathered {gathers}x and gradients scattered, in each pass",
+        ),
+        Traffic(
+            "dp_replicate",
+            2 * ring(kept * 4 * layout.passes, degrees.replicate),
+            "gradients summed over copies",
+        ),
     ]
 
 
 def of_activations(layout: Layout) -> list[Traffic]:
     """Activations between the ranks that split layers, rows, stages or experts."""
     degrees, run = layout.degrees, layout.run
-    tokens, each, dim = layout.tokens_per_pass * layout.passes, layout.compute_bytes, layout.run.model.stream_width()
+    tokens, each, dim = (
+        layout.tokens_per_pass * layout.passes,
+        layout.compute_bytes,
+        layout.run.model.stream_width(),
+    )
     layers = -(-len(layout.layers) // degrees.pipeline)
     again = STREAM_COLLECTIVES_AGAIN * recomputed_share(layout)
     stream = tokens * dim * each
@@ -60,10 +72,22 @@ def of_activations(layout: Layout) -> list[Traffic]:
     routed = 0 if moe is None else tokens // degrees.tensor * int(moe.top_k) * dim * each
     keys_and_values = tokens * degrees.context * run.model.key_value_width() * each
     return [
-        Traffic("tp", round(ring(stream * (STREAM_COLLECTIVES + again), degrees.tensor) * layers), f"the stream, {layers} layers"),
-        Traffic("cp", ring(keys_and_values * 3, degrees.context) * layers, "keys and values, and their gradients"),
+        Traffic(
+            "tp",
+            round(ring(stream * (STREAM_COLLECTIVES + again), degrees.tensor) * layers),
+            f"the stream, {layers} layers",
+        ),
+        Traffic(
+            "cp",
+            ring(keys_and_values * 3, degrees.context) * layers,
+            "keys and values, and their gradients",
+        ),
         between_stages(layout, stream),
-        Traffic("ep", ring(routed * 4, degrees.expert) * layers, "slots to their experts and back, in both passes"),
+        Traffic(
+            "ep",
+            ring(routed * 4, degrees.expert) * layers,
+            "slots to their experts and back, in both passes",
+        ),
     ]
 
 
@@ -73,7 +97,11 @@ def between_stages(layout: Layout, stream: int) -> Traffic:
     if layout.degrees.pipeline == 1:
         return Traffic("pp", 0, words)
     if any(map(layout.lacks_embedding, layout.used())):
-        return Traffic("pp", 2 * stream + layout.embedding.kept * layout.storage_bytes, f"{words}, and the ends' shared matrix")
+        return Traffic(
+            "pp",
+            2 * stream + layout.embedding.kept * layout.storage_bytes,
+            f"{words}, and the ends' shared matrix",
+        )
     return Traffic("pp", 2 * stream, words)
 
 

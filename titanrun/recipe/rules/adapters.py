@@ -31,10 +31,14 @@ def adapters_come_last(run: Recipe) -> Iterator[Finding]:
 def adapters_are_of_one_kind(run: Recipe) -> Iterator[Finding]:
     """lora and qlora both freeze the model and give modules an adapter, and a module has one. Keep one of them, with the target_modules of
     both."""
-    adapters = [(path, converter) for path, converter in listed(run) if isinstance(converter, AdapterConfig)]
+    adapters = [
+        (path, converter) for path, converter in listed(run) if isinstance(converter, AdapterConfig)
+    ]
     for (path, first), (other, second) in pairwise(adapters):
         if first.name != second.name:
-            message = f"{second.name} stands beside {first.name}, and both would give modules an adapter"
+            message = (
+                f"{second.name} stands beside {first.name}, and both would give modules an adapter"
+            )
             yield Finding(message, (other, path), help="keep one of them")
 
 
@@ -43,7 +47,11 @@ def adapter_dropout_is_whole(run: Recipe) -> Iterator[Finding]:
     """Dropout in adapters of stacked experts does not go together with tensor parallelism: ranks that hold parts of an expert see different
     tokens, and would no longer draw alike. Set dropout to 0, leave experts out of target_modules, or set tensor_parallel_degree to 1."""
     for path, converter in listed(run):
-        if not isinstance(converter, AdapterConfig) or not converter.dropout or not adapts_stacks(run, converter):
+        if (
+            not isinstance(converter, AdapterConfig)
+            or not converter.dropout
+            or not adapts_stacks(run, converter)
+        ):
             continue
         if run.parallelism.tensor_parallel_degree > 1:
             message = "dropout in adapters of stacked experts together with tensor parallelism is not built in this version"
@@ -57,7 +65,9 @@ def adapts_stacks(run: Recipe, converter: AdapterConfig) -> bool:
     if converter.target_modules is None:
         return False
     stacked = [name for name in run.model.parameter_shapes() if ".experts." in name]
-    return any(converter.targets(name) or converter.targets(name.rpartition(".")[0]) for name in stacked)
+    return any(
+        converter.targets(name) or converter.targets(name.rpartition(".")[0]) for name in stacked
+    )
 
 
 @rule("adapter-dropout-is-recomputed")
@@ -70,9 +80,15 @@ def adapter_dropout_is_recomputed(run: Recipe) -> Iterator[Finding]:
             and converter.dropout
             and not getattr(run.activation_checkpoint, "preserve_rng_state", True)
         ):
-            message = "layers that are computed again would leave out other inputs of their adapters"
+            message = (
+                "layers that are computed again would leave out other inputs of their adapters"
+            )
             places = ((*path, "dropout"), ("activation_checkpoint", "preserve_rng_state"))
-            yield Finding(message, places, help="set activation_checkpoint.preserve_rng_state: true, or dropout: 0")
+            yield Finding(
+                message,
+                places,
+                help="set activation_checkpoint.preserve_rng_state: true, or dropout: 0",
+            )
 
 
 @rule("packed-weights-are-not-saved")
@@ -82,10 +98,20 @@ def packed_weights_are_not_saved(run: Recipe) -> Iterator[Finding]:
     section = run.checkpoint
     for path, converter in listed(run):
         if isinstance(converter, QloraConfig) and section.enable and not section.adapters_only:
-            message, only = "checkpoints would hold frozen weights, which qlora has packed", ("checkpoint", "adapters_only")
-            yield Finding(message, (path, only, ("checkpoint", "enable")), help="set checkpoint.adapters_only: true")
+            message, only = (
+                "checkpoints would hold frozen weights, which qlora has packed",
+                ("checkpoint", "adapters_only"),
+            )
+            yield Finding(
+                message,
+                (path, only, ("checkpoint", "enable")),
+                help="set checkpoint.adapters_only: true",
+            )
         if isinstance(converter, QloraConfig) and section.create_seed_checkpoint:
-            message, seed = "a seed checkpoint holds all weights, and qlora has packed some", ("checkpoint", "create_seed_checkpoint")
+            message, seed = (
+                "a seed checkpoint holds all weights, and qlora has packed some",
+                ("checkpoint", "create_seed_checkpoint"),
+            )
             yield Finding(message, (path, seed), help="create it without qlora")
 
 
@@ -99,7 +125,14 @@ def packed_weights_stay_whole(run: Recipe) -> Iterator[Finding]:
         if run.parallelism.tensor_parallel_degree > 1:
             message = "qlora together with tensor parallelism is not built in this version"
             help = "use lora, or set tensor_parallel_degree: 1"
-            yield Finding(message, (path, at("tensor_parallel_degree")), help=help, code="not-built")
+            yield Finding(
+                message, (path, at("tensor_parallel_degree")), help=help, code="not-built"
+            )
         if compiles_model(run):
             message = "qlora in a compiled model is not built in this version"
-            yield Finding(message, (path, ENABLE), help="use lora, or set compile.enable: false", code="not-built")
+            yield Finding(
+                message,
+                (path, ENABLE),
+                help="use lora, or set compile.enable: false",
+                code="not-built",
+            )

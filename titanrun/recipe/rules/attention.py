@@ -26,7 +26,11 @@ def one_source_of_documents(run: Recipe) -> Iterator[Finding]:
     if attention is None or attention.mask != "block_causal":
         return
     if attention.documents is None:
-        yield Finding("block_causal needs to know where documents begin", (DOCUMENTS, MASK, FLAVOR), help="use documents: auto")
+        yield Finding(
+            "block_causal needs to know where documents begin",
+            (DOCUMENTS, MASK, FLAVOR),
+            help="use documents: auto",
+        )
     for place, dataset in placed_datasets(run) if attention.documents is not None else ():
         if dataset.restarts_positions and attention.documents == "eos":
             message = f"dataset '{dataset.name}' tells documents by positions, and the recipe by end-of-text tokens"
@@ -50,17 +54,30 @@ def ends_need_tokenizer(run: Recipe) -> Iterator[Finding]:
     """With model.attention.documents eos a document ends with the tokenizer's end-of-text token: name the tokenizer that the data was
     made with."""
     attention = attention_of(run)
-    if attention is not None and attention.documents == "eos" and run.tokenizer is None and attention.mask == "block_causal":
+    if (
+        attention is not None
+        and attention.documents == "eos"
+        and run.tokenizer is None
+        and attention.mask == "block_causal"
+    ):
         paths = (MASK, DOCUMENTS, FLAVOR, ("tokenizer",))
         message = "block_causal tells documents by end-of-text tokens, and there is no tokenizer to know them"
-        yield Finding(message, paths, help="set tokenizer: {name: huggingface, path: ...}, or model.attention.mask: causal")
+        yield Finding(
+            message,
+            paths,
+            help="set tokenizer: {name: huggingface, path: ...}, or model.attention.mask: causal",
+        )
 
 
 @rule("tokenizer-has-end", level="environment")
 def tokenizer_has_end(run: Recipe) -> Iterator[Finding]:
     """With model.attention.documents eos the tokenizer must have an end-of-text token: eos_token in its tokenizer_config.json."""
     attention = attention_of(run)
-    if attention is None or attention.documents != "eos" or not isinstance(run.tokenizer, TokenizerConfig):
+    if (
+        attention is None
+        or attention.documents != "eos"
+        or not isinstance(run.tokenizer, TokenizerConfig)
+    ):
         return
     try:
         has_end = "eos_token" in special_token_ids(run.tokenizer.folder)
@@ -69,7 +86,12 @@ def tokenizer_has_end(run: Recipe) -> Iterator[Finding]:
     if not has_end:
         message = "documents end with an end-of-text token, and the tokenizer has none"
         help = "name its eos_token in tokenizer_config.json, or set model.attention.mask: causal"
-        yield Finding(message, (("tokenizer", "path"), ("model", "hf_assets_path"), DOCUMENTS, FLAVOR), help=help, code="data")
+        yield Finding(
+            message,
+            (("tokenizer", "path"), ("model", "hf_assets_path"), DOCUMENTS, FLAVOR),
+            help=help,
+            code="data",
+        )
 
 
 @rule("documents-need-mask")
@@ -79,7 +101,14 @@ def documents_need_mask(run: Recipe) -> Iterator[Finding]:
     if attention is not None and attention.mask == "causal" and attention.documents is not None:
         message = "documents has no effect: model.attention.mask is causal"
         paths = (DOCUMENTS, MASK, FLAVOR)
-        yield Finding(message, paths, help="set mask: block_causal, or remove it", code="no-effect", severity="warning", if_written=True)
+        yield Finding(
+            message,
+            paths,
+            help="set mask: block_causal, or remove it",
+            code="no-effect",
+            severity="warning",
+            if_written=True,
+        )
 
 
 def attention_of(run: Recipe) -> AttentionConfig | None:

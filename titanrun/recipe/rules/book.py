@@ -26,7 +26,9 @@ class Finding:
     message: str
     paths: tuple[DataPath, ...]
     help: str | None = None
-    code: Literal["conflict", "no-effect", "not-built", "data", "file", "usage", "unknown-name"] = "conflict"
+    code: Literal["conflict", "no-effect", "not-built", "data", "file", "usage", "unknown-name"] = (
+        "conflict"
+    )
     severity: Literal["error", "warning"] = "error"
     named: bool = True
     if_written: bool = False
@@ -83,19 +85,36 @@ def rules_in_use() -> list[Rule]:
     return [entry for entry in RULES.values() if not registry.is_hidden_module(entry.module)]
 
 
-def apply_rules(run: Recipe, tree: Node, level: Level, *, ranks: int | None = None, beside: Collection[DataPath] = ()) -> list[Problem]:
+def apply_rules(
+    run: Recipe,
+    tree: Node,
+    level: Level,
+    *,
+    ranks: int | None = None,
+    beside: Collection[DataPath] = (),
+) -> list[Problem]:
     """The problems of all rules of one level, each shown at the place nearest the user; none that involves what is at or below a path
     of `beside`, or a list with such a path in it."""
     expected = Expected(plain(tree))
-    findings = [(entry.id, finding) for entry in rules_in_use() if entry.level == level for finding in entry.check(run, ranks)]
+    findings = [
+        (entry.id, finding)
+        for entry in rules_in_use()
+        if entry.level == level
+        for finding in entry.check(run, ranks)
+    ]
     unbuilt = {finding.paths[0] for _, finding in findings if finding.code == "not-built"}
     return [
         to_problem(id, finding, tree)
         for id, finding in findings
         if not (finding.if_written and not is_wish(tree, finding.paths[0], expected))
-        and not (finding.code == "no-effect" and finding.paths[0] in unbuilt)  # that it is not built says more
+        and not (
+            finding.code == "no-effect" and finding.paths[0] in unbuilt
+        )  # that it is not built says more
         and not any(hangs_on(path, gone, tree) for path in finding.paths for gone in beside)
-        and not (finding.section is not None and any(gone[: len(finding.section)] == finding.section for gone in beside))
+        and not (
+            finding.section is not None
+            and any(gone[: len(finding.section)] == finding.section for gone in beside)
+        )
     ]
 
 

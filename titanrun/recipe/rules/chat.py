@@ -8,8 +8,17 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from titanrun.components.data.chat_layouts import LAYOUTS, Message, value_of
-from titanrun.components.data.columns import columns_of, records_of_csv, records_of_json, records_of_jsonl
-from titanrun.components.data.config import ChatDatasetConfig, ConversationsConfig, PreferenceDatasetConfig
+from titanrun.components.data.columns import (
+    columns_of,
+    records_of_csv,
+    records_of_json,
+    records_of_jsonl,
+)
+from titanrun.components.data.config import (
+    ChatDatasetConfig,
+    ConversationsConfig,
+    PreferenceDatasetConfig,
+)
 from titanrun.components.data.pair_layouts import pair_in
 from titanrun.components.data.source_files import ending, find_files
 from titanrun.components.evaluation.config import ExactMatchTaskConfig
@@ -26,7 +35,12 @@ from titanrun.recipe.rules.data import sources
 Spoken: TypeAlias = ChatDatasetConfig | PreferenceDatasetConfig
 # the layouts that each column is read in
 IN_LISTS, IN_TWO_COLUMNS = ("messages", "sharegpt"), ("prompt_completion",)
-READ_IN = {"column": IN_LISTS, "turn_weights": IN_LISTS, "prompt_column": IN_TWO_COLUMNS, "completion_column": IN_TWO_COLUMNS}
+READ_IN = {
+    "column": IN_LISTS,
+    "turn_weights": IN_LISTS,
+    "prompt_column": IN_TWO_COLUMNS,
+    "completion_column": IN_TWO_COLUMNS,
+}
 
 
 @rule("packing-needs-document-mask")
@@ -38,7 +52,11 @@ def packing_needs_document_mask(run: Recipe) -> Iterator[Finding]:
         if shares_rows and (attention is None or attention.mask != "block_causal"):
             noun = "conversations" if isinstance(dataset, ConversationsConfig) else "documents"
             message = f"packed {noun} would see each other: attention goes back to the beginning of the row"
-            help = "set model.attention.mask: block_causal" if attention else "remove packing: the model attends to whole rows only"
+            help = (
+                "set model.attention.mask: block_causal"
+                if attention
+                else "remove packing: the model attends to whole rows only"
+            )
             yield Finding(message, ((*place, "packing"), place, MASK, FLAVOR), help=help)
 
 
@@ -47,7 +65,11 @@ def sft_needs_conversations(run: Recipe) -> Iterator[Finding]:
     """kind: sft says that conversations are learned: training.dataset must hold some, or kind be pretrain."""
     if run.kind == "sft" and not isinstance(run.training.dataset, ConversationsConfig):
         message = f"kind is sft, and dataset '{run.training.dataset.name}' has no conversations"
-        yield Finding(message, (("kind",), ("training", "dataset")), help="take tiny_chat or chat, or kind: pretrain")
+        yield Finding(
+            message,
+            (("kind",), ("training", "dataset")),
+            help="take tiny_chat or chat, or kind: pretrain",
+        )
 
 
 @rule("columns-fit-layout")
@@ -60,7 +82,12 @@ def columns_fit_layout(run: Recipe) -> Iterator[Finding]:
             if getattr(dataset, name) is not None and dataset.layout not in layouts:
                 message = f"{name} has no effect in layout {dataset.layout}"
                 places = ((*place, name), (*place, "layout"))
-                yield Finding(message, places, help=f"it is read in layout {' and '.join(layouts)}; else remove it", code="no-effect")
+                yield Finding(
+                    message,
+                    places,
+                    help=f"it is read in layout {' and '.join(layouts)}; else remove it",
+                    code="no-effect",
+                )
 
 
 @rule("chat-has-template", level="environment")
@@ -77,8 +104,17 @@ def chat_has_template(run: Recipe) -> Iterator[Finding]:
             chat_template(run.tokenizer.folder)
         except ProblemsFound as error:
             for problem in error.problems:
-                elsewhere = f", or name a file as {path_text((*place, 'template'))}" if hasattr(dataset, "template") else ""
-                yield Finding(problem.message, (place, ("tokenizer",)), help=f"{problem.help}{elsewhere}", code="data")
+                elsewhere = (
+                    f", or name a file as {path_text((*place, 'template'))}"
+                    if hasattr(dataset, "template")
+                    else ""
+                )
+                yield Finding(
+                    problem.message,
+                    (place, ("tokenizer",)),
+                    help=f"{problem.help}{elsewhere}",
+                    code="data",
+                )
 
 
 @rule("first-conversation-fits", level="environment")
@@ -96,11 +132,19 @@ def first_conversation_fits(run: Recipe) -> Iterator[Finding]:
                 conversations_in(dataset, record, f"the first record of '{file}'")
             # of what is not read here, the columns are known
             for column, field in wanted(dataset) if ending(file) == ".parquet" else ():
-                value_of(dict.fromkeys(columns_of(file) or [column]), column, f"'{file}'", field=field)
+                value_of(
+                    dict.fromkeys(columns_of(file) or [column]), column, f"'{file}'", field=field
+                )
         except ProblemsFound as error:
             for problem in error.problems:
                 if problem.path != ("path",) or "first record" in problem.message:
-                    yield Finding(problem.message, ((*place, *problem.path), place), help=problem.help, code="data", section=place)
+                    yield Finding(
+                        problem.message,
+                        ((*place, *problem.path), place),
+                        help=problem.help,
+                        code="data",
+                        section=place,
+                    )
 
 
 @rule("turn-weights-are-there", level="environment")
@@ -114,15 +158,32 @@ def turn_weights_are_there(run: Recipe) -> Iterator[Finding]:
         try:
             files = find_files(dataset.path, tuple(RECORDS))
             records = list(islice(RECORDS[ending(files[0])](files[0]), LOOKED_AT))
-            messages = [message for record in records for message in conversations_in(dataset, record, "")[0]]
+            messages = [
+                message
+                for record in records
+                for message in conversations_in(dataset, record, "")[0]
+            ]
         except ProblemsFound:
             continue  # another rule says so
         if messages and not any(key in message for message in messages):
-            names = dict.fromkeys(name for message in messages for name in message if name not in ("role", "content"))
+            names = dict.fromkeys(
+                name for message in messages for name in message if name not in ("role", "content")
+            )
             close = get_close_matches(key, names, n=1)
-            help = f"did you mean '{close[0]}'?" if close else "name the key that holds weights, or none"
+            help = (
+                f"did you mean '{close[0]}'?"
+                if close
+                else "name the key that holds weights, or none"
+            )
             message = f"of the {counted(len(messages), 'message')} at the beginning of '{files[0]}' none has a '{key}'"
-            yield Finding(message, ((*place, "turn_weights"), place), help=help, code="data", severity="warning", section=place)
+            yield Finding(
+                message,
+                ((*place, "turn_weights"), place),
+                help=help,
+                code="data",
+                severity="warning",
+                section=place,
+            )
 
 
 @rule("template-has-words", level="environment")
@@ -139,7 +200,9 @@ def template_has_words(run: Recipe) -> Iterator[Finding]:
             yield Finding(problem.message, places, help=problem.help, code="data", section=place)
 
 
-def conversations_in(dataset: Spoken, record: Mapping[str, Any], place: str) -> Sequence[list[Message]]:
+def conversations_in(
+    dataset: Spoken, record: Mapping[str, Any], place: str
+) -> Sequence[list[Message]]:
     """The conversation of a record, or both of a pair. Raises a data problem."""
     if isinstance(dataset, PreferenceDatasetConfig):
         return pair_in(dataset, record, place)
@@ -149,7 +212,10 @@ def conversations_in(dataset: Spoken, record: Mapping[str, Any], place: str) -> 
 def wanted(dataset: Spoken) -> Sequence[tuple[str, str]]:
     """The columns that every record must have, each with the field that names it."""
     if isinstance(dataset, PreferenceDatasetConfig):
-        return (dataset.chosen_column, "chosen_column"), (dataset.rejected_column, "rejected_column")
+        return (dataset.chosen_column, "chosen_column"), (
+            dataset.rejected_column,
+            "rejected_column",
+        )
     named = dataset.columns()
     if dataset.layout == "alpaca":
         return ("instruction", "layout"), ("output", "layout")
@@ -166,12 +232,19 @@ def task_at(run: Recipe, place: DataPath) -> object:
 def misfits(dataset: Spoken, folder: Path, *, is_learned: bool) -> Sequence[Problem]:
     """What a run would say first of the conversations that are looked at; nothing where another rule says that they cannot be read."""
     # jinja is imported only where there are conversations
-    templates, learned = map(import_module, ("titanrun.components.tokenizers.chat_template", "titanrun.components.data.learned"))
+    templates, learned = map(
+        import_module,
+        ("titanrun.components.tokenizers.chat_template", "titanrun.components.data.learned"),
+    )
     try:
         template = templates.chosen_template(dataset.template, folder)
         file = find_files(dataset.path, tuple(RECORDS))[0]
     except ProblemsFound as found:
-        return [problem for problem in found.problems if problem.path == ("template",) and Path(dataset.template or "").is_file()]
+        return [
+            problem
+            for problem in found.problems
+            if problem.path == ("template",) and Path(dataset.template or "").is_file()
+        ]
     for number, record in enumerate(islice(RECORDS[ending(file)](file), LOOKED_AT), start=1):
         place = f"record {number} of '{file}'"
         try:

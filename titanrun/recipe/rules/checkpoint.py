@@ -2,7 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 
-from titanrun.components.checkpoints.addresses import PACKAGES, is_address, is_known_store, missing_package, place
+from titanrun.components.checkpoints.addresses import (
+    PACKAGES,
+    is_address,
+    is_known_store,
+    missing_package,
+    place,
+)
 from titanrun.components.checkpoints.quantization import agreed_quantization
 from titanrun.config.base import dump
 from titanrun.config.problems import DataPath, ProblemsFound
@@ -18,8 +24,16 @@ from titanrun.recipe.rules.ranks import where_asked
 @rule("hf-load-needs-folder")
 def hf_load_needs_folder(run: Recipe) -> Iterator[Finding]:
     """initial_load_in_hf reads a Hugging Face folder: name it in checkpoint.initial_load_path or model.hf_assets_path."""
-    if run.checkpoint.initial_load_in_hf and run.checkpoint.initial_load_path is None and run.model.hf_assets_path is None:
-        paths = (("checkpoint", "initial_load_in_hf"), ("checkpoint", "initial_load_path"), ("model", "hf_assets_path"))
+    if (
+        run.checkpoint.initial_load_in_hf
+        and run.checkpoint.initial_load_path is None
+        and run.model.hf_assets_path is None
+    ):
+        paths = (
+            ("checkpoint", "initial_load_in_hf"),
+            ("checkpoint", "initial_load_path"),
+            ("model", "hf_assets_path"),
+        )
         help = "set checkpoint.initial_load_path or model.hf_assets_path"
         yield Finding("initial_load_in_hf has no folder to load from", paths, help=help)
 
@@ -44,17 +58,30 @@ def export_fits_transformers(run: Recipe) -> Iterator[Finding]:
     """last_save_in_hf writes weights for transformers: a model whose mathematics transformers does not have cannot be written so."""
     if run.checkpoint.last_save_in_hf:
         for problem in (*run.model.export_problems(), *foreign_parts(run)):
-            yield Finding(problem.message, (problem.path, ("checkpoint", "last_save_in_hf")), help=problem.help)
+            yield Finding(
+                problem.message,
+                (problem.path, ("checkpoint", "last_save_in_hf")),
+                help=problem.help,
+            )
 
 
 @rule("export-dtype-needs-export")
 def export_dtype_needs_export(run: Recipe) -> Iterator[Finding]:
     """export_dtype is the type of the folder that last_save_in_hf writes, and of a last checkpoint that last_save_model_only asks for."""
     section = run.checkpoint
-    if section.export_dtype != "float32" and not section.last_save_in_hf and not section.last_save_model_only:
+    if (
+        section.export_dtype != "float32"
+        and not section.last_save_in_hf
+        and not section.last_save_model_only
+    ):
         paths = (("checkpoint", "export_dtype"), ("checkpoint", "last_save_in_hf"))
         help = "set checkpoint.last_save_in_hf: true"
-        yield Finding("export_dtype has no effect without last_save_in_hf or last_save_model_only", paths, help=help, code="no-effect")
+        yield Finding(
+            "export_dtype has no effect without last_save_in_hf or last_save_model_only",
+            paths,
+            help=help,
+            code="no-effect",
+        )
 
 
 @rule("adapters-only-needs-adapters")
@@ -64,7 +91,9 @@ def adapters_only_needs_adapters(run: Recipe) -> Iterator[Finding]:
     if run.checkpoint.adapters_only and lora_of(run) is None:
         paths = (("checkpoint", "adapters_only"), ("converters",))
         message = "adapters_only leaves frozen weights out of checkpoints, and nothing is frozen"
-        yield Finding(message, paths, help="add the converter lora or qlora, or leave adapters_only out")
+        yield Finding(
+            message, paths, help="add the converter lora or qlora, or leave adapters_only out"
+        )
 
 
 @rule("best-needs-validation")
@@ -72,7 +101,12 @@ def best_needs_validation(run: Recipe) -> Iterator[Finding]:
     """The best checkpoint is that of the lowest validation loss: keep_best needs validation.enable."""
     if run.checkpoint.keep_best and not run.validation.enable:
         paths = (("checkpoint", "keep_best"), ("validation", "enable"))
-        yield Finding("without validation no checkpoint is the best", paths, help="set validation.enable: true", code="no-effect")
+        yield Finding(
+            "without validation no checkpoint is the best",
+            paths,
+            help="set validation.enable: true",
+            code="no-effect",
+        )
 
 
 @rule("hf-load-takes-weights")
@@ -80,7 +114,11 @@ def hf_load_takes_weights(run: Recipe) -> Iterator[Finding]:
     """A Hugging Face folder holds weights and nothing else: with initial_load_in_hf, initial_load_model_only must be true."""
     if run.checkpoint.initial_load_in_hf and not run.checkpoint.initial_load_model_only:
         paths = (("checkpoint", "initial_load_model_only"), ("checkpoint", "initial_load_in_hf"))
-        yield Finding("a Hugging Face folder holds weights only", paths, help="set checkpoint.initial_load_model_only: true")
+        yield Finding(
+            "a Hugging Face folder holds weights only",
+            paths,
+            help="set checkpoint.initial_load_model_only: true",
+        )
 
 
 @rule("quantized-load-needs-folder")
@@ -88,8 +126,15 @@ def quantized_load_needs_folder(run: Recipe) -> Iterator[Finding]:
     """Quantised weights are read from a Hugging Face folder only: initial_load_in_hf_quantized needs initial_load_in_hf."""
     section = run.checkpoint
     if section.initial_load_in_hf_quantized and not section.initial_load_in_hf:
-        paths = (("checkpoint", "initial_load_in_hf_quantized"), ("checkpoint", "initial_load_in_hf"))
-        yield Finding("quantised weights are read from a Hugging Face folder only", paths, help="set checkpoint.initial_load_in_hf: true")
+        paths = (
+            ("checkpoint", "initial_load_in_hf_quantized"),
+            ("checkpoint", "initial_load_in_hf"),
+        )
+        yield Finding(
+            "quantised weights are read from a Hugging Face folder only",
+            paths,
+            help="set checkpoint.initial_load_in_hf: true",
+        )
 
 
 @rule("quantization-is-known", level="environment")
@@ -104,7 +149,12 @@ def quantization_is_known(run: Recipe) -> Iterator[Finding]:
         agreed_quantization(place(named), is_quantized=section.initial_load_in_hf_quantized)
     except ProblemsFound as error:
         for problem in error.problems:
-            yield Finding(problem.message, (("checkpoint", "initial_load_in_hf_quantized"),), help=problem.help, code="file")
+            yield Finding(
+                problem.message,
+                (("checkpoint", "initial_load_in_hf_quantized"),),
+                help=problem.help,
+                code="file",
+            )
 
 
 @rule("optimizer-goes-with-schedule")
@@ -131,7 +181,9 @@ def seed_checkpoint_on_one_rank(run: Recipe, ranks: int | None) -> Iterator[Find
         yield Finding(message, (seed, ("checkpoint", switch)), help=help)
     if ranks is not None and ranks > 1:
         message = f"a seed checkpoint is made by one process, and there are {ranks}"
-        yield Finding(message, (seed, *where_asked(run, ranks)), help="set launch.nproc_per_node: 1")
+        yield Finding(
+            message, (seed, *where_asked(run, ranks)), help="set launch.nproc_per_node: 1"
+        )
 
 
 @rule("allowed-changes-are-fields")
@@ -141,15 +193,25 @@ def allowed_changes_are_fields(run: Recipe) -> Iterator[Finding]:
     for index, name in enumerate(run.checkpoint.allow_change):
         if name not in known:
             meant = closest(name, known)
-            help = f"did you mean '{meant}'?" if meant else "name a field or a section, as optimizer.lr"
-            yield Finding(f"'{name}' is no field of this recipe", (("checkpoint", "allow_change", index),), help=help)
+            help = (
+                f"did you mean '{meant}'?"
+                if meant
+                else "name a field or a section, as optimizer.lr"
+            )
+            yield Finding(
+                f"'{name}' is no field of this recipe",
+                (("checkpoint", "allow_change", index),),
+                help=help,
+            )
 
 
 def known_paths(data: object, path: DataPath = ()) -> set[str]:
     """The path of everything in a recipe, lists as a whole."""
     if not isinstance(data, Mapping):
         return {path_text(path)}
-    below = {found for key, value in data.items() for found in known_paths(value, (*path, str(key)))}
+    below = {
+        found for key, value in data.items() for found in known_paths(value, (*path, str(key)))
+    }
     return below | ({path_text(path)} if path else set())
 
 
@@ -158,7 +220,13 @@ def memory_ends_with_process(run: Recipe) -> Iterator[Finding]:
     """memory:// is the memory of one process: what is saved there ends with it, and no other rank sees it."""
     if run.checkpoint.enable and run.checkpoint.folder.startswith("memory:"):
         message = "checkpoints in memory:// are gone when the process ends"
-        yield Finding(message, (("checkpoint", "folder"),), help="name a folder or a store", code="no-effect", severity="warning")
+        yield Finding(
+            message,
+            (("checkpoint", "folder"),),
+            help="name a folder or a store",
+            code="no-effect",
+            severity="warning",
+        )
 
 
 @rule("stores-are-reached", level="environment")
@@ -174,4 +242,9 @@ def stores_are_reached(run: Recipe) -> Iterator[Finding]:
             yield Finding(message, (path,), help=f'pip install "titanrun[{extra}]"', code="usage")
         elif not is_known_store(value):
             help = f"{listing(sorted(PACKAGES), last='and')} are known, and what plug-ins of fsspec add"
-            yield Finding(f"nothing here reads the store of '{value}'", (path,), help=help, code="unknown-name")
+            yield Finding(
+                f"nothing here reads the store of '{value}'",
+                (path,),
+                help=help,
+                code="unknown-name",
+            )

@@ -9,10 +9,19 @@ from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rule
 from titanrun.recipe.rules.ranks import at
 
-ENABLE, COMPONENTS, BACKEND = ("compile", "enable"), ("compile", "components"), ("compile", "backend")
+ENABLE, COMPONENTS, BACKEND = (
+    ("compile", "enable"),
+    ("compile", "components"),
+    ("compile", "backend"),
+)
 INDUCTOR = "inductor"
 # back ends of PyTorch 2.13 that leave it to PyTorch which activations are kept, and so can keep to a budget
-BUDGETING = (INDUCTOR, "aot_eager", "aot_eager_decomp_partition", "aot_eager_decomp_partition_crossref")
+BUDGETING = (
+    INDUCTOR,
+    "aot_eager",
+    "aot_eager_decomp_partition",
+    "aot_eager_decomp_partition_crossref",
+)
 # all that can be asked for by name; its others need arguments, or exist to fail
 BACKENDS = (
     *BUDGETING,
@@ -41,7 +50,9 @@ def compiles_model(run: Recipe) -> bool:
 
 def overlaps_tensor_parallelism(run: Recipe) -> bool:
     """Whether tensor-parallel communication is to run during matrix products."""
-    return run.parallelism.tensor_parallel_degree > 1 and run.parallelism.enable_async_tensor_parallel
+    return (
+        run.parallelism.tensor_parallel_degree > 1 and run.parallelism.enable_async_tensor_parallel
+    )
 
 
 @rule("async-tp-needs-compile")
@@ -51,10 +62,18 @@ def async_tp_needs_compile(run: Recipe) -> Iterator[Finding]:
     if not overlaps_tensor_parallelism(run):
         return
     if not compiles_model(run):
-        yield Finding("asynchronous tensor parallelism needs a compiled model", (ASYNC, ENABLE, COMPONENTS), help=HELP)
+        yield Finding(
+            "asynchronous tensor parallelism needs a compiled model",
+            (ASYNC, ENABLE, COMPONENTS),
+            help=HELP,
+        )
     elif run.compile.backend != INDUCTOR:
         message = f"asynchronous tensor parallelism is made by inductor, and the back end is {run.compile.backend}"
-        yield Finding(message, (ASYNC, BACKEND), help="set compile.backend: inductor, or enable_async_tensor_parallel: false")
+        yield Finding(
+            message,
+            (ASYNC, BACKEND),
+            help="set compile.backend: inductor, or enable_async_tensor_parallel: false",
+        )
 
 
 @rule("async-tp-needs-sequence-parallel")
@@ -64,7 +83,11 @@ def async_tp_needs_sequence_parallel(run: Recipe) -> Iterator[Finding]:
     if overlaps_tensor_parallelism(run) and not run.parallelism.enable_sequence_parallel:
         message = "asynchronous tensor parallelism overlaps the collectives of sequence parallelism, which is off"
         places = (at("enable_sequence_parallel"), ASYNC)
-        yield Finding(message, places, help="set enable_sequence_parallel: true, or enable_async_tensor_parallel: false")
+        yield Finding(
+            message,
+            places,
+            help="set enable_sequence_parallel: true, or enable_async_tensor_parallel: false",
+        )
 
 
 @rule("async-tp-needs-accelerator")
@@ -73,7 +96,11 @@ def async_tp_needs_accelerator(run: Recipe) -> Iterator[Finding]:
     have. Train on CUDA, or without it."""
     if overlaps_tensor_parallelism(run) and run.device == "cpu":
         message = "asynchronous tensor parallelism needs the symmetric memory of accelerators, and device is cpu"
-        yield Finding(message, (ASYNC, ("device",)), help="set enable_async_tensor_parallel: false, or device: gpu")
+        yield Finding(
+            message,
+            (ASYNC, ("device",)),
+            help="set enable_async_tensor_parallel: false, or device: gpu",
+        )
 
 
 @rule("budget-needs-compile")
@@ -84,9 +111,15 @@ def budget_needs_compile(run: Recipe) -> Iterator[Finding]:
         return
     if not compiles_model(run):
         message = "the compiler chooses what is kept within a memory budget, and the model is not compiled"
-        yield Finding(message, (BUDGET, ENABLE, COMPONENTS), help=f"{HELP}, or activation_checkpoint: selective")
+        yield Finding(
+            message,
+            (BUDGET, ENABLE, COMPONENTS),
+            help=f"{HELP}, or activation_checkpoint: selective",
+        )
     elif run.compile.backend in BACKENDS and run.compile.backend not in BUDGETING:
-        message = f"back end {run.compile.backend} keeps every activation, whatever the memory budget"
+        message = (
+            f"back end {run.compile.backend} keeps every activation, whatever the memory budget"
+        )
         yield Finding(message, (BACKEND, BUDGET), help=f"use {listing(BUDGETING)}")
 
 
@@ -101,7 +134,11 @@ def back_end_exists(run: Recipe) -> Iterator[Finding]:
     if name not in installed:
         known = (*BACKENDS, *sorted(installed))
         meant = closest(name, known)
-        help = f"did you mean '{meant}'?" if meant else f"those are {listing(known, last='and', most=len(known))}"
+        help = (
+            f"did you mean '{meant}'?"
+            if meant
+            else f"those are {listing(known, last='and', most=len(known))}"
+        )
         yield Finding(f"there is no back end '{name}'", (BACKEND,), help=help, code="unknown-name")
 
 
@@ -110,5 +147,9 @@ def back_end_is_installed(run: Recipe) -> Iterator[Finding]:
     """Some back ends of torch.compile belong to packages of their own. Install the package, or choose another back end."""
     package = PACKAGES.get(run.compile.backend)
     if run.compile.enable and package is not None and find_spec(package) is None:
-        message = f"back end {run.compile.backend} needs the package '{package}', which is not installed"
-        yield Finding(message, (BACKEND,), help="install it, or use compile.backend: inductor", code="usage")
+        message = (
+            f"back end {run.compile.backend} needs the package '{package}', which is not installed"
+        )
+        yield Finding(
+            message, (BACKEND,), help="install it, or use compile.backend: inductor", code="usage"
+        )

@@ -12,7 +12,11 @@ from titanrun.recipe.rules.book import Finding, rule
 from titanrun.recipe.rules.ranks import at
 from titanrun.recipe.rules.tensor_parallel import HEADS
 
-CONTEXT, TENSOR, SEQUENCE = at("context_parallel_degree"), at("tensor_parallel_degree"), at("enable_sequence_parallel")
+CONTEXT, TENSOR, SEQUENCE = (
+    at("context_parallel_degree"),
+    at("tensor_parallel_degree"),
+    at("enable_sequence_parallel"),
+)
 BALANCER, METHOD = at("context_parallel_load_balancer"), at("context_parallel_rotate_method")
 
 
@@ -54,10 +58,22 @@ def heads_divide_over_cp(run: Recipe) -> Iterator[Finding]:
     tensor_parallel_degree must divide the number of query heads, and of key and value heads. allgather works with any number."""
     section, counts = run.parallelism, run.model.heads()
     degree, tensor = section.context_parallel_degree, section.tensor_parallel_degree
-    if degree == 1 or section.context_parallel_rotate_method != "alltoall" or any(count % tensor for count in counts.values()):
+    if (
+        degree == 1
+        or section.context_parallel_rotate_method != "alltoall"
+        or any(count % tensor for count in counts.values())
+    ):
         return
-    fitting = [str(size) for size in common_divisors(*(count // tensor for count in counts.values())) if size > 1]
-    ranks = f"{degree} context-parallel ranks" if tensor == 1 else f"{degree} context-parallel x {tensor} tensor-parallel ranks"
+    fitting = [
+        str(size)
+        for size in common_divisors(*(count // tensor for count in counts.values()))
+        if size > 1
+    ]
+    ranks = (
+        f"{degree} context-parallel ranks"
+        if tensor == 1
+        else f"{degree} context-parallel x {tensor} tensor-parallel ranks"
+    )
     told: set[int] = set()
     for name, count in counts.items():
         if count % (degree * tensor) and count not in told:
@@ -74,11 +90,22 @@ def heads_divide_over_cp(run: Recipe) -> Iterator[Finding]:
 def rows_divide_over_tp(run: Recipe) -> Iterator[Finding]:
     """Sequence parallelism splits each row, or what context parallelism leaves of it, over the tensor-parallel ranks: seq_len /
     context_parallel_degree must be a multiple of tensor_parallel_degree. Change the length, or set enable_sequence_parallel: false."""
-    tensor, context = run.parallelism.tensor_parallel_degree, run.parallelism.context_parallel_degree
+    tensor, context = (
+        run.parallelism.tensor_parallel_degree,
+        run.parallelism.context_parallel_degree,
+    )
     for path, length in row_lengths(run).items():
-        if run.parallelism.enable_sequence_parallel and length % context == 0 and (length // context) % tensor:
+        if (
+            run.parallelism.enable_sequence_parallel
+            and length % context == 0
+            and (length // context) % tensor
+        ):
             unit = context * lcm(tensor, pieces_per_rank(run.parallelism) if context > 1 else 1)
-            piece = f"rows of {length} tokens" if context == 1 else f"pieces of {length // context} tokens"
+            piece = (
+                f"rows of {length} tokens"
+                if context == 1
+                else f"pieces of {length // context} tokens"
+            )
             yield Finding(
                 f"{piece} cannot be split over {tensor} tensor-parallel ranks",
                 (path, TENSOR, CONTEXT, SEQUENCE),
@@ -95,9 +122,16 @@ def balancer_needs_flex(run: Recipe) -> Iterator[Finding]:
     if section.context_parallel_degree == 1 or section.context_parallel_load_balancer != "ptrr":
         return
     if backend == "flex":
-        yield Finding("the load balancer ptrr is not built yet", (BALANCER,), help="use headtail", code="not-built")
+        yield Finding(
+            "the load balancer ptrr is not built yet",
+            (BALANCER,),
+            help="use headtail",
+            code="not-built",
+        )
     else:
-        message = f"the load balancer ptrr needs flex attention, and the model has {backend or 'none'}"
+        message = (
+            f"the load balancer ptrr needs flex attention, and the model has {backend or 'none'}"
+        )
         yield Finding(message, (BALANCER, BACKEND, ("model", "flavor")), help="use headtail")
 
 
@@ -106,7 +140,11 @@ def varlen_excludes_cp(run: Recipe) -> Iterator[Finding]:
     """varlen attention has no keys without queries, as context_parallel_rotate_method allgather gives each context-parallel rank: use
     alltoall, which gives it whole rows of some heads, or the back end flex."""
     section = run.parallelism
-    if section.context_parallel_degree > 1 and attention_backend(run) == "varlen" and section.context_parallel_rotate_method == "allgather":
+    if (
+        section.context_parallel_degree > 1
+        and attention_backend(run) == "varlen"
+        and section.context_parallel_rotate_method == "allgather"
+    ):
         message = "varlen attention cannot be split over context-parallel ranks that gather keys"
         help = "use context_parallel_rotate_method: alltoall, or model.attention.backend: flex"
         yield Finding(message, (BACKEND, METHOD, CONTEXT, ("model", "flavor")), help=help)

@@ -33,7 +33,11 @@ def converter_stands_once(run: Recipe) -> Iterator[Finding]:
     seen: dict[str, DataPath] = {}
     for path, converter in listed(run):
         if converter.name in seen:
-            yield Finding(f"converter '{converter.name}' is listed twice", (path, seen[converter.name]), help="keep one of them")
+            yield Finding(
+                f"converter '{converter.name}' is listed twice",
+                (path, seen[converter.name]),
+                help="keep one of them",
+            )
         seen.setdefault(converter.name, path)
 
 
@@ -46,7 +50,9 @@ def converters_share_format(run: Recipe) -> Iterator[Finding]:
             continue
         for other, (place, name) in formats.items():
             if other != converter.format:
-                message = f"{converter.name} makes products in {converter.format}, and {name} in {other}"
+                message = (
+                    f"{converter.name} makes products in {converter.format}, and {name} in {other}"
+                )
                 yield Finding(message, (path, place), help="keep converters of one format")
         formats.setdefault(converter.format, (path, converter.name))
 
@@ -58,7 +64,11 @@ def converter_needs_experts(run: Recipe) -> Iterator[Finding]:
     for path, converter in listed(run):
         if converter.of_experts and run.model.routed_experts() == 0:
             message = f"{converter.name} rewrites experts, and {run.model.name} has none here"
-            yield Finding(message, (path, ("model", "name"), ("model", "flavor")), help="leave it out, or take a model with experts")
+            yield Finding(
+                message,
+                (path, ("model", "name"), ("model", "flavor")),
+                help="leave it out, or take a model with experts",
+            )
 
 
 @rule("float8-experts-stay-together")
@@ -70,7 +80,9 @@ def float8_experts_stay_together(run: Recipe) -> Iterator[Finding]:
             if isinstance(converter, Float8GroupedMmConfig) and getattr(run.parallelism, name) > 1:
                 what = name.removesuffix("_degree").replace("_", " ")
                 yield Finding(
-                    f"{converter.name} does not go together with {what}ism", (at(name), path), help=f"set {name}: 1, or leave it out"
+                    f"{converter.name} does not go together with {what}ism",
+                    (at(name), path),
+                    help=f"set {name}: 1, or leave it out",
                 )
 
 
@@ -83,7 +95,9 @@ def mxfp8_compiles_without_tp(run: Recipe) -> Iterator[Finding]:
             if isinstance(converter, Mxfp8LinearConfig):
                 message = f"{converter.name} in a compiled model does not go together with tensor parallelism"
                 places = (path, at("tensor_parallel_degree"), ENABLE, COMPONENTS)
-                yield Finding(message, places, help="set compile.enable: false, or tensor_parallel_degree: 1")
+                yield Finding(
+                    message, places, help="set compile.enable: false, or tensor_parallel_degree: 1"
+                )
 
 
 @rule("nvfp4-stays-whole")
@@ -95,7 +109,9 @@ def nvfp4_stays_whole(run: Recipe) -> Iterator[Finding]:
             if isinstance(converter, Nvfp4LinearConfig):
                 message = f"{converter.name} together with tensor parallelism is not built in this version"
                 help = "use float8_linear or mxfp8_linear, or set tensor_parallel_degree: 1"
-                yield Finding(message, (path, at("tensor_parallel_degree")), help=help, code="not-built")
+                yield Finding(
+                    message, (path, at("tensor_parallel_degree")), help=help, code="not-built"
+                )
 
 
 @rule("expert-parts-fill-blocks")
@@ -103,7 +119,11 @@ def expert_parts_fill_blocks(run: Recipe) -> Iterator[Finding]:
     """Ranks that share an expert each hold a part of its hidden layer, which products in few bits take in blocks: of 16 in float8, 32 in
     MXFP8. Change model.moe.hidden_dim, or leave experts whole (expert_tensor_parallel_degree 1 with expert_parallel_degree above 1)."""
     section, width = run.parallelism, run.model.hidden_widths().get("moe", 0)
-    parts = section.tensor_parallel_degree if section.expert_parallel_degree == 1 else section.expert_tensor_parallel_degree
+    parts = (
+        section.tensor_parallel_degree
+        if section.expert_parallel_degree == 1
+        else section.expert_tensor_parallel_degree
+    )
     for path, converter in listed(run):
         if converter.of_experts and width and parts > 1 and width % (parts * converter.block):
             yield Finding(
@@ -118,10 +138,14 @@ def fp32_head_is_untied(run: Recipe) -> Iterator[Finding]:
     """An output head in fp32 needs a matrix of its own: one that the embedding shares is gathered in the embedding's dtype. Leave
     fp32_lm_head out, or set model.tie_word_embeddings to false."""
     for path, converter in listed(run):
-        if isinstance(converter, Fp32LmHeadConfig) and getattr(run.model, "tie_word_embeddings", False):
+        if isinstance(converter, Fp32LmHeadConfig) and getattr(
+            run.model, "tie_word_embeddings", False
+        ):
             message = "an output head in fp32 cannot share its matrix with the embedding"
             help = "leave fp32_lm_head out, or set model.tie_word_embeddings: false"
-            yield Finding(message, (path, ("model", "tie_word_embeddings"), ("model", "flavor")), help=help)
+            yield Finding(
+                message, (path, ("model", "tie_word_embeddings"), ("model", "flavor")), help=help
+            )
 
 
 @rule("fp32-head-needs-mixed-precision")
@@ -134,7 +158,9 @@ def fp32_head_needs_mixed_precision(run: Recipe) -> Iterator[Finding]:
             if isinstance(converter, Fp32LmHeadConfig):
                 message = f"{converter.name} has no effect: everything computes in float32"
                 paths = (path, ("training", "mixed_precision_param"))
-                yield Finding(message, paths, help="leave it out", code="no-effect", severity="warning")
+                yield Finding(
+                    message, paths, help="leave it out", code="no-effect", severity="warning"
+                )
 
 
 @rank_rule("float8-gather-needs-shards")

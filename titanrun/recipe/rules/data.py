@@ -42,8 +42,14 @@ def held_out_sets_have_names_of_their_own(run: Recipe) -> Iterator[Finding]:
     seen: dict[str, int] = {}
     for number, held_out in enumerate(run.validation.further if run.validation.enable else ()):
         if held_out.id in seen:
-            places = tuple(("validation", "further", index, "id") for index in (number, seen[held_out.id]))
-            yield Finding(f"two held-out sets are called '{held_out.id}'", places, help="give each an id of its own")
+            places = tuple(
+                ("validation", "further", index, "id") for index in (number, seen[held_out.id])
+            )
+            yield Finding(
+                f"two held-out sets are called '{held_out.id}'",
+                places,
+                help="give each an id of its own",
+            )
         seen.setdefault(held_out.id, number)
 
 
@@ -55,15 +61,24 @@ def paths_exist(run: Recipe) -> Iterator[Finding]:
         (("checkpoint", "initial_load_path"), run.checkpoint.initial_load_path),
     ]
     for name in ("path", "template"):
-        inputs += [((*place, name), getattr(dataset, name, None)) for place, dataset in sources(run)]
+        inputs += [
+            ((*place, name), getattr(dataset, name, None)) for place, dataset in sources(run)
+        ]
     for index, task in enumerate(run.evaluation.tasks if run.kind == "eval" else ()):
         place = ("evaluation", "tasks", index)
         inputs += [((*place, "path"), getattr(task, "path", None))]
     for path, written in inputs:
         # whether a store has it, only the run asks: validate needs no network
         if written is not None and not is_address(written) and not exists(written):
-            code: Literal["data", "file"] = "data" if "dataset" in path or path[0] == "evaluation" else "file"
-            yield Finding(f"there is no '{written}'", (path,), help=f"paths are relative to {Path.cwd()}", code=code)
+            code: Literal["data", "file"] = (
+                "data" if "dataset" in path or path[0] == "evaluation" else "file"
+            )
+            yield Finding(
+                f"there is no '{written}'",
+                (path,),
+                help=f"paths are relative to {Path.cwd()}",
+                code=code,
+            )
 
 
 @rule("tokenizer-fits-vocabulary", level="environment")
@@ -72,7 +87,10 @@ def tokenizer_fits_vocabulary(run: Recipe) -> Iterator[Finding]:
     if not isinstance(run.tokenizer, TokenizerConfig) or run.model.vocab_size is None:
         return
     folder, assets = run.tokenizer.folder, run.model.hf_assets_path
-    places: tuple[DataPath, ...] = (("tokenizer", "path"), *([("model", "hf_assets_path")] if str(folder) == assets else []))
+    places: tuple[DataPath, ...] = (
+        ("tokenizer", "path"),
+        *([("model", "hf_assets_path")] if str(folder) == assets else []),
+    )
     if len(places) > 1 and not folder.exists():
         return  # paths-exist says so
     try:
@@ -113,7 +131,10 @@ def placed_datasets(run: Recipe) -> list[tuple[DataPath, DatasetConfig]]:
     further = run.validation.further if run.validation.enable else ()
     return [
         *(((section, "dataset"), dataset) for section, dataset in datasets(run)),
-        *((("validation", "further", number, "dataset"), held_out.dataset) for number, held_out in enumerate(further)),
+        *(
+            (("validation", "further", number, "dataset"), held_out.dataset)
+            for number, held_out in enumerate(further)
+        ),
     ]
 
 
@@ -121,9 +142,18 @@ def measured_datasets(run: Recipe) -> list[tuple[DataPath, DatasetConfig]]:
     """What a run of kind eval measures by, with its place; of data that its tasks take over, the place where they are written."""
     held_out: tuple[DataPath, object] = (("validation", "dataset"), run.validation.dataset)
     tasks = enumerate(run.evaluation.tasks)
-    placed = [(("evaluation", "tasks", number, "dataset"), getattr(task, "dataset", None)) for number, task in tasks]
-    measured = [held_out if dataset == held_out[1] else (place, dataset) for place, dataset in placed] or [held_out]
-    return [(place, dataset) for place, dataset in measured if run.kind == "eval" and isinstance(dataset, DatasetConfig)]
+    placed = [
+        (("evaluation", "tasks", number, "dataset"), getattr(task, "dataset", None))
+        for number, task in tasks
+    ]
+    measured = [
+        held_out if dataset == held_out[1] else (place, dataset) for place, dataset in placed
+    ] or [held_out]
+    return [
+        (place, dataset)
+        for place, dataset in measured
+        if run.kind == "eval" and isinstance(dataset, DatasetConfig)
+    ]
 
 
 def sources(run: Recipe) -> list[tuple[DataPath, DatasetConfig]]:
@@ -142,4 +172,6 @@ def exists(written: str) -> bool:
         return True
     pattern = Path(written)
     anchor = Path(pattern.anchor) if pattern.anchor else Path()
-    return any(character in written for character in "*?[") and any(True for _ in anchor.glob(str(pattern.relative_to(pattern.anchor))))
+    return any(character in written for character in "*?[") and any(
+        True for _ in anchor.glob(str(pattern.relative_to(pattern.anchor)))
+    )

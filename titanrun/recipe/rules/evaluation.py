@@ -4,7 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from titanrun.components.data.config import ConversationsConfig
-from titanrun.components.evaluation.config import ExactMatchTaskConfig, LossTaskConfig, MultipleChoiceTaskConfig
+from titanrun.components.evaluation.config import (
+    ExactMatchTaskConfig,
+    LossTaskConfig,
+    MultipleChoiceTaskConfig,
+)
 from titanrun.components.evaluation.questions import read_questions
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.recipe import Recipe
@@ -19,10 +23,18 @@ def tasks_have_data(run: Recipe) -> Iterator[Finding]:
         path = ("evaluation", "tasks", index)
         if isinstance(task, LossTaskConfig | ExactMatchTaskConfig) and task.dataset is None:
             paths = ((*path, "dataset"), path, ("validation", "dataset"))
-            yield Finding(f"the task {task.name} has no dataset", paths, help="name one in the task, or set validation.dataset")
-        elif isinstance(task, ExactMatchTaskConfig) and not isinstance(task.dataset, ConversationsConfig):
+            yield Finding(
+                f"the task {task.name} has no dataset",
+                paths,
+                help="name one in the task, or set validation.dataset",
+            )
+        elif isinstance(task, ExactMatchTaskConfig) and not isinstance(
+            task.dataset, ConversationsConfig
+        ):
             message = f"exact_match asks for the replies of conversations, and dataset '{task.dataset.name}' has none"  # type: ignore[union-attr]
-            yield Finding(message, ((*path, "dataset"), path), help="take tiny_chat or chat, or the task loss")
+            yield Finding(
+                message, ((*path, "dataset"), path), help="take tiny_chat or chat, or the task loss"
+            )
 
 
 @rule("eval-has-tasks")
@@ -30,7 +42,9 @@ def eval_has_tasks(run: Recipe) -> Iterator[Finding]:
     """A run of kind eval measures by evaluation.tasks, or by the loss on validation.dataset: one of the two must be there."""
     if run.kind == "eval" and not run.evaluation.tasks and run.validation.dataset is None:
         paths = (("kind",), ("evaluation", "tasks"), ("validation", "dataset"))
-        yield Finding("there is nothing to measure", paths, help="set evaluation.tasks, or validation.dataset")
+        yield Finding(
+            "there is nothing to measure", paths, help="set evaluation.tasks, or validation.dataset"
+        )
 
 
 @rule("questions-can-be-read", level="environment")
@@ -43,7 +57,12 @@ def questions_can_be_read(run: Recipe) -> Iterator[Finding]:
             read_questions(Path(task.path))
         except ProblemsFound as found:
             for problem in found.problems:
-                yield Finding(problem.message, (("evaluation", "tasks", index, "path"),), help=problem.help, code="data")
+                yield Finding(
+                    problem.message,
+                    (("evaluation", "tasks", index, "path"),),
+                    help=problem.help,
+                    code="data",
+                )
 
 
 @rank_rule("eval-takes-one-process")
@@ -51,4 +70,6 @@ def eval_takes_one_process(run: Recipe, ranks: int | None) -> Iterator[Finding]:
     """A model is measured by one process: set launch.nproc_per_node: 1 where kind is eval."""
     if run.kind == "eval" and ranks is not None and ranks > 1:
         message = f"kind eval is done by one process, and there are {ranks}"
-        yield Finding(message, (("kind",), *where_asked(run, ranks)), help="set launch.nproc_per_node: 1")
+        yield Finding(
+            message, (("kind",), *where_asked(run, ranks)), help="set launch.nproc_per_node: 1"
+        )

@@ -25,7 +25,11 @@ def split_generator_needs_ranks(run: Recipe) -> Iterator[Finding]:
         yield Finding(message, (path, degree), help=help, code="no-effect", severity="warning")
     if run.parallelism.expert_parallel_degree > 1:
         paths = (path, ("parallelism", "expert_parallel_degree"))
-        yield Finding("a generator's experts are not dealt to ranks", paths, help="remove it, or use expert_parallel_degree: 1")
+        yield Finding(
+            "a generator's experts are not dealt to ranks",
+            paths,
+            help="remove it, or use expert_parallel_degree: 1",
+        )
 
 
 @rule("vllm-knows-the-attention")
@@ -39,23 +43,39 @@ def vllm_knows_the_attention(run: Recipe) -> Iterator[Finding]:
     for name in ("latent", "sinks", "soft_cap"):
         if hasattr(attention, name) and decided(getattr(attention, name)):
             paths = ((*GENERATOR, "model"), ("model", "attention", name))
-            yield Finding(f"vLLM's attention has no {name.replace('_', ' ')}", paths, help="use rl.generator: native")
+            yield Finding(
+                f"vLLM's attention has no {name.replace('_', ' ')}",
+                paths,
+                help="use rl.generator: native",
+            )
 
 
 @rule("vllm-compiles-its-own-models")
 def vllm_compiles_its_own_models(run: Recipe) -> Iterator[Finding]:
     """rl.generator.enforce_eager: false compiles vLLM's model of an architecture; titanrun's runs as it is written."""
     generator = None if run.rl is None else run.rl.generator
-    if isinstance(generator, VllmConfig) and generator.model == "native" and not generator.enforce_eager:
+    if (
+        isinstance(generator, VllmConfig)
+        and generator.model == "native"
+        and not generator.enforce_eager
+    ):
         paths = ((*GENERATOR, "enforce_eager"), (*GENERATOR, "model"))
-        yield Finding("vLLM does not compile titanrun's model", paths, help="use model: huggingface, or enforce_eager: true")
+        yield Finding(
+            "vLLM does not compile titanrun's model",
+            paths,
+            help="use model: huggingface, or enforce_eager: true",
+        )
 
 
 @rule("vllm-logprobs-are-of-all-tokens")
 def vllm_logprobs_are_of_all_tokens(run: Recipe) -> Iterator[Finding]:
     """A policy learns from log-probabilities of all tokens at the temperature. vLLM gives those before the temperature, or those after
     top_p and top_k: with a temperature other than 1 and one of the two it has none that fit."""
-    if run.rl is None or not isinstance(run.rl.generator, VllmConfig) or run.rl.sampling.temperature == 1:
+    if (
+        run.rl is None
+        or not isinstance(run.rl.generator, VllmConfig)
+        or run.rl.sampling.temperature == 1
+    ):
         return
     for name, plain in (("top_p", 1), ("top_k", None)):
         if getattr(run.rl.sampling, name) != plain:

@@ -24,9 +24,15 @@ def rollback_needs_checkpoints(run: Recipe) -> Iterator[Finding]:
 def replay_needs_determinism(run: Recipe) -> Iterator[Finding]:
     """guard.replay_interval compares two passes bit by bit: only kernels that give the same bits twice say anything, so it needs
     debug.deterministic, and debug.deterministic_warn_only off."""
-    if run.guard.replay_interval is None or (run.debug.deterministic and not run.debug.deterministic_warn_only):
+    if run.guard.replay_interval is None or (
+        run.debug.deterministic and not run.debug.deterministic_warn_only
+    ):
         return
-    name, needed = ("deterministic_warn_only", "false") if run.debug.deterministic else ("deterministic", "true")
+    name, needed = (
+        ("deterministic_warn_only", "false")
+        if run.debug.deterministic
+        else ("deterministic", "true")
+    )
     message = f"two passes are compared bit by bit, and may differ without a fault while debug.{name} is not {needed}"
     help = f"set debug.{name}: {needed}, or remove guard.replay_interval"
     yield Finding(message, (("guard", "replay_interval"), ("debug", name)), help=help)
@@ -38,7 +44,15 @@ def guard_limits_need_policy(run: Recipe) -> Iterator[Finding]:
     each is read only where guard.non_finite, or guard.spike_sigmas, asks for that."""
     for name, policy in (("max_skips", "skip"), ("max_rollbacks", "rollback")):
         if run.guard.non_finite != policy:
-            state, help = f"is {run.guard.non_finite}", f"set guard.non_finite: {policy}, or remove it"
+            state, help = (
+                f"is {run.guard.non_finite}",
+                f"set guard.non_finite: {policy}, or remove it",
+            )
             yield unread(("guard", name), POLICY, state, help)
     if run.guard.spike_sigmas is None:
-        yield unread(("guard", "spike_window"), ("guard", "spike_sigmas"), "is null", "remove it, or spike_sigmas")
+        yield unread(
+            ("guard", "spike_window"),
+            ("guard", "spike_sigmas"),
+            "is null",
+            "remove it, or spike_sigmas",
+        )

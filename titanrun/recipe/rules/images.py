@@ -5,7 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from titanrun.components.data.config import FolderImagesConfig, ImagesConfig, WebDatasetConfig
-from titanrun.components.data.source_files import CAPTION, PICTURES, TAR_FILES, find_files, no_tar_file
+from titanrun.components.data.source_files import (
+    CAPTION,
+    PICTURES,
+    TAR_FILES,
+    find_files,
+    no_tar_file,
+)
 from titanrun.config.counted import counted
 from titanrun.config.problems import DataPath, ProblemsFound, fail
 from titanrun.distributed.degrees import pieces_per_rank
@@ -16,7 +22,10 @@ from titanrun.recipe.rules.data import datasets, exists, sources
 
 TEXT_LENGTH: DataPath = ("model", "encoder", "max_t5_encoding_len")
 ENCODERS = ("t5_encoder", "clip_encoder", "autoencoder_path")
-OF_CONTENT = {"images": ("images, webdataset or tiny_images", "flow_matching"), "tokens": ("text or tokens", "cross_entropy")}
+OF_CONTENT = {
+    "images": ("images, webdataset or tiny_images", "flow_matching"),
+    "tokens": ("text or tokens", "cross_entropy"),
+}
 
 
 @rule("data-and-loss-fit-model")
@@ -28,7 +37,11 @@ def data_and_loss_fit_model(run: Recipe) -> Iterator[Finding]:
     for section, dataset in datasets(run):
         if dataset.gives != takes:
             message = f"{run.model.name} trains on {takes}, and dataset '{dataset.name}' gives {dataset.gives}"
-            yield Finding(message, ((section, "dataset"), ("model", "name")), help=f"take the dataset {fitting_data}")
+            yield Finding(
+                message,
+                ((section, "dataset"), ("model", "name")),
+                help=f"take the dataset {fitting_data}",
+            )
     if run.loss.concerns != takes:
         message = f"{run.model.name} trains on {takes}, and loss '{run.loss.name}' is about {run.loss.concerns}"
         yield Finding(message, (("loss",), ("model", "name")), help=f"set loss: {fitting_loss}")
@@ -39,7 +52,9 @@ def images_need_no_tokenizer(run: Recipe) -> Iterator[Finding]:
     """The captions of pictures are read by the tokenizers of the text encoders, so that a tokenizer in the recipe has no effect."""
     if run.model.takes == "images" == run.training.dataset.gives and run.tokenizer is not None:
         message = f"{run.model.name} has the tokenizers of its text encoders, and none of its own"
-        yield Finding(message, (("tokenizer",), ("model", "name")), help="remove it", code="no-effect")
+        yield Finding(
+            message, (("tokenizer",), ("model", "name")), help="remove it", code="no-effect"
+        )
 
 
 @rule("rows-hold-images")
@@ -55,14 +70,22 @@ def rows_hold_images(run: Recipe) -> Iterator[Finding]:
         place: DataPath = (section, "dataset", "image_size")
         if size % pixels:
             message = f"pictures of {size} pixels cannot be cut into tokens of {pixels}"
-            yield Finding(message, (place, (section, "dataset")), help=f"use a multiple of {pixels}")
+            yield Finding(
+                message, (place, (section, "dataset")), help=f"use a multiple of {pixels}"
+            )
             continue
         wanted, written = run.model.row_length(size), int(getattr(run, section).seq_len)
-        follows = section == "validation" and written == run.training.seq_len and size == getattr(run.training.dataset, "image_size", None)
+        follows = (
+            section == "validation"
+            and written == run.training.seq_len
+            and size == getattr(run.training.dataset, "image_size", None)
+        )
         if wanted != written and not follows:
             text = wanted - (size // pixels) ** 2
             message = f"a picture of {size} pixels and {text} tokens of text are {wanted} tokens, and {section}.seq_len is {written}"
-            yield Finding(message, ((section, "seq_len"), place), help=f"set {section}.seq_len: {wanted}")
+            yield Finding(
+                message, ((section, "seq_len"), place), help=f"set {section}.seq_len: {wanted}"
+            )
 
 
 @rule("images-divide-over-cp")
@@ -78,7 +101,11 @@ def images_divide_over_cp(run: Recipe) -> Iterator[Finding]:
     text = run.model.row_length(0)
     if text % unit:
         message = f"{text} tokens of text cannot be split over {ranks}"
-        yield Finding(message, (TEXT_LENGTH, CONTEXT, BALANCER), help=f"use a multiple of {unit}, such as {next_multiple(text, unit)}")
+        yield Finding(
+            message,
+            (TEXT_LENGTH, CONTEXT, BALANCER),
+            help=f"use a multiple of {unit}, such as {next_multiple(text, unit)}",
+        )
     for section, dataset in datasets(run):
         if not isinstance(dataset, ImagesConfig):
             continue
@@ -87,7 +114,11 @@ def images_divide_over_cp(run: Recipe) -> Iterator[Finding]:
         if size % pixels == 0 and tokens % unit:
             place: DataPath = (section, "dataset", "image_size")
             message = f"a picture of {size} pixels, {tokens} tokens, cannot be split over {ranks}"
-            yield Finding(message, (place, CONTEXT, BALANCER), help="use pictures of another size, or fewer ranks")
+            yield Finding(
+                message,
+                (place, CONTEXT, BALANCER),
+                help="use pictures of another size, or fewer ranks",
+            )
 
 
 @rule("encoders-exist", level="environment")
@@ -100,10 +131,21 @@ def encoders_exist(run: Recipe) -> Iterator[Finding]:
     for name in ENCODERS:
         written = str(getattr(encoder, name))
         path = Path(written)
-        is_there = path.is_file() if name == "autoencoder_path" else (path / "config.json").is_file()
+        is_there = (
+            path.is_file() if name == "autoencoder_path" else (path / "config.json").is_file()
+        )
         if written != "tiny" and not is_there:
-            what = f"there is no file '{written}'" if name == "autoencoder_path" else f"there is no encoder in '{written}'"
-            yield Finding(what, (("model", "encoder", name),), help=f"paths are relative to {Path.cwd()}; tiny needs none", code="file")
+            what = (
+                f"there is no file '{written}'"
+                if name == "autoencoder_path"
+                else f"there is no encoder in '{written}'"
+            )
+            yield Finding(
+                what,
+                (("model", "encoder", name),),
+                help=f"paths are relative to {Path.cwd()}; tiny needs none",
+                code="file",
+            )
 
 
 @rule("pictures-are-there", level="environment")
@@ -111,13 +153,17 @@ def pictures_are_there(run: Recipe) -> Iterator[Finding]:
     """A folder of pictures must have one with a caption: a .txt file of its name beside it. Of tar files the first must be one, and not
     compressed."""
     for place, dataset in sources(run):
-        if not isinstance(dataset, FolderImagesConfig | WebDatasetConfig) or not exists(dataset.path):
+        if not isinstance(dataset, FolderImagesConfig | WebDatasetConfig) or not exists(
+            dataset.path
+        ):
             continue  # of what is not there, paths-exist speaks
         try:
             look_into(dataset)
         except ProblemsFound as found:
             for problem in found.problems:
-                yield Finding(problem.message, ((*place, "path"), place), help=problem.help, code="data")
+                yield Finding(
+                    problem.message, ((*place, "path"), place), help=problem.help, code="data"
+                )
 
 
 def look_into(dataset: FolderImagesConfig | WebDatasetConfig) -> None:
@@ -125,7 +171,9 @@ def look_into(dataset: FolderImagesConfig | WebDatasetConfig) -> None:
     if isinstance(dataset, FolderImagesConfig):
         pictures = find_files(dataset.path, PICTURES)
         if not any(picture.with_suffix(CAPTION).is_file() for picture in pictures):
-            message = f"'{dataset.path}' has {counted(len(pictures), 'picture')}, and none with a caption"
+            message = (
+                f"'{dataset.path}' has {counted(len(pictures), 'picture')}, and none with a caption"
+            )
             help = f"write that of '{pictures[0].name}' into '{pictures[0].with_suffix(CAPTION).name}' beside it"
             raise fail("data", message, path=("path",), help=help)
         return

@@ -18,8 +18,12 @@ def loss_takes_weights(run: Recipe) -> Iterator[Finding]:
     for place, dataset in sources(run):
         if dataset.weighs_tokens and not run.loss.takes_weights:
             paths = tuple((*place, name) for name in ("turn_weights", "train_on"))
-            message = f"loss '{run.loss.name}' does not know that some tokens weigh more than others"
-            yield Finding(message, (*paths, LOSS), help="set loss: cross_entropy, or remove the weights")
+            message = (
+                f"loss '{run.loss.name}' does not know that some tokens weigh more than others"
+            )
+            yield Finding(
+                message, (*paths, LOSS), help="set loss: cross_entropy, or remove the weights"
+            )
 
 
 @rule("chunks-need-the-head")
@@ -43,7 +47,11 @@ def further_tokens_have_layers(run: Recipe) -> Iterator[Finding]:
     multi_token_cross_entropy: write both, or neither."""
     if run.loss.further_scale is not None and not run.model.further_tokens():
         message = f"{run.loss.name} is about tokens that model '{run.model.name}' has no layers for"
-        yield Finding(message, (LOSS, ("model", "name"), DEPTH), help="set model.num_mtp_layers: 1 of deepseek_v3, or loss: cross_entropy")
+        yield Finding(
+            message,
+            (LOSS, ("model", "name"), DEPTH),
+            help="set model.num_mtp_layers: 1 of deepseek_v3, or loss: cross_entropy",
+        )
 
 
 @rule("further-tokens-are-learned")
@@ -55,7 +63,9 @@ def further_tokens_are_learned(run: Recipe) -> Iterator[Finding]:
         is_policy = run.kind == "rl"
         learned = "a run of kind rl" if is_policy else f"loss '{run.loss.name}'"
         message = f"{learned} trains nothing that predicts further tokens, and model.num_mtp_layers is {depth}"
-        yield Finding(message, (DEPTH, LOSS), help=f"set {'' if is_policy else LEARNED_BY}num_mtp_layers: 0")
+        yield Finding(
+            message, (DEPTH, LOSS), help=f"set {'' if is_policy else LEARNED_BY}num_mtp_layers: 0"
+        )
 
 
 @rule("further-tokens-need-whole-models")

@@ -19,7 +19,9 @@ def family_has_feature(run: Recipe, ranks: int | None) -> Iterator[Finding]:
     for feature, path in features_asked_for(run, ranks).items():
         if feature in lacking(run.model):
             help = run.model.instead.get(feature, "leave it at its default")
-            yield Finding(f"{run.model.name} does not have {feature}", (path, ("model", "name")), help=help)
+            yield Finding(
+                f"{run.model.name} does not have {feature}", (path, ("model", "name")), help=help
+            )
 
 
 def lacking(model: ModelConfig) -> frozenset[Feature]:
@@ -37,7 +39,9 @@ def features_asked_for(run: Recipe, ranks: int | None) -> dict[Feature, DataPath
         "expert parallelism": "expert_parallel_degree",
     }
     asked: dict[Feature, DataPath] = {
-        feature: ("parallelism", name) for feature, name in degrees.items() if getattr(run.parallelism, name) > 1
+        feature: ("parallelism", name)
+        for feature, name in degrees.items()
+        if getattr(run.parallelism, name) > 1
     }
     backend = attention_backend(run)
     generator = None if run.rl is None else run.rl.generator
@@ -48,7 +52,10 @@ def features_asked_for(run: Recipe, ranks: int | None) -> dict[Feature, DataPath
     if backend == "flex" and "context parallelism" in asked:
         asked["context parallelism with flex attention"] = BACKEND
     laid_out = degrees_of(run.parallelism, ranks)
-    if laid_out is not None and int(run.training.global_batch_size) > run.training.local_batch_size * laid_out.batch:
+    if (
+        laid_out is not None
+        and int(run.training.global_batch_size) > run.training.local_batch_size * laid_out.batch
+    ):
         asked["gradient accumulation"] = ("training", "global_batch_size")
     if run.loss.pieces is not None:
         asked["a loss in chunks"] = ("loss", "name")

@@ -17,7 +17,11 @@ def only_defaults_where_nothing_is_built(run: Recipe) -> Iterator[Finding]:
         for name, field in type(config).model_fields.items():
             setting = setting_of(field)
             value = getattr(config, name)
-            if setting is None or setting.not_built is None or value == field.get_default(call_default_factory=True, validated_data={}):
+            if (
+                setting is None
+                or setting.not_built is None
+                or value == field.get_default(call_default_factory=True, validated_data={})
+            ):
                 continue
             where = (*path, name)
             message = f"{path_text(where)}: {shorten(dump_value(value))} asks for {setting.not_built}, which this version does not have"

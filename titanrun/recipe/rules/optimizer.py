@@ -23,10 +23,30 @@ def early_step_stands_alone(run: Recipe) -> Iterator[Finding]:
     if not steps_early(run):
         return
     clashes: list[tuple[bool, DataPath, str, str]] = [
-        (run.training.max_norm is not None, ("training", "max_norm"), "clipped", "set training.max_norm: null"),
-        (run.parallelism.pipeline_parallel_degree > 1, at("pipeline_parallel_degree"), "summed over microbatches", "use no pipeline"),
-        (run.parallelism.expert_parallel_degree > 1, at("expert_parallel_degree"), "summed over expert ranks", "use no expert ranks"),
-        (run.guard.non_finite == "skip", ("guard", "non_finite"), "left out", "set guard.non_finite: stop"),
+        (
+            run.training.max_norm is not None,
+            ("training", "max_norm"),
+            "clipped",
+            "set training.max_norm: null",
+        ),
+        (
+            run.parallelism.pipeline_parallel_degree > 1,
+            at("pipeline_parallel_degree"),
+            "summed over microbatches",
+            "use no pipeline",
+        ),
+        (
+            run.parallelism.expert_parallel_degree > 1,
+            at("expert_parallel_degree"),
+            "summed over expert ranks",
+            "use no expert ranks",
+        ),
+        (
+            run.guard.non_finite == "skip",
+            ("guard", "non_finite"),
+            "left out",
+            "set guard.non_finite: stop",
+        ),
     ]
     for clash, path, use, help in clashes:
         if clash:
@@ -45,4 +65,8 @@ def early_step_needs_one_pass(run: Recipe, ranks: int | None) -> Iterator[Findin
     if batch > rows:
         message = f"a step of {batch} rows takes several passes of {rows}, and the first of them updates the weights"
         places = (("training", "global_batch_size"), ("training", "local_batch_size"), EARLY)
-        yield Finding(message, places, help=f"set training.global_batch_size: {rows}, or early_step_in_backward: false")
+        yield Finding(
+            message,
+            places,
+            help=f"set training.global_batch_size: {rows}, or early_step_in_backward: false",
+        )

@@ -7,7 +7,14 @@ from titanrun.config.suggest import closest, listing
 from titanrun.config.tree import path_text
 from titanrun.distributed.config import ParallelismConfig
 from titanrun.distributed.degrees import common_divisors
-from titanrun.distributed.stages import SCHEDULES, overlaps_passes, rounds_fit, split_fault, stage_count, weights_of
+from titanrun.distributed.stages import (
+    SCHEDULES,
+    overlaps_passes,
+    rounds_fit,
+    split_fault,
+    stage_count,
+    weights_of,
+)
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rule
 from titanrun.recipe.rules.ranks import at
@@ -17,7 +24,10 @@ SCHEDULE = at("pipeline_parallel_schedule")
 MICROBATCH = at("pipeline_parallel_microbatch_size")
 PER_STAGE = at("pipeline_parallel_layers_per_stage")
 PARTS = at("module_fqns_per_model_part")
-WEIGHTS = (at("pipeline_parallel_first_stage_less_layers"), at("pipeline_parallel_last_stage_less_layers"))
+WEIGHTS = (
+    at("pipeline_parallel_first_stage_less_layers"),
+    at("pipeline_parallel_last_stage_less_layers"),
+)
 OVERLAP = at("pipeline_parallel_expert_parallel_overlap")
 LOCAL_BATCH = ("training", "local_batch_size")
 LAYERS = (("model", "n_layers"), ("model", "flavor"))
@@ -38,7 +48,9 @@ def stages_in(run: Recipe) -> int:
 def stages_wanted(schedule: str) -> str:
     """How many stages a rank holds under a schedule."""
     shape = SCHEDULES[schedule]
-    return "1 stage" if shape.single else "exactly 2 stages" if shape.v_shaped else "2 or more stages"
+    return (
+        "1 stage" if shape.single else "exactly 2 stages" if shape.v_shaped else "2 or more stages"
+    )
 
 
 @rule("stages-fit-schedule")
@@ -47,7 +59,10 @@ def stages_fit_schedule(run: Recipe) -> Iterator[Finding]:
     and DualPipeV, two or more under the others. The stages are the entries of module_fqns_per_model_part, or follow from
     pipeline_parallel_layers_per_stage: (layers + what embedding and head count as) / layers a stage, rounded up."""
     section, schedule = run.parallelism, named_schedule(run.parallelism)
-    listed, per_stage = section.module_fqns_per_model_part, section.pipeline_parallel_layers_per_stage
+    listed, per_stage = (
+        section.module_fqns_per_model_part,
+        section.pipeline_parallel_layers_per_stage,
+    )
     if section.pipeline_parallel_degree == 1 or (listed is None and per_stage is None):
         return
     ranks, stages = section.pipeline_parallel_degree, stages_in(run)
@@ -55,7 +70,9 @@ def stages_fit_schedule(run: Recipe) -> Iterator[Finding]:
     each, left = divmod(stages, ranks)
     if left:
         message = f"{stages} stages cannot be dealt evenly to {ranks} pipeline ranks"
-        yield Finding(message, (source[0], DEGREE, *source[1:]), help=f"make it a multiple of {ranks} stages")
+        yield Finding(
+            message, (source[0], DEGREE, *source[1:]), help=f"make it a multiple of {ranks} stages"
+        )
     elif schedule is not None and not stages_allowed(schedule, each):
         shape = SCHEDULES[schedule]
         fitting = [name for name in SCHEDULES if stages_allowed(name, each)]
@@ -82,7 +99,11 @@ def layers_fill_stages(run: Recipe) -> Iterator[Finding]:
         return
     fault = split_fault(stages_in(run), run.model.layer_count(), weights_of(section))
     if fault is not None:
-        yield Finding(fault, (DEGREE, SCHEDULE, PER_STAGE, *WEIGHTS, *LAYERS), help="use fewer stages, or count embedding and head less")
+        yield Finding(
+            fault,
+            (DEGREE, SCHEDULE, PER_STAGE, *WEIGHTS, *LAYERS),
+            help="use fewer stages, or count embedding and head less",
+        )
 
 
 @rule("parts-cover-model")
@@ -93,22 +114,38 @@ def parts_cover_model(run: Recipe) -> Iterator[Finding]:
     if run.parallelism.pipeline_parallel_degree == 1 or parts is None:
         return
     modules, places = run.model.module_names(), dict[str, DataPath]()
-    named = [((*PARTS, index, item), name) for index, part in enumerate(parts) for item, name in enumerate(part)]
+    named = [
+        ((*PARTS, index, item), name)
+        for index, part in enumerate(parts)
+        for item, name in enumerate(part)
+    ]
     for path, name in named:
         if name in places:
-            yield Finding(f"module '{name}' stands in two parts", (path, places[name]), help="name it once")
+            yield Finding(
+                f"module '{name}' stands in two parts", (path, places[name]), help="name it once"
+            )
         elif name not in modules:
             meant = None if name.startswith("layers.") else closest(name, modules)
-            help = f"did you mean '{meant}'?" if meant else f"its modules are {listing(modules, last='and')}"
+            help = (
+                f"did you mean '{meant}'?"
+                if meant
+                else f"its modules are {listing(modules, last='and')}"
+            )
             yield Finding(f"the model has no module '{name}'", (path, *LAYERS), help=help)
             places.setdefault(meant or name, path)
         places.setdefault(name, path)
     for index, part in enumerate(parts):
         if not part:
-            yield Finding(f"part {index} is empty", ((*PARTS, index), PARTS), help="give every stage a module")
+            yield Finding(
+                f"part {index} is empty", ((*PARTS, index), PARTS), help="give every stage a module"
+            )
     missing = [name for name in modules if name not in places]
     if missing:
-        yield Finding(f"no part holds {listing(missing, last='and')}", (PARTS, *LAYERS), help="name every module of the model")
+        yield Finding(
+            f"no part holds {listing(missing, last='and')}",
+            (PARTS, *LAYERS),
+            help="name every module of the model",
+        )
 
 
 @rule("parts-follow-order")
@@ -122,11 +159,21 @@ def parts_follow_order(run: Recipe) -> Iterator[Finding]:
     before: str | None = None
     for index, part in enumerate(parts):
         known = [name for name in part if name in place]
-        early = None if before is None else next((name for name in known if place[name] < place[before]), None)
+        early = (
+            None
+            if before is None
+            else next((name for name in known if place[name] < place[before]), None)
+        )
         if early is not None:
             places = ((*PARTS, index, part.index(early)), *LAYERS)
-            yield Finding(f"'{early}' comes after '{before}', which needs it", places, help="put it into an earlier part")
-        before = max([*known, *([] if before is None else [before])], key=place.__getitem__, default=None)
+            yield Finding(
+                f"'{early}' comes after '{before}', which needs it",
+                places,
+                help="put it into an earlier part",
+            )
+        before = max(
+            [*known, *([] if before is None else [before])], key=place.__getitem__, default=None
+        )
 
 
 @rule("microbatches-divide")
@@ -137,7 +184,11 @@ def microbatches_divide(run: Recipe) -> Iterator[Finding]:
     if run.parallelism.pipeline_parallel_degree > 1 and rows % size:
         fitting = map(str, common_divisors(rows))
         message = f"{rows} rows cannot be split into microbatches of {size}"
-        yield Finding(message, (MICROBATCH, LOCAL_BATCH), help=f"use a pipeline_parallel_microbatch_size of {listing(fitting)}")
+        yield Finding(
+            message,
+            (MICROBATCH, LOCAL_BATCH),
+            help=f"use a pipeline_parallel_microbatch_size of {listing(fitting)}",
+        )
 
 
 @rule("microbatches-fill-pipeline")
@@ -149,17 +200,26 @@ def microbatches_fill_pipeline(run: Recipe) -> Iterator[Finding]:
     rows, size = run.training.local_batch_size, section.pipeline_parallel_microbatch_size
     if schedule is None or rows % size:
         return
-    ranks, stages, count, shape = section.pipeline_parallel_degree, stages_in(run), rows // size, SCHEDULES[schedule]
+    ranks, stages, count, shape = (
+        section.pipeline_parallel_degree,
+        stages_in(run),
+        rows // size,
+        SCHEDULES[schedule],
+    )
     places = (LOCAL_BATCH, MICROBATCH, DEGREE, SCHEDULE)
     microbatches = f"{count} microbatch{'es' if count > 1 else ''}"
     if shape.full and count < stages:
-        message = (
-            f"schedule {schedule} needs a microbatch for each of its {stages} stages, and there {'are' if count > 1 else 'is'} {count}"
+        message = f"schedule {schedule} needs a microbatch for each of its {stages} stages, and there {'are' if count > 1 else 'is'} {count}"
+        yield Finding(
+            message, places, help=f"set training.local_batch_size to {stages * size} or more"
         )
-        yield Finding(message, places, help=f"set training.local_batch_size to {stages * size} or more")
     elif shape.in_rounds and not rounds_fit(count, ranks):
         message = f"schedule {schedule} cannot split {microbatches} into {count // ranks} equal rounds on {ranks} ranks"
-        yield Finding(message, places, help=f"set training.local_batch_size to {-(-count // ranks) * ranks * size}")
+        yield Finding(
+            message,
+            places,
+            help=f"set training.local_batch_size to {-(-count // ranks) * ranks * size}",
+        )
     elif count < stages:
         message = f"{microbatches} cannot keep {stages} pipeline stages busy"
         help = f"set training.local_batch_size to {stages * size} or more"
@@ -171,9 +231,19 @@ def split_backward_keeps_weights(run: Recipe) -> Iterator[Finding]:
     """Schedules that split the backward pass (InterleavedZeroBubble, ZBVZeroBubble, DualPipeV) lose gradients silently where weights
     are dropped after the forward pass: fsdp_reshard_after_forward must not be `always`. `default` keeps them in every pipeline."""
     schedule = named_schedule(run.parallelism)
-    if schedule is not None and SCHEDULES[schedule].splits_backward and run.parallelism.fsdp_reshard_after_forward == "always":
-        message = f"schedule {schedule} loses gradients where weights are dropped after the forward pass"
-        yield Finding(message, (at("fsdp_reshard_after_forward"), SCHEDULE, DEGREE), help="use default, or never")
+    if (
+        schedule is not None
+        and SCHEDULES[schedule].splits_backward
+        and run.parallelism.fsdp_reshard_after_forward == "always"
+    ):
+        message = (
+            f"schedule {schedule} loses gradients where weights are dropped after the forward pass"
+        )
+        yield Finding(
+            message,
+            (at("fsdp_reshard_after_forward"), SCHEDULE, DEGREE),
+            help="use default, or never",
+        )
 
 
 @rule("overlap-keeps-activations")
@@ -184,7 +254,11 @@ def overlap_keeps_activations(run: Recipe) -> Iterator[Finding]:
     if overlaps_passes(run.parallelism) and name != "none":
         message = f"activation checkpointing '{name}' cannot be combined with the overlap of experts and DualPipeV"
         places = (("activation_checkpoint",), SCHEDULE, at("expert_parallel_degree"), OVERLAP)
-        yield Finding(message, places, help="use activation_checkpoint: none, or pipeline_parallel_expert_parallel_overlap: false")
+        yield Finding(
+            message,
+            places,
+            help="use activation_checkpoint: none, or pipeline_parallel_expert_parallel_overlap: false",
+        )
 
 
 @rule("overlap-stands-alone")

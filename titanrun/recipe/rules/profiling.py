@@ -12,4 +12,8 @@ SNAPSHOTS = ("profiling", "enable_memory_snapshot")
 def snapshots_need_accelerator(run: Recipe) -> Iterator[Finding]:
     """A memory snapshot is what an accelerator's allocator remembers; the CPU's remembers nothing. Train on a GPU, or leave it out."""
     if run.profiling.enable_memory_snapshot and run.device == "cpu":
-        yield Finding("a run on the CPU has no memory snapshots", (SNAPSHOTS, ("device",)), help="leave it out, or use device: gpu")
+        yield Finding(
+            "a run on the CPU has no memory snapshots",
+            (SNAPSHOTS, ("device",)),
+            help="leave it out, or use device: gpu",
+        )

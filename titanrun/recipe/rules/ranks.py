@@ -6,7 +6,13 @@ from titanrun.config.problems import DataPath
 from titanrun.config.suggest import listing
 from titanrun.config.types import AUTO
 from titanrun.distributed.config import ParallelismConfig
-from titanrun.distributed.degrees import LARGEST_DIVISOR, RANK_FIELDS, common_divisors, degrees_of, ranks_beside_shards
+from titanrun.distributed.degrees import (
+    LARGEST_DIVISOR,
+    RANK_FIELDS,
+    common_divisors,
+    degrees_of,
+    ranks_beside_shards,
+)
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rank_rule
 
@@ -28,12 +34,20 @@ def degrees_fill_ranks(run: Recipe, ranks: int | None) -> Iterator[Finding]:
     degrees = " x ".join(f"{SHORT[name]} {getattr(section, name)}" for name in names)
     left = ranks % taken if shards == AUTO else ranks - taken
     if taken > ranks:
-        message = f"{degrees} takes {taken} ranks, and there {'is' if ranks == 1 else 'are'} {ranks}"
+        message = (
+            f"{degrees} takes {taken} ranks, and there {'is' if ranks == 1 else 'are'} {ranks}"
+        )
     elif shards == AUTO:
-        message = f"{ranks} ranks cannot hold {degrees}: {left} {'is' if left == 1 else 'are'} left over"
+        message = (
+            f"{ranks} ranks cannot hold {degrees}: {left} {'is' if left == 1 else 'are'} left over"
+        )
     else:
         message = f"{degrees or 'dp_shard 1'} takes {taken} of {ranks} ranks: {left} {'is' if left == 1 else 'are'} left over"
-    yield Finding(message, (*map(at, names or [SHARDS]), *where_asked(run, ranks)), help=way_out(section, ranks, names))
+    yield Finding(
+        message,
+        (*map(at, names or [SHARDS]), *where_asked(run, ranks)),
+        help=way_out(section, ranks, names),
+    )
 
 
 def at(name: str) -> DataPath:
@@ -43,7 +57,9 @@ def at(name: str) -> DataPath:
 
 def where_asked(run: Recipe, ranks: int | None) -> tuple[DataPath, ...]:
     """The setting that names the number of ranks, if the recipe does."""
-    return (("launch", "nproc_per_node"),) if ranks is not None and run.launch.ranks == ranks else ()
+    return (
+        (("launch", "nproc_per_node"),) if ranks is not None and run.launch.ranks == ranks else ()
+    )
 
 
 def written_degrees(section: ParallelismConfig) -> list[str]:
@@ -57,7 +73,9 @@ def way_out(section: ParallelismConfig, ranks: int, names: list[str]) -> str:
         return f"use data_parallel_shard_degree: {ranks // ranks_beside_shards(section)}, or auto"
     others = [name for name in names if name != SHARDS]
     if len(others) != 1:
-        return f"use degrees whose product divides {ranks}, and leave data_parallel_shard_degree: auto"
+        return (
+            f"use degrees whose product divides {ranks}, and leave data_parallel_shard_degree: auto"
+        )
     fitting = [str(degree) for degree in common_divisors(ranks) if degree <= 64]
     return f"use a {others[0]} of {listing(fitting)}, and leave data_parallel_shard_degree: auto"
 
@@ -73,11 +91,17 @@ def nodes_hold_ranks(run: Recipe, ranks: int | None) -> Iterator[Finding]:
         each_starts = "the same number" if each == AUTO else each
         message = f"{ranks} ranks are not what {run.launch.nodes} machines make that start {each_starts} each"
         yield Finding(
-            message, (("launch", "nnodes"), ("launch", "nproc_per_node")), help="start the same command on each, or change launch.nnodes"
+            message,
+            (("launch", "nnodes"), ("launch", "nproc_per_node")),
+            help="start the same command on each, or change launch.nnodes",
         )
     elif each != AUTO and ranks % int(each):
         message = f"{ranks} ranks cannot be started {each} on a node"
-        yield Finding(message, (("launch", "nproc_per_node"),), help=f"ask for a multiple of {each} ranks, or use auto")
+        yield Finding(
+            message,
+            (("launch", "nproc_per_node"),),
+            help=f"ask for a multiple of {each} ranks, or use auto",
+        )
 
 
 @rank_rule("batch-sizes-divide")
@@ -87,13 +111,20 @@ def batch_sizes_divide(run: Recipe, ranks: int | None) -> Iterator[Finding]:
     degrees = degrees_of(run.parallelism, ranks)
     readers = degrees.batch if degrees else run.parallelism.data_parallel_replicate_degree
     local, total = run.training.local_batch_size, int(run.training.global_batch_size)
-    paths: tuple[DataPath, ...] = (("training", "global_batch_size"), ("training", "local_batch_size"))
+    paths: tuple[DataPath, ...] = (
+        ("training", "global_batch_size"),
+        ("training", "local_batch_size"),
+    )
     if total % local:
-        divisors = [str(size) for size in common_divisors(total)] if total <= LARGEST_DIVISOR else []
+        divisors = (
+            [str(size) for size in common_divisors(total)] if total <= LARGEST_DIVISOR else []
+        )
         yield Finding(
             f"a global batch of {total} rows cannot be split into passes of {local}",
             paths,
-            help=f"use a local_batch_size of {listing(divisors)}" if divisors else "make global_batch_size a multiple",
+            help=f"use a local_batch_size of {listing(divisors)}"
+            if divisors
+            else "make global_batch_size a multiple",
         )
     elif total % (local * readers):
         yield Finding(

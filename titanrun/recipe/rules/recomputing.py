@@ -25,8 +25,12 @@ def forced_products_need_op(run: Recipe) -> Iterator[Finding]:
     selective_ac_option: op. Use it, or remove the names."""
     chosen = run.activation_checkpoint
     if isinstance(chosen, SelectiveActivationCheckpointConfig) and chosen.every is not None:
-        yield unread(FORCED, OPTION, "is a number of layers", "set selective_ac_option: op, or remove it")
-        yield unread(SAVES, OPTION, "is a number of layers", "set selective_ac_option: op, or remove it")
+        yield unread(
+            FORCED, OPTION, "is a number of layers", "set selective_ac_option: op, or remove it"
+        )
+        yield unread(
+            SAVES, OPTION, "is a number of layers", "set selective_ac_option: op, or remove it"
+        )
 
 
 @rule("forced-products-exist")
@@ -34,7 +38,9 @@ def forced_products_exist(run: Recipe) -> Iterator[Finding]:
     """Each text in per_op_sac_force_recompute_mm_shapes_by_fqns must be part of the name of a linear module in some layer, such as
     layers.0.attention.wq: what names none changes nothing. Correct it, or remove it."""
     chosen = run.activation_checkpoint
-    if not isinstance(chosen, SelectiveActivationCheckpointConfig) or not recomputes_operations(run):
+    if not isinstance(chosen, SelectiveActivationCheckpointConfig) or not recomputes_operations(
+        run
+    ):
         return
     texts = chosen.per_op_sac_force_recompute_mm_shapes_by_fqns
     if texts == SelectiveActivationCheckpointConfig().per_op_sac_force_recompute_mm_shapes_by_fqns:
@@ -64,7 +70,11 @@ def split_file_recomputes_layers(run: Recipe) -> Iterator[Finding]:
     """What pipeline_parallel_schedule_csv names may split backward passes (I and W), which need what is recomputed twice; PyTorch gives
     what selective_ac_option: op keeps only once. Recompute whole layers, or run whole backward passes (B)."""
     file = run.parallelism.pipeline_parallel_schedule_csv
-    if run.parallelism.pipeline_parallel_degree == 1 or file is None or not recomputes_operations(run):
+    if (
+        run.parallelism.pipeline_parallel_degree == 1
+        or file is None
+        or not recomputes_operations(run)
+    ):
         return
     try:
         splits = splits_backward(read_schedule(Path(file))) if Path(file).is_file() else False
@@ -85,5 +95,9 @@ def recomputes_operations(run: Recipe) -> bool:
 def linear_modules(run: Recipe) -> list[str]:
     """The modules of the layers whose weight is one matrix."""
     shapes = run.model.parameter_shapes().items()
-    found = [name.rpartition(".") for name, shape in shapes if name.startswith("layers.") and len(shape) == MATRIX]
+    found = [
+        name.rpartition(".")
+        for name, shape in shapes
+        if name.startswith("layers.") and len(shape) == MATRIX
+    ]
     return [module for module, _, weight in found if weight == "weight"]

@@ -26,7 +26,10 @@ NOT_READ: dict[DataPath, str] = {
     ("guard", "straggler_ratio"): "ranks wait for each other's answers anyway",
     ("loss",): "the loss follows from rl.algorithm",
 }
-NOT_READ |= {("training", "dataloader", name): "prompts are texts that are there already" for name in DataLoaderConfig.model_fields}
+NOT_READ |= {
+    ("training", "dataloader", name): "prompts are texts that are there already"
+    for name in DataLoaderConfig.model_fields
+}
 
 
 @rule("rl-needs-its-section")
@@ -36,7 +39,12 @@ def rl_needs_its_section(run: Recipe) -> Iterator[Finding]:
         help = "write a section rl, at least rl: {rewards: [exact_match]}"
         yield Finding("kind rl needs the section rl: what answers are worth", (KIND, RL), help=help)
     if run.kind != "rl" and run.rl is not None:
-        yield Finding(f"the section rl has no effect: kind is {run.kind}", (RL, KIND), help="set kind: rl", code="no-effect")
+        yield Finding(
+            f"the section rl has no effect: kind is {run.kind}",
+            (RL, KIND),
+            help="set kind: rl",
+            code="no-effect",
+        )
 
 
 @rule("rl-needs-questions")
@@ -46,9 +54,18 @@ def rl_needs_questions(run: Recipe) -> Iterator[Finding]:
         message = f"dataset '{run.training.dataset.name}' holds no prompts to answer"
         yield Finding(message, (DATASET, KIND), help=TASKS)
     if run.kind == "rl" and run.tokenizer is None:
-        yield Finding("prompts need a tokenizer", (("tokenizer",), DATASET), help="set tokenizer: characters, or name a folder")
+        yield Finding(
+            "prompts need a tokenizer",
+            (("tokenizer",), DATASET),
+            help="set tokenizer: characters, or name a folder",
+        )
     held_out = None if run.rl is None else run.rl.validation.dataset
-    if run.kind == "rl" and held_out is not None and held_out != "auto" and not isinstance(held_out, TaskConfig):
+    if (
+        run.kind == "rl"
+        and held_out is not None
+        and held_out != "auto"
+        and not isinstance(held_out, TaskConfig)
+    ):
         message = f"dataset '{held_out.name}' holds no prompts to answer"
         yield Finding(message, (("rl", "validation", "dataset"),), help=TASKS)
 
@@ -62,11 +79,21 @@ def rl_has_rewards(run: Recipe) -> Iterator[Finding]:
         return
     path = ("rl", "rewards")
     if rl.algorithm.learns_from_rewards and not any(reward.weight for reward in rl.rewards):
-        yield Finding("no reward has a weight: nothing can be learned", ((*path, 0), path, RL), help="for example rewards: [exact_match]")
+        yield Finding(
+            "no reward has a weight: nothing can be learned",
+            ((*path, 0), path, RL),
+            help="for example rewards: [exact_match]",
+        )
     for index, reward in enumerate(rl.rewards):
-        if reward.builds.endswith(":OfEnvironment") and rl.environment.builds.endswith(":SingleTurn"):
+        if reward.builds.endswith(":OfEnvironment") and rl.environment.builds.endswith(
+            ":SingleTurn"
+        ):
             message = "the environment single_turn gives no reward"
-            yield Finding(message, ((*path, index), ("rl", "environment")), help="use exact_match, or an environment that gives some")
+            yield Finding(
+                message,
+                ((*path, index), ("rl", "environment")),
+                help="use exact_match, or an environment that gives some",
+            )
 
 
 @rule("advantage-needs-siblings")
@@ -93,15 +120,32 @@ def reference_is_read(run: Recipe) -> Iterator[Finding]:
     algorithm, path = run.rl.algorithm, ("rl", "reference")
     reads = algorithm.needs_reference or algorithm.kl.coef > 0
     if reads and run.rl.reference is None:
-        what = algorithm.builds.rpartition(":")[2].lower() if algorithm.needs_reference else "kl.coef"
+        what = (
+            algorithm.builds.rpartition(":")[2].lower() if algorithm.needs_reference else "kl.coef"
+        )
         kind = "frozen_copy" if lora_of(run) is None else "adapter_off"
-        yield Finding(f"{what} needs a reference", (path, ("rl", "algorithm")), help=f"set rl.reference: {kind}")
+        yield Finding(
+            f"{what} needs a reference",
+            (path, ("rl", "algorithm")),
+            help=f"set rl.reference: {kind}",
+        )
     if run.rl.reference == "adapter_off" and lora_of(run) is None:
         message = "adapter_off is the policy without its adapters, and it has none"
-        yield Finding(message, (path, ("converters",)), help="use frozen_copy, or give it adapters with the converter lora")
+        yield Finding(
+            message,
+            (path, ("converters",)),
+            help="use frozen_copy, or give it adapters with the converter lora",
+        )
     if not reads:
-        yield unread(path, ("rl", "algorithm", "kl", "coef"), "is 0", "set a coef above 0, or remove it")
-        yield unread(("rl", "algorithm", "kl", "estimator"), ("rl", "algorithm", "kl", "coef"), "is 0", "set a coef above 0, or remove it")
+        yield unread(
+            path, ("rl", "algorithm", "kl", "coef"), "is 0", "set a coef above 0, or remove it"
+        )
+        yield unread(
+            ("rl", "algorithm", "kl", "estimator"),
+            ("rl", "algorithm", "kl", "coef"),
+            "is 0",
+            "set a coef above 0, or remove it",
+        )
 
 
 @rule("answers-fit-rows")
@@ -117,11 +161,23 @@ def answers_fit_rows(run: Recipe) -> Iterator[Finding]:
     answer = run.rl.sampling.max_new_tokens
     if answer >= (longest or row):
         message = f"an answer of {answer} tokens leaves no room for a prompt in a conversation of {longest or row}"
-        yield Finding(message, (("rl", "sampling", "max_new_tokens"), (*ROLLOUT, "max_tokens"), ("training", "seq_len")), help="lower it")
+        yield Finding(
+            message,
+            (
+                ("rl", "sampling", "max_new_tokens"),
+                (*ROLLOUT, "max_tokens"),
+                ("training", "seq_len"),
+            ),
+            help="lower it",
+        )
     known = decided(run.model.max_seq_len)
     if (longest or row) > known:
         message = f"conversations of {longest or row} tokens are longer than the model's {known}"
-        yield Finding(message, ((*ROLLOUT, "max_tokens"), ("model", "max_seq_len")), help=f"use {known} at most")
+        yield Finding(
+            message,
+            ((*ROLLOUT, "max_tokens"), ("model", "max_seq_len")),
+            help=f"use {known} at most",
+        )
 
 
 @rule("batch-invariant-means-on-policy")
@@ -133,12 +189,42 @@ def batch_invariant_means_on_policy(run: Recipe) -> Iterator[Finding]:
         return
     switch = ("rl", "batch_invariant")
     wanted: list[tuple[bool, DataPath, str, str]] = [
-        (rl.schedule.target_offpolicy == 0, ("rl", "schedule", "target_offpolicy"), "answers are older than the weights", "use 0"),
-        (rl.generator.builds.endswith(":NativeGenerator"), ("rl", "generator"), "the generator is not the model", "use native"),
-        (not run.compile.enable, ("compile", "enable"), "compiled code sums in another order", "use false"),
-        (run.debug.deterministic, ("debug", "deterministic"), "kernels may sum in any order", "use true"),
-        (not run.converters, ("converters",), "converted matrices are rounded by what is in the batch", "remove them"),
-        (run.model.routed_experts() == 0, ("model", "name"), "experts sum as many tokens as the batch sends them", "use a dense model"),
+        (
+            rl.schedule.target_offpolicy == 0,
+            ("rl", "schedule", "target_offpolicy"),
+            "answers are older than the weights",
+            "use 0",
+        ),
+        (
+            rl.generator.builds.endswith(":NativeGenerator"),
+            ("rl", "generator"),
+            "the generator is not the model",
+            "use native",
+        ),
+        (
+            not run.compile.enable,
+            ("compile", "enable"),
+            "compiled code sums in another order",
+            "use false",
+        ),
+        (
+            run.debug.deterministic,
+            ("debug", "deterministic"),
+            "kernels may sum in any order",
+            "use true",
+        ),
+        (
+            not run.converters,
+            ("converters",),
+            "converted matrices are rounded by what is in the batch",
+            "remove them",
+        ),
+        (
+            run.model.routed_experts() == 0,
+            ("model", "name"),
+            "experts sum as many tokens as the batch sends them",
+            "use a dense model",
+        ),
         (
             run.parallelism.tensor_parallel_degree == 1,
             ("parallelism", "tensor_parallel_degree"),
@@ -160,7 +246,11 @@ def batch_invariant_means_on_policy(run: Recipe) -> Iterator[Finding]:
     ]
     for holds, path, reason, help in wanted:
         if not holds:
-            yield Finding(f"rl.batch_invariant cannot be: {reason}", (path, switch), help=f"{help}, or remove rl.batch_invariant")
+            yield Finding(
+                f"rl.batch_invariant cannot be: {reason}",
+                (path, switch),
+                help=f"{help}, or remove rl.batch_invariant",
+            )
 
 
 @rule("logprobs-are-compared-on-policy")
@@ -173,9 +263,17 @@ def logprobs_are_compared_on_policy(run: Recipe) -> Iterator[Finding]:
     path = ("rl", "sync", "max_logprob_diff")
     if rl.schedule.target_offpolicy:
         other = ("rl", "schedule", "target_offpolicy")
-        yield Finding("answers of older weights have other log-probabilities", (path, other), help="remove it, or use target_offpolicy: 0")
+        yield Finding(
+            "answers of older weights have other log-probabilities",
+            (path, other),
+            help="remove it, or use target_offpolicy: 0",
+        )
     if rl.generator.builds.endswith(":StaticGenerator"):
-        yield Finding("static answers have no log-probabilities", (path, ("rl", "generator")), help="remove it")
+        yield Finding(
+            "static answers have no log-probabilities",
+            (path, ("rl", "generator")),
+            help="remove it",
+        )
 
 
 @rule("window-needs-older-answers")
@@ -183,7 +281,9 @@ def window_needs_older_answers(run: Recipe) -> Iterator[Finding]:
     """With rl.schedule.target_offpolicy 0 every step waits for all its answers: there is nothing to overtake."""
     if run.rl is not None and run.rl.schedule.target_offpolicy == 0:
         other = ("rl", "schedule", "target_offpolicy")
-        yield unread(("rl", "schedule", "window"), other, "is 0", "set target_offpolicy, or remove it")
+        yield unread(
+            ("rl", "schedule", "window"), other, "is 0", "set target_offpolicy, or remove it"
+        )
 
 
 @rule("rl-can-train-it")
@@ -193,11 +293,31 @@ def rl_can_train_it(run: Recipe) -> Iterator[Finding]:
     if run.kind != "rl" or run.rl is None:
         return
     refused: list[tuple[bool, DataPath, str, str]] = [
-        (run.training.epochs is not None, ("training", "epochs"), "a length in epochs", "use training.steps"),
-        (run.training.tokens is not None, ("training", "tokens"), "a length in tokens", "use training.steps"),
-        (run.guard.non_finite == "rollback", ("guard", "non_finite"), "going back after a bad step", "use stop or skip"),
+        (
+            run.training.epochs is not None,
+            ("training", "epochs"),
+            "a length in epochs",
+            "use training.steps",
+        ),
+        (
+            run.training.tokens is not None,
+            ("training", "tokens"),
+            "a length in tokens",
+            "use training.steps",
+        ),
+        (
+            run.guard.non_finite == "rollback",
+            ("guard", "non_finite"),
+            "going back after a bad step",
+            "use stop or skip",
+        ),
         (run.validation.enable, ("validation", "enable"), "a held-out loss", "use rl.validation"),
-        ("text generation" in run.model.lacks, ("model", "name"), f"generating with a {run.model.name} model", "use another family"),
+        (
+            "text generation" in run.model.lacks,
+            ("model", "name"),
+            f"generating with a {run.model.name} model",
+            "use another family",
+        ),
         (run.comm.mode != "default", ("comm", "mode"), "simulated ranks", "use default"),
     ]
     for is_asked, path, what, help in refused:
@@ -211,4 +331,11 @@ def rl_reads_no_rows(run: Recipe) -> Iterator[Finding]:
     if run.kind == "rl":
         for path, reason in NOT_READ.items():
             message = f"{path[-1]} has no effect with kind rl: {reason}"
-            yield Finding(message, (path, KIND), help="remove it", code="no-effect", severity="warning", if_written=True)
+            yield Finding(
+                message,
+                (path, KIND),
+                help="remove it",
+                code="no-effect",
+                severity="warning",
+                if_written=True,
+            )

@@ -7,7 +7,12 @@ from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.book import Finding, rule
 
 PROMPTS = ("metrics", "samples", "prompts")
-SPLIT = ("tensor_parallel_degree", "pipeline_parallel_degree", "context_parallel_degree", "expert_parallel_degree")
+SPLIT = (
+    "tensor_parallel_degree",
+    "pipeline_parallel_degree",
+    "context_parallel_degree",
+    "expert_parallel_degree",
+)
 
 
 @rule("samples-need-text")
@@ -16,7 +21,11 @@ def samples_need_text(run: Recipe) -> Iterator[Finding]:
     if not run.metrics.samples.prompts or run.model.takes == "images":
         return
     if run.tokenizer is None:
-        yield Finding("samples are texts and there is no tokenizer", (PROMPTS, ("tokenizer",)), help="name a tokenizer")
+        yield Finding(
+            "samples are texts and there is no tokenizer",
+            (PROMPTS, ("tokenizer",)),
+            help="name a tokenizer",
+        )
     if "text generation" in run.model.lacks:
         message = f"titanrun does not generate with a {run.model.name} model"
         yield Finding(message, (PROMPTS, ("model", "name")), help="remove metrics.samples")
@@ -30,10 +39,16 @@ def samples_of_their_kind(run: Recipe) -> Iterator[Finding]:
         return
     if run.model.takes == "images" and samples.chat:
         message = f"a {run.model.name} model draws pictures, which have no chat template"
-        yield Finding(message, (("metrics", "samples", "chat"), ("model", "name")), help="use false")
+        yield Finding(
+            message, (("metrics", "samples", "chat"), ("model", "name")), help="use false"
+        )
     if run.model.takes != "images" and samples.pictures != PictureSamplesConfig():
         message = f"a {run.model.name} model writes texts and draws no pictures"
-        yield Finding(message, (("metrics", "samples", "pictures"), ("model", "name")), help="remove metrics.samples.pictures")
+        yield Finding(
+            message,
+            (("metrics", "samples", "pictures"), ("model", "name")),
+            help="remove metrics.samples.pictures",
+        )
 
 
 @rule("samples-need-whole-layers")
@@ -45,7 +60,15 @@ def samples_need_whole_layers(run: Recipe) -> Iterator[Finding]:
     for name in SPLIT:
         if getattr(run.parallelism, name) > 1:
             message = f"samples are written by ranks with whole layers, and {name} is {getattr(run.parallelism, name)}"
-            yield Finding(message, (PROMPTS, ("parallelism", name)), help="remove metrics.samples, and use titanrun generate")
+            yield Finding(
+                message,
+                (PROMPTS, ("parallelism", name)),
+                help="remove metrics.samples, and use titanrun generate",
+            )
     if run.compile.enable and "model" in run.compile.components:
         paths = (PROMPTS, ("compile", "enable"))
-        yield Finding("samples are not written by a compiled model", paths, help="remove metrics.samples, and use titanrun generate")
+        yield Finding(
+            "samples are not written by a compiled model",
+            paths,
+            help="remove metrics.samples, and use titanrun generate",
+        )

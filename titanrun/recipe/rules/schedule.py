@@ -3,7 +3,12 @@
 from collections.abc import Iterator
 
 from titanrun.components.optimizers.config import ScheduleFreeAdamWConfig
-from titanrun.components.schedules.config import ConstantConfig, DecayingConfig, ScheduleConfig, WarmedConfig
+from titanrun.components.schedules.config import (
+    ConstantConfig,
+    DecayingConfig,
+    ScheduleConfig,
+    WarmedConfig,
+)
 from titanrun.config.counted import counted
 from titanrun.config.suggest import listing
 from titanrun.config.tree import path_text
@@ -57,7 +62,11 @@ def warmup_within_run(run: Recipe) -> Iterator[Finding]:
     """A warmup longer than the run never reaches the peak learning rate. Shorten it, or leave it `auto`. Where epochs are the length,
     this is checked when the data is open."""
     schedule, steps = run.lr_scheduler, run.training.steps
-    if not isinstance(schedule, WarmedConfig) or not isinstance(steps, int) or not isinstance(schedule.warmup_steps, int):
+    if (
+        not isinstance(schedule, WarmedConfig)
+        or not isinstance(steps, int)
+        or not isinstance(schedule.warmup_steps, int)
+    ):
         return
     if schedule.warmup_steps > steps:
         yield Finding(
@@ -71,7 +80,11 @@ def warmup_within_run(run: Recipe) -> Iterator[Finding]:
 def schedule_covers_run(run: Recipe) -> Iterator[Finding]:
     """Beyond lr_scheduler.total_steps the learning rate stays at its floor. Leave it `auto` to follow training.steps."""
     schedule, steps = run.lr_scheduler, run.training.steps
-    if not isinstance(schedule, DecayingConfig) or not isinstance(steps, int) or not isinstance(schedule.total_steps, int):
+    if (
+        not isinstance(schedule, DecayingConfig)
+        or not isinstance(steps, int)
+        or not isinstance(schedule.total_steps, int)
+    ):
         return
     if schedule.total_steps < steps and not schedule.is_flat():
         yield Finding(
@@ -98,4 +111,6 @@ def schedule_free_stays_high(run: Recipe) -> Iterator[Finding]:
 
 def decays(schedule: ScheduleConfig) -> bool:
     """Whether a schedule comes down from its peak."""
-    return not isinstance(schedule, ConstantConfig) and not (isinstance(schedule, DecayingConfig) and schedule.is_flat())
+    return not isinstance(schedule, ConstantConfig) and not (
+        isinstance(schedule, DecayingConfig) and schedule.is_flat()
+    )

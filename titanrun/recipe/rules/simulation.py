@@ -12,7 +12,11 @@ def simulation_needs_ranks(run: Recipe, ranks: int | None) -> Iterator[Finding]:
     """comm.mode fake_backend simulates many ranks in one process: how many must be said, in launch.nproc_per_node or by --nproc."""
     if run.comm.mode != "default" and run.launch.ranks is None:
         paths = (("comm", "mode"), ("launch", "nproc_per_node"), at("data_parallel_shard_degree"))
-        yield Finding(f"comm.mode {run.comm.mode} simulates ranks, and nobody says how many", paths, help="set launch.nproc_per_node")
+        yield Finding(
+            f"comm.mode {run.comm.mode} simulates ranks, and nobody says how many",
+            paths,
+            help="set launch.nproc_per_node",
+        )
 
 
 @rule("simulation-saves-nothing")
@@ -24,7 +28,11 @@ def simulation_saves_nothing(run: Recipe) -> Iterator[Finding]:
     for section in ("checkpoint", "validation"):
         if getattr(run, section).enable:
             message = f"{section}.enable is true, and a run of simulated ranks has no result"
-            yield Finding(message, (("comm", "mode"), (section, "enable")), help=f"set {section}.enable: false")
+            yield Finding(
+                message,
+                (("comm", "mode"), (section, "enable")),
+                help=f"set {section}.enable: false",
+            )
 
 
 @rule("simulation-has-one-stage")
@@ -34,7 +42,11 @@ def simulation_has_one_stage(run: Recipe) -> Iterator[Finding]:
     stages = at("pipeline_parallel_degree")
     if run.comm.mode != "default" and run.parallelism.pipeline_parallel_degree > 1:
         message = "the stages of a pipeline exchange what simulated ranks do not have"
-        yield Finding(message, (("comm", "mode"), stages), help="set pipeline_parallel_degree: 1, or see titanrun plan")
+        yield Finding(
+            message,
+            (("comm", "mode"), stages),
+            help="set pipeline_parallel_degree: 1, or see titanrun plan",
+        )
 
 
 @rule("local-tensors-are-built")
@@ -44,4 +56,9 @@ def local_tensors_are_built(run: Recipe) -> Iterator[Finding]:
     fake_backend for a look at memory and speed, or processes on this machine (launch.nproc_per_node) for results."""
     if run.comm.mode == "local_tensor":
         message = "comm.mode local_tensor is not built in this version: FSDP of PyTorch 2.13 cannot compute with local tensors"
-        yield Finding(message, (("comm", "mode"),), help="use fake_backend, or launch.nproc_per_node", code="not-built")
+        yield Finding(
+            message,
+            (("comm", "mode"),),
+            help="use fake_backend, or launch.nproc_per_node",
+            code="not-built",
+        )

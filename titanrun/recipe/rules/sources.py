@@ -3,7 +3,12 @@
 from collections.abc import Iterator
 
 from titanrun.components.data.columns import check_columns, columns_of, wanted_columns
-from titanrun.components.data.config import DocumentsConfig, FilesConfig, HubConfig, MixtureDatasetConfig
+from titanrun.components.data.config import (
+    DocumentsConfig,
+    FilesConfig,
+    HubConfig,
+    MixtureDatasetConfig,
+)
 from titanrun.components.data.source_files import ending, find_files
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.recipe import Recipe
@@ -22,7 +27,9 @@ def columns_exist(run: Recipe) -> Iterator[Finding]:
             file = find_files(dataset.path)[0]
             columns = columns_of(file)
             # the name of a text file's only column matters to filters and formats alone
-            if columns is not None and (ending(file) != ".txt" or dataset.format is not None or dataset.filters):
+            if columns is not None and (
+                ending(file) != ".txt" or dataset.format is not None or dataset.filters
+            ):
                 check_columns(columns, wanted_columns(dataset), f"'{file}'")
         except ProblemsFound as error:
             for problem in error.problems:
@@ -34,7 +41,9 @@ def columns_exist(run: Recipe) -> Iterator[Finding]:
 def filter_has_limits(run: Recipe) -> Iterator[Finding]:
     """A filter with a column and nothing else lets every record through: say what the column may hold, or remove the filter."""
     for place, dataset in sources(run):
-        for number, filter in enumerate(dataset.filters if isinstance(dataset, DocumentsConfig) else ()):
+        for number, filter in enumerate(
+            dataset.filters if isinstance(dataset, DocumentsConfig) else ()
+        ):
             if not filter.has_limits:
                 path = (*place, "filters", number)
                 message = f"a filter of column '{filter.column}' without a limit has no effect"
@@ -48,18 +57,32 @@ def too_long_needs_whole_documents(run: Recipe) -> Iterator[Finding]:
     for place, dataset in sources(run):
         if isinstance(dataset, DocumentsConfig) and dataset.packing in ("windows", "documents"):
             help = "set packing to best_fit or null, or remove it"
-            yield unread((*place, "too_long"), (*place, "packing"), f"is {dataset.packing}, and no document is too long", help)
+            yield unread(
+                (*place, "too_long"),
+                (*place, "packing"),
+                f"is {dataset.packing}, and no document is too long",
+                help,
+            )
 
 
 @rule("mixture-deals-rows")
 def mixture_deals_rows(run: Recipe) -> Iterator[Finding]:
     """Whether rows are shuffled and come again is the mixture's to say: in one of its sources it has no effect. Say it of the mixture."""
     for place, mixture in sources(run):
-        for number in range(len(mixture.sources)) if isinstance(mixture, MixtureDatasetConfig) else ():
+        for number in (
+            range(len(mixture.sources)) if isinstance(mixture, MixtureDatasetConfig) else ()
+        ):
             for name in ("shuffle", "repeat"):
                 path = (*place, "sources", number, "dataset", name)
                 message = f"{name} has no effect in a source: the mixture deals the rows"
-                yield Finding(message, (path,), help=f"set {name} of the mixture", code="no-effect", severity="warning", if_written=True)
+                yield Finding(
+                    message,
+                    (path,),
+                    help=f"set {name} of the mixture",
+                    code="no-effect",
+                    severity="warning",
+                    if_written=True,
+                )
 
 
 @rule("stream-needs-an-end")
@@ -69,4 +92,6 @@ def stream_needs_an_end(run: Recipe) -> Iterator[Finding]:
         if isinstance(dataset, HubConfig) and dataset.streaming and dataset.max_documents is None:
             message = f"dataset '{dataset.name}' is streamed, and nothing says how many documents are read before training begins"
             help = "set max_documents, or streaming: false to fetch the whole split first"
-            yield Finding(message, ((*place, "max_documents"), (*place, "streaming"), place), help=help)
+            yield Finding(
+                message, ((*place, "max_documents"), (*place, "streaming"), place), help=help
+            )

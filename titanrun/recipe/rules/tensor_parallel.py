@@ -33,13 +33,19 @@ def widths_divide_over_tp(run: Recipe) -> Iterator[Finding]:
     tensor_parallel_degree must divide its hidden_dim. Use a degree that divides it, or another width."""
     section = run.parallelism
     degree = section.tensor_parallel_degree
-    keeps_experts = section.expert_parallel_degree > 1 and section.expert_tensor_parallel_degree == 1
+    keeps_experts = (
+        section.expert_parallel_degree > 1 and section.expert_tensor_parallel_degree == 1
+    )
     for part, width in run.model.hidden_widths().items() if degree > 1 else ():
         if width % degree and not (part == "moe" and keeps_experts and not shares_experts(run)):
             fitting = [str(size) for size in common_divisors(width, *run.model.heads().values())]
             yield Finding(
                 f"a hidden layer of width {width} cannot be split over {degree} tensor-parallel ranks",
-                (("parallelism", "tensor_parallel_degree"), ("model", part, "hidden_dim"), ("model", "flavor")),
+                (
+                    ("parallelism", "tensor_parallel_degree"),
+                    ("model", part, "hidden_dim"),
+                    ("model", "flavor"),
+                ),
                 help=f"use a tensor_parallel_degree of {listing(fitting)}",
             )
 
@@ -58,7 +64,9 @@ def class_splits_over_tp(run: Recipe) -> Iterator[Finding]:
     if obstacle is not None:
         places = (("parallelism", "tensor_parallel_degree"), ("model", "name"))
         yield Finding(
-            f"{degree} tensor-parallel ranks cannot share {obstacle}", places, help="share its weights with data_parallel_shard_degree"
+            f"{degree} tensor-parallel ranks cannot share {obstacle}",
+            places,
+            help="share its weights with data_parallel_shard_degree",
         )
 
 
@@ -67,7 +75,15 @@ def class_keeps_stream_whole(run: Recipe) -> Iterator[Finding]:
     """The plan that a class of transformers ships leaves the residual stream whole on each tensor-parallel rank. Set
     enable_sequence_parallel: false."""
     section = run.parallelism
-    if section.tensor_parallel_degree > 1 and section.enable_sequence_parallel and not run.model.splits_stream:
-        places = (("parallelism", "enable_sequence_parallel"), ("parallelism", "tensor_parallel_degree"), ("model", "name"))
+    if (
+        section.tensor_parallel_degree > 1
+        and section.enable_sequence_parallel
+        and not run.model.splits_stream
+    ):
+        places = (
+            ("parallelism", "enable_sequence_parallel"),
+            ("parallelism", "tensor_parallel_degree"),
+            ("model", "name"),
+        )
         message = f"a {run.model.name} model has no sequence parallelism: each tensor-parallel rank holds the whole stream"
         yield Finding(message, places, help="set enable_sequence_parallel: false")

@@ -64,17 +64,30 @@ def settings_need_pp(run: Recipe) -> Iterator[Finding]:
 def parts_decide_stages(run: Recipe) -> Iterator[Finding]:
     """module_fqns_per_model_part says which modules a stage holds: what else would split the layers is not read. Remove one of the
     two."""
-    if run.parallelism.pipeline_parallel_degree > 1 and run.parallelism.module_fqns_per_model_part is not None:
+    if (
+        run.parallelism.pipeline_parallel_degree > 1
+        and run.parallelism.module_fqns_per_model_part is not None
+    ):
         for name in OF_SPLIT:
-            yield unread(at(name), at("module_fqns_per_model_part"), "names the modules of each stage", "remove one of the two")
+            yield unread(
+                at(name),
+                at("module_fqns_per_model_part"),
+                "names the modules of each stage",
+                "remove one of the two",
+            )
 
 
 @rule("file-decides-schedule")
 def file_decides_schedule(run: Recipe) -> Iterator[Finding]:
     """pipeline_parallel_schedule_csv orders the pipeline, whatever pipeline_parallel_schedule names. Remove one of the two."""
-    if run.parallelism.pipeline_parallel_degree > 1 and run.parallelism.pipeline_parallel_schedule_csv is not None:
+    if (
+        run.parallelism.pipeline_parallel_degree > 1
+        and run.parallelism.pipeline_parallel_schedule_csv is not None
+    ):
         csv = at("pipeline_parallel_schedule_csv")
-        yield unread(at("pipeline_parallel_schedule"), csv, "orders the pipeline", "remove one of the two")
+        yield unread(
+            at("pipeline_parallel_schedule"), csv, "orders the pipeline", "remove one of the two"
+        )
 
 
 @rule("overlap-needs-dualpipe")
@@ -84,7 +97,10 @@ def overlap_needs_dualpipe(run: Recipe) -> Iterator[Finding]:
     section = run.parallelism
     if section.pipeline_parallel_degree == 1:
         yield from unread_without("pipeline_parallel_degree", (OVERLAP,))
-    elif section.pipeline_parallel_schedule != "DualPipeV" or section.pipeline_parallel_schedule_csv is not None:
+    elif (
+        section.pipeline_parallel_schedule != "DualPipeV"
+        or section.pipeline_parallel_schedule_csv is not None
+    ):
         yield unread(at(OVERLAP), at("pipeline_parallel_schedule"), "is not DualPipeV", "remove it")
     elif section.expert_parallel_degree == 1:
         yield from unread_without("expert_parallel_degree", (OVERLAP,))
@@ -97,7 +113,12 @@ def resharding_needs_shards(run: Recipe, ranks: int | None) -> Iterator[Finding]
     degrees = degrees_of(run.parallelism, ranks)
     if degrees is not None and degrees.fsdp == 1 and degrees.expert == 1:
         help = "let ranks share the weights, or remove it"
-        yield unread(at("fsdp_reshard_after_forward"), at("data_parallel_shard_degree"), "gives each rank all weights", help)
+        yield unread(
+            at("fsdp_reshard_after_forward"),
+            at("data_parallel_shard_degree"),
+            "gives each rank all weights",
+            help,
+        )
 
 
 @rank_rule("offload-needs-shards")
@@ -107,4 +128,9 @@ def offload_needs_shards(run: Recipe, ranks: int | None) -> Iterator[Finding]:
     degrees = degrees_of(run.parallelism, ranks)
     if degrees is not None and degrees.loss == 1:
         help = "let ranks share the weights, or remove it"
-        yield unread(("training", "enable_cpu_offload"), at("data_parallel_shard_degree"), "gives each rank all weights", help)
+        yield unread(
+            ("training", "enable_cpu_offload"),
+            at("data_parallel_shard_degree"),
+            "gives each rank all weights",
+            help,
+        )

@@ -34,13 +34,19 @@ def leave_one_out(rewards: Sequence[float]) -> list[float]:
 def group_ratio(rewards: Sequence[float]) -> list[float]:
     """(r - mean(r)) / mean(r); nothing where the mean is 0: no answer was any good."""
     middle = mean(rewards)
-    return [0.0] * len(rewards) if middle == 0 else [(reward - middle) / middle for reward in rewards]
+    return (
+        [0.0] * len(rewards) if middle == 0 else [(reward - middle) / middle for reward in rewards]
+    )
 
 
 def group_rank(rewards: Sequence[float]) -> list[float]:
     """(answers that are worse - answers that are better) / (all others): -1 to 1, whatever the rewards' scale."""
     others = max(1, len(rewards) - 1)
-    return [(sum(other < reward for other in rewards) - sum(other > reward for other in rewards)) / others for reward in rewards]
+    return [
+        (sum(other < reward for other in rewards) - sum(other > reward for other in rewards))
+        / others
+        for reward in rewards
+    ]
 
 
 OF_GROUP: dict[str, Advantages] = {

@@ -6,7 +6,9 @@ from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.fields import numerics, section
 from titanrun.config.types import Fraction, NonNegativeFloat, PositiveFloat
 
-Advantage = Literal["group_mean", "group_std", "leave_one_out", "group_ratio", "group_rank", "running_mean"]
+Advantage = Literal[
+    "group_mean", "group_std", "leave_one_out", "group_ratio", "group_rank", "running_mean"
+]
 LengthNorm = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
 LOSS = "titanrun.rl.algorithms.losses"
 

@@ -20,4 +20,9 @@ def k3(difference: Tensor) -> Tensor:
     return (-difference).expm1() + difference
 
 
-ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {"k1": k1, "k2": k2, "k3": k3, "abs": Tensor.abs}
+ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
+    "k1": k1,
+    "k2": k2,
+    "k3": k3,
+    "abs": Tensor.abs,
+}

@@ -22,7 +22,18 @@ from titanrun.rl.algorithms.divergence import ESTIMATORS
 # a difference of log-probabilities above it counts as one
 DIFFERENT = 1e-6
 # what is recorded as a sum over tokens
-SUMS = {f"rl/{name}" for name in ("kl", "entropy", "logprob_diff_mean", "tokens_different", "ratio_mean", "clipped_share", "reference_gap")}
+SUMS = {
+    f"rl/{name}"
+    for name in (
+        "kl",
+        "entropy",
+        "logprob_diff_mean",
+        "tokens_different",
+        "ratio_mean",
+        "clipped_share",
+        "reference_gap",
+    )
+}
 
 
 def bounded(log_ratio_BT: Tensor, bound: float) -> Tensor:
@@ -32,7 +43,9 @@ def bounded(log_ratio_BT: Tensor, bound: float) -> Tensor:
 
 def per_token(recorded: Mapping[str, float], *, tokens: int) -> dict[str, float]:
     """What losses recorded, its sums divided by the step's valid tokens."""
-    return {name: value / max(1, tokens) if name in SUMS else value for name, value in recorded.items()}
+    return {
+        name: value / max(1, tokens) if name in SUMS else value for name, value in recorded.items()
+    }
 
 
 class PolicyLoss:
@@ -44,7 +57,13 @@ class PolicyLoss:
         row_ranks: who shares the rows with this rank; None where it has whole ones.
     """
 
-    def __init__(self, config: AlgorithmConfig, *, sampling_temperature: float, row_ranks: ProcessGroup | None = None) -> None:
+    def __init__(
+        self,
+        config: AlgorithmConfig,
+        *,
+        sampling_temperature: float,
+        row_ranks: ProcessGroup | None = None,
+    ) -> None:
         self.config, self.row_ranks = config, row_ranks
         self.temperature = sampling_temperature or 1.0
 
@@ -110,8 +129,12 @@ class SequenceRatio(ClippedRatio):
         log_ratio_BT = bounded(log_ratio_BT, self.config.max_log_ratio)
         # rows that are all filling have no answer
         count = max(1, int(largest(sequences_BT.max(), self.row_ranks)) + 1)
-        sums = log_ratio_BT.new_zeros(count).index_add(0, sequences_BT[valid_BT], log_ratio_BT[valid_BT])
-        counts = log_ratio_BT.new_zeros(count).index_add(0, sequences_BT[valid_BT], torch.ones_like(log_ratio_BT[valid_BT]))
+        sums = log_ratio_BT.new_zeros(count).index_add(
+            0, sequences_BT[valid_BT], log_ratio_BT[valid_BT]
+        )
+        counts = log_ratio_BT.new_zeros(count).index_add(
+            0, sequences_BT[valid_BT], torch.ones_like(log_ratio_BT[valid_BT])
+        )
         # of an answer whose tokens lie on several ranks too
         sums, counts = summed(sums, self.row_ranks), summed(counts, self.row_ranks)
         ratio_BT = (sums / counts.clamp(min=1)).exp()[sequences_BT]
@@ -125,7 +148,9 @@ class ClippedWeight(PolicyLoss):
 
     def term(self, logprobs_BT: Tensor, log_ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
         weight_BT = (
-            bounded(log_ratio_BT.detach(), self.config.max_log_ratio).exp().clamp(1 - self.config.clip_low, 1 + self.config.clip_high)
+            bounded(log_ratio_BT.detach(), self.config.max_log_ratio)
+            .exp()
+            .clamp(1 - self.config.clip_low, 1 + self.config.clip_high)
         )
         return -weight_BT * batch.extra["advantages"] * logprobs_BT
 
@@ -138,7 +163,9 @@ class BoundedProbability(PolicyLoss):
     def term(self, logprobs_BT: Tensor, log_ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
         advantages_BT, valid_BT = batch.extra["advantages"], batch.valid_mask()
         risen_BT = logprobs_BT.detach().exp() - (logprobs_BT - log_ratio_BT).detach().exp()
-        stays_BT = torch.where(advantages_BT > 0, risen_BT <= self.config.max_rise, risen_BT >= -self.config.max_fall)
+        stays_BT = torch.where(
+            advantages_BT > 0, risen_BT <= self.config.max_rise, risen_BT >= -self.config.max_fall
+        )
         ratio_BT = bounded(log_ratio_BT, self.config.max_log_ratio).exp()
         record("rl/ratio_mean", self.total(ratio_BT, valid_BT), "sum")
         record("rl/clipped_share", self.total((~stays_BT).float(), valid_BT), "sum")

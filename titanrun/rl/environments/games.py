@@ -5,7 +5,13 @@ import operator
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from titanrun.rl.environments.config import CalculatorConfig, GuessNumberConfig, SingleTurnConfig, ToolLookupConfig, TurnsConfig
+from titanrun.rl.environments.config import (
+    CalculatorConfig,
+    GuessNumberConfig,
+    SingleTurnConfig,
+    ToolLookupConfig,
+    TurnsConfig,
+)
 from titanrun.rl.environments.environment import Answered, EnvironmentFailed
 from titanrun.rl.samples import Rollout
 
@@ -101,7 +107,11 @@ def computed(text: str) -> float:
 
 def value_of(node: ast.expr) -> float:
     """The value of one part of a sum."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
+    if (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, int | float)
+        and not isinstance(node.value, bool)
+    ):
         return node.value
     if isinstance(node, ast.BinOp) and type(node.op) in OPERATIONS:
         return OPERATIONS[type(node.op)](value_of(node.left), value_of(node.right))

@@ -42,6 +42,10 @@ class Program:
         except NoAnswer as error:
             return EnvironmentFailed(str(error))
         text, reward, done = answer.get("text", ""), answer.get("reward", 0.0), answer.get("done")
-        if not isinstance(text, str) or not isinstance(reward, int | float) or not isinstance(done, bool):
+        if (
+            not isinstance(text, str)
+            or not isinstance(reward, int | float)
+            or not isinstance(done, bool)
+        ):
             return EnvironmentFailed(f"the environment answered {answer}")
         return Answered(text, float(reward), done)

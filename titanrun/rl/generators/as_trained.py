@@ -28,9 +28,16 @@ class AsTrained:
     length: int
     marking: Marking
 
-    def __call__(self, model: Any, sequences: Sequence[Sequence[int]], *, device: torch.device) -> Tensor:
+    def __call__(
+        self, model: Any, sequences: Sequence[Sequence[int]], *, device: torch.device
+    ) -> Tensor:
         """Logits [B, V] after each sequence."""
-        return torch.cat([self._pass(model, sequences[start : start + self.rows], device) for start in range(0, len(sequences), self.rows)])
+        return torch.cat(
+            [
+                self._pass(model, sequences[start : start + self.rows], device)
+                for start in range(0, len(sequences), self.rows)
+            ]
+        )
 
     def _pass(self, model: Any, sequences: Sequence[Sequence[int]], device: torch.device) -> Tensor:
         batch = empty_rows(self.rows, self.length)

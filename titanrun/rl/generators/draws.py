@@ -21,10 +21,17 @@ class Drawn:
 
 def uniforms(seeds: list[int], count: int) -> Tensor:
     """Numbers in [0, 1) for so many tokens of each row, [B, count]: they depend on the row's seed alone."""
-    return torch.stack([torch.rand(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) for seed in seeds])
+    return torch.stack(
+        [
+            torch.rand(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+            for seed in seeds
+        ]
+    )
 
 
-def draw(logits_BV: Tensor, uniform_B: Tensor, sampling: SamplingConfig, *, temperature: float) -> Drawn:
+def draw(
+    logits_BV: Tensor, uniform_B: Tensor, sampling: SamplingConfig, *, temperature: float
+) -> Drawn:
     """The token at which the cumulated probability first exceeds the row's number; the likeliest where the temperature is 0.
 
     The log-probability is that of all tokens, as a trainer computes it, not of the few that top_p and top_k leave.
@@ -36,11 +43,15 @@ def draw(logits_BV: Tensor, uniform_B: Tensor, sampling: SamplingConfig, *, temp
     scaled_BV = logits_BV / temperature
     kept_BV = scaled_BV
     if sampling.top_k is not None and sampling.top_k < scaled_BV.size(-1):
-        kept_BV = kept_BV.masked_fill(kept_BV < kept_BV.topk(sampling.top_k).values[:, -1:], float("-inf"))
+        kept_BV = kept_BV.masked_fill(
+            kept_BV < kept_BV.topk(sampling.top_k).values[:, -1:], float("-inf")
+        )
     if sampling.top_p < 1:
         sorted_BV, order_BV = kept_BV.sort(descending=True, stable=True)
         before_BV = sorted_BV.softmax(-1).cumsum(-1) - sorted_BV.softmax(-1)
-        beyond_BV = torch.zeros_like(before_BV, dtype=torch.bool).scatter(-1, order_BV, before_BV >= sampling.top_p)
+        beyond_BV = torch.zeros_like(before_BV, dtype=torch.bool).scatter(
+            -1, order_BV, before_BV >= sampling.top_p
+        )
         kept_BV = kept_BV.masked_fill(beyond_BV, float("-inf"))
     cumulated_BV = kept_BV.double().softmax(-1).cumsum(-1)
     # the last sum may be a hair below 1

@@ -60,7 +60,9 @@ class Generator(Protocol):
 
     version: int
 
-    def generate(self, requests: Sequence[Request], *, temperature: float | None = None) -> list[Completion]:
+    def generate(
+        self, requests: Sequence[Request], *, temperature: float | None = None
+    ) -> list[Completion]:
         """What follows each prompt; `temperature` in the place of the recipe's."""
 
     def load(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:

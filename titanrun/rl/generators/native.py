@@ -30,7 +30,9 @@ class NativeGenerator:
         self.version = -1
 
     @torch.no_grad()
-    def generate(self, requests: Sequence[Request], *, temperature: float | None = None) -> list[Completion]:
+    def generate(
+        self, requests: Sequence[Request], *, temperature: float | None = None
+    ) -> list[Completion]:
         """What follows each prompt, until an end token or `max_new_tokens`; `temperature` in the place of the recipe's."""
         found: list[Completion] = []
         given = self.supplies.sampling.temperature if temperature is None else temperature
@@ -66,21 +68,41 @@ class NativeGenerator:
         room = max(len(request.tokens) + request.max_new_tokens for request in requests)
         reread = self.supplies.reread
         with cached(self.model, room) if reread is None else nullcontext() as cache:
-            logits_BV = read_prompts(self.model, prompts, lengths_B) if reread is None else reread(self.model, prompts, device=device)
+            logits_BV = (
+                read_prompts(self.model, prompts, lengths_B)
+                if reread is None
+                else reread(self.model, prompts, device=device)
+            )
             for step in range(longest):
-                drawn = draw(logits_BV, uniform_BS[:, step], self.supplies.sampling, temperature=temperature)
+                drawn = draw(
+                    logits_BV, uniform_BS[:, step], self.supplies.sampling, temperature=temperature
+                )
                 said, sure = drawn.tokens_B.tolist(), drawn.logprobs_B.tolist()
                 for row in (row for row, goes in enumerate(going) if goes):
                     tokens[row].append(said[row])
                     logprobs[row].append(sure[row])
-                    going[row] = said[row] not in self.supplies.end_ids and len(tokens[row]) < requests[row].max_new_tokens
+                    going[row] = (
+                        said[row] not in self.supplies.end_ids
+                        and len(tokens[row]) < requests[row].max_new_tokens
+                    )
                 if not any(going):
                     break
                 if reread is not None:
-                    logits_BV = reread(self.model, [prompt + own for prompt, own in zip(prompts, tokens, strict=True)], device=device)
+                    logits_BV = reread(
+                        self.model,
+                        [prompt + own for prompt, own in zip(prompts, tokens, strict=True)],
+                        device=device,
+                    )
                 elif cache is not None:
-                    logits_BV = read_next(self.model, cache, said, (lengths_B + step).clamp(max=room - 1))
+                    logits_BV = read_next(
+                        self.model, cache, said, (lengths_B + step).clamp(max=room - 1)
+                    )
         return [self._completion(own, sure) for own, sure in zip(tokens, logprobs, strict=True)]
 
     def _completion(self, tokens: list[int], logprobs: list[float]) -> Completion:
-        return Completion(tokens, logprobs, "stop" if tokens[-1] in self.supplies.end_ids else "length", self.version)
+        return Completion(
+            tokens,
+            logprobs,
+            "stop" if tokens[-1] in self.supplies.end_ids else "length",
+            self.version,
+        )

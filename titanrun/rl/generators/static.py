@@ -21,7 +21,9 @@ class StaticGenerator:
         self.replies = [supplies.encode(text) for text in config.replies]
         self.version = -1
 
-    def generate(self, requests: Sequence[Request], *, temperature: float | None = None) -> list[Completion]:
+    def generate(
+        self, requests: Sequence[Request], *, temperature: float | None = None
+    ) -> list[Completion]:
         """The reply of each request. Nobody drew it: its log-probability is that of what is certain."""
         return [self._reply(request) for request in requests]
 
@@ -37,4 +39,9 @@ class StaticGenerator:
     def _reply(self, request: Request) -> Completion:
         reply = self.replies[request.seed % len(self.replies)]
         tokens = reply[: request.max_new_tokens]
-        return Completion(tokens, [0.0] * len(tokens), "stop" if len(tokens) == len(reply) else "length", self.version)
+        return Completion(
+            tokens,
+            [0.0] * len(tokens),
+            "stop" if len(tokens) == len(reply) else "length",
+            self.version,
+        )

@@ -46,17 +46,28 @@ class VllmGenerator:
             title="vLLM",
             environment=alone_with(supplies.beside.device),
         )
-        self.folder = TemporaryDirectory(prefix="titanrun-weights-", dir=MEMORY if MEMORY.is_dir() else None)
+        self.folder = TemporaryDirectory(
+            prefix="titanrun-weights-", dir=MEMORY if MEMORY.is_dir() else None
+        )
         told = self._ask("start", {**settings_of(config, supplies), "folder": self.folder.name})
-        log.info("vLLM %s answers, in a process of its own; it writes to %s", told["version"], supplies.beside.log)
+        log.info(
+            "vLLM %s answers, in a process of its own; it writes to %s",
+            told["version"],
+            supplies.beside.log,
+        )
 
-    def generate(self, requests: Sequence[Request], *, temperature: float | None = None) -> list[Completion]:
+    def generate(
+        self, requests: Sequence[Request], *, temperature: float | None = None
+    ) -> list[Completion]:
         """What follows each prompt, until an end token or `max_new_tokens`; `temperature` in the place of the recipe's."""
         given = self.supplies.sampling.temperature if temperature is None else temperature
         found: list[Completion] = []
         for start in range(0, len(requests), self.config.batch_size):
             asked = requests[start : start + self.config.batch_size]
-            prompts = [{"tokens": each.tokens, "seed": each.seed, "max_new_tokens": each.max_new_tokens} for each in asked]
+            prompts = [
+                {"tokens": each.tokens, "seed": each.seed, "max_new_tokens": each.max_new_tokens}
+                for each in asked
+            ]
             told = self._ask("answer", {"prompts": prompts, "temperature": given})
             found += [Completion(**each, version=self.version) for each in told["completions"]]
             sign_of_life()
@@ -66,7 +77,9 @@ class VllmGenerator:
         """Sends new weights through a file in memory."""
         file = Path(self.folder.name) / "weights.safetensors"
         # tied matrices share memory, which a file of tensors cannot
-        save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights}, file)
+        save_file(
+            {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights}, file
+        )
         self._ask("load", {"file": str(file)})
         file.unlink()
         self.version = version
@@ -81,7 +94,12 @@ class VllmGenerator:
             answer = self.program.ask({"do": what, **told})
         except NoAnswer as error:
             self.close()
-            raise fail("internal", str(error), path=PLACE, help=f"what it wrote is in {self.supplies.beside.log}") from None
+            raise fail(
+                "internal",
+                str(error),
+                path=PLACE,
+                help=f"what it wrote is in {self.supplies.beside.log}",
+            ) from None
         if "problem" in answer:
             self.close()
             help = f"what it wrote is in {self.supplies.beside.log}"

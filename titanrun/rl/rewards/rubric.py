@@ -49,7 +49,9 @@ class Rubric:
             if len(rollout.parts) < len(self.rewards):
                 rollout.status = "error_reward"
                 continue
-            rollout.reward = sum(weight * rollout.parts[name] for name, (_, weight) in self.rewards.items()) / (total or 1.0)
+            rollout.reward = sum(
+                weight * rollout.parts[name] for name, (_, weight) in self.rewards.items()
+            ) / (total or 1.0)
 
     def close(self) -> None:
         """Ends what the rewards started."""

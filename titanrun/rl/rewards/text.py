@@ -76,7 +76,9 @@ class Similarity(TextReward):
     config: SimilarityConfig
 
     def worth(self, rollout: Rollout) -> float:
-        return SequenceMatcher(None, rollout.answer.strip(), rollout.question.answer.strip(), autojunk=False).ratio()
+        return SequenceMatcher(
+            None, rollout.answer.strip(), rollout.question.answer.strip(), autojunk=False
+        ).ratio()
 
 
 class Form(TextReward):
@@ -89,7 +91,9 @@ class Form(TextReward):
         try:
             self.pattern = re.compile(config.pattern, re.DOTALL)
         except re.error as error:
-            raise fail("conflict", f"the pattern is no regular expression: {error}", path=("rl", "rewards")) from None
+            raise fail(
+                "conflict", f"the pattern is no regular expression: {error}", path=("rl", "rewards")
+            ) from None
 
     def worth(self, rollout: Rollout) -> float:
         return float(self.pattern.fullmatch(rollout.answer) is not None)
@@ -102,7 +106,10 @@ class NumericClose(TextReward):
 
     def worth(self, rollout: Rollout) -> float:
         said, wanted = NUMBER.findall(rollout.answer), NUMBER.findall(rollout.question.answer)
-        return float(bool(said and wanted) and abs(float(said[-1]) - float(wanted[-1])) <= self.config.tolerance)
+        return float(
+            bool(said and wanted)
+            and abs(float(said[-1]) - float(wanted[-1])) <= self.config.tolerance
+        )
 
 
 class LengthPenalty(TextReward):

@@ -49,11 +49,15 @@ class TaskRows:
         row_length: ids of a row; longer ones are refused when they are met.
     """
 
-    def __init__(self, questions: Sequence[tuple[str, str]], tokenizer: Tokenizer, *, row_length: int) -> None:
+    def __init__(
+        self, questions: Sequence[tuple[str, str]], tokenizer: Tokenizer, *, row_length: int
+    ) -> None:
         self.questions = questions
         self.tokenizer = tokenizer
         self._row_length = row_length
-        digest = hashlib.sha256(json.dumps([list(questions), tokenizer.fingerprint, row_length]).encode())
+        digest = hashlib.sha256(
+            json.dumps([list(questions), tokenizer.fingerprint, row_length]).encode()
+        )
         self.fingerprint = digest.hexdigest()
         self.max_token_id = tokenizer.vocab_size - 1
 
@@ -84,7 +88,9 @@ class TaskRows:
         """All questions were read when the task was opened."""
 
 
-def open_task(config: TaskConfig, *, tokenizer: Tokenizer, row_length: int, cache_folder: Path) -> TaskRows:
+def open_task(
+    config: TaskConfig, *, tokenizer: Tokenizer, row_length: int, cache_folder: Path
+) -> TaskRows:
     """The questions of a task. Raises a data problem where there are none, or a file cannot be read as such."""
     if isinstance(config, HubQuestionsConfig):
         questions = on_hub(config)
@@ -101,20 +107,36 @@ def made_up(config: TaskConfig) -> list[tuple[str, str]]:
     found: dict[tuple[str, str], None] = {}
     for _ in range(config.count * PATIENCE):
         question = draw(generator)
-        is_held_out = int.from_bytes(hashlib.sha256("\0".join(question).encode()).digest()[:8], "little") % HELD_OUT_ONE_IN == 0
+        is_held_out = (
+            int.from_bytes(hashlib.sha256("\0".join(question).encode()).digest()[:8], "little")
+            % HELD_OUT_ONE_IN
+            == 0
+        )
         if is_held_out == (config.split == "held_out"):
             found.setdefault(question)
         if len(found) == config.count or (len(found) > 0 and _ > PATIENCE * (len(found) + 10)):
             break
     if not found:
-        raise fail("data", f"{config.name} has no prompt for the part {config.split}", help="let it draw from more of them")
+        raise fail(
+            "data",
+            f"{config.name} has no prompt for the part {config.split}",
+            help="let it draw from more of them",
+        )
     return list(found)
 
 
 def string_task(config: StringTaskConfig, generator: np.random.Generator) -> tuple[str, str]:
     """Letters, and what becomes of them."""
-    letters = [config.alphabet[number] for number in generator.integers(len(config.alphabet), size=config.length)]
-    answers = {"reverse": letters[::-1], "copy": letters, "sort": sorted(letters), "upper": [letter.upper() for letter in letters]}
+    letters = [
+        config.alphabet[number]
+        for number in generator.integers(len(config.alphabet), size=config.length)
+    ]
+    answers = {
+        "reverse": letters[::-1],
+        "copy": letters,
+        "sort": sorted(letters),
+        "upper": [letter.upper() for letter in letters],
+    }
     return "".join(letters) + ">", "".join(answers[config.operation])
 
 
@@ -135,7 +157,10 @@ def guess_task(config: GuessTaskConfig, generator: np.random.Generator) -> tuple
 def lookup_task(config: LookupTaskConfig, generator: np.random.Generator) -> tuple[str, str]:
     """A word, and a dictionary with what it has for that."""
     numbers = generator.integers(10**config.digits, size=len(config.words))
-    known = {word: str(number).zfill(config.digits) for word, number in zip(config.words, numbers, strict=True)}
+    known = {
+        word: str(number).zfill(config.digits)
+        for word, number in zip(config.words, numbers, strict=True)
+    }
     word = config.words[int(generator.integers(len(config.words)))]
     return f"{word}>", f"{','.join(f'{each}={known[each]}' for each in known)};{known[word]}"
 
@@ -154,10 +179,19 @@ def read(config: QuestionsConfig) -> list[tuple[str, str]]:
     for file in find_files(config.path, (".jsonl",)):
         try:
             with opened_text(file) as lines:
-                written = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+                written = [
+                    (number, line) for number, line in enumerate(lines, start=1) if line.strip()
+                ]
         except (OSError, UnicodeDecodeError) as error:
-            raise fail("data", f"'{file}' cannot be read: {error}", path=("path",), help="write it again, as UTF-8") from None
-        found += [question_in(line, config, f"line {number} of '{file}'") for number, line in written]
+            raise fail(
+                "data",
+                f"'{file}' cannot be read: {error}",
+                path=("path",),
+                help="write it again, as UTF-8",
+            ) from None
+        found += [
+            question_in(line, config, f"line {number} of '{file}'") for number, line in written
+        ]
     return found
 
 
@@ -182,7 +216,12 @@ def question_of(record: Any, config: RecordsConfig, place: str) -> tuple[str, st
     columns = {"prompt_column": config.prompt_column, "answer_column": config.answer_column}
     for field, column in columns.items():
         if not isinstance(record, dict) or not isinstance(record.get(column), str):
-            raise fail("data", f"{place} has no text '{column}'", path=(field,), help="name the key that holds it")
+            raise fail(
+                "data",
+                f"{place} has no text '{column}'",
+                path=(field,),
+                help="name the key that holds it",
+            )
     if not record[config.prompt_column]:
         raise fail("data", f"{place} has an empty prompt", path=("prompt_column",))
     return record[config.prompt_column], answer_in(record[config.answer_column], config, place)
@@ -195,7 +234,14 @@ def answer_in(text: str, config: RecordsConfig, place: str) -> str:
     try:
         found = re.search(config.answer_pattern, text)
     except re.error as error:
-        raise fail("data", f"the pattern cannot be read: {error}", path=("answer_pattern",)) from None
+        raise fail(
+            "data", f"the pattern cannot be read: {error}", path=("answer_pattern",)
+        ) from None
     if found is None:
-        raise fail("data", f"{place} has no match in '{config.answer_column}'", path=("answer_pattern",), help="name what every answer has")
+        raise fail(
+            "data",
+            f"{place} has no match in '{config.answer_column}'",
+            path=("answer_pattern",),
+            help="name what every answer has",
+        )
     return str(found[1 if found.re.groups else 0] or "")

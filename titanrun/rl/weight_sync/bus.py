@@ -28,10 +28,15 @@ class WeightBus(Protocol):
         """Lets go of everything."""
 
 
-def as_sent(weights: Weights, *, dtype: torch.dtype, parameters: frozenset[str]) -> Iterator[tuple[str, Tensor]]:
+def as_sent(
+    weights: Weights, *, dtype: torch.dtype, parameters: frozenset[str]
+) -> Iterator[tuple[str, Tensor]]:
     """The weights as a generator computes with them: parameters in its dtype, buffers in their own; no copy where that is the same."""
     for name, tensor in weights:
-        yield name, tensor.to(dtype) if name in parameters and tensor.is_floating_point() else tensor
+        yield (
+            name,
+            tensor.to(dtype) if name in parameters and tensor.is_floating_point() else tensor,
+        )
 
 
 def drop_old(bus: WeightBus, keep: int) -> None:

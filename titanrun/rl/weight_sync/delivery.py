@@ -9,7 +9,9 @@ from titanrun.rl.weight_sync.bus import WeightBus, as_sent
 from titanrun.training.engine import Engine
 
 
-def publish(engine: Engine, bus: WeightBus, *, dtype: torch.dtype, parameters: frozenset[str]) -> int:
+def publish(
+    engine: Engine, bus: WeightBus, *, dtype: torch.dtype, parameters: frozenset[str]
+) -> int:
     """Puts the engine's weights on the bus under its policy version, which is given back. A version that is there already stays.
 
     All ranks call it. `parameters`: names of what is cast to `dtype`.
@@ -17,7 +19,9 @@ def publish(engine: Engine, bus: WeightBus, *, dtype: torch.dtype, parameters: f
     version = engine.policy_version
     if version not in bus.versions():
         with torch.no_grad():
-            bus.publish(version, as_sent(engine.state_dict_stream(), dtype=dtype, parameters=parameters))
+            bus.publish(
+                version, as_sent(engine.state_dict_stream(), dtype=dtype, parameters=parameters)
+            )
     return version
 
 
@@ -43,5 +47,8 @@ class Delivery:
         if self.generator.version == version:
             return
         with torch.no_grad():
-            self.bus.publish(version, as_sent(engine.state_dict_stream(), dtype=self.dtype, parameters=self.parameters))
+            self.bus.publish(
+                version,
+                as_sent(engine.state_dict_stream(), dtype=self.dtype, parameters=self.parameters),
+            )
             self.generator.load(self.bus.pull(version), version=version)

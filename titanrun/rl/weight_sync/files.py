@@ -45,7 +45,11 @@ class FolderBus:
         """Those that are whole."""
         if not self.folder.is_dir():
             return []
-        names = [path.name.removeprefix(PREFIX) for path in self.folder.iterdir() if path.name.startswith(PREFIX)]
+        names = [
+            path.name.removeprefix(PREFIX)
+            for path in self.folder.iterdir()
+            if path.name.startswith(PREFIX)
+        ]
         return sorted(int(name) for name in names if name.isdecimal())
 
     def pull(self, version: int) -> Iterator[tuple[str, Tensor]]:
@@ -112,7 +116,9 @@ def read_dcp(folder: Path) -> Iterator[tuple[str, Tensor]]:
     """The tensors of a distributed checkpoint."""
     reader = dcp.FileSystemReader(folder)
     held = reader.read_metadata().state_dict_metadata
-    found: dict[str, Tensor] = {name: torch.empty(of.size, dtype=of.properties.dtype) for name, of in held.items()}
+    found: dict[str, Tensor] = {
+        name: torch.empty(of.size, dtype=of.properties.dtype) for name, of in held.items()
+    }
     with alone():
         dcp.load(found, storage_reader=reader, no_dist=True)
     yield from found.items()
@@ -120,4 +126,7 @@ def read_dcp(folder: Path) -> Iterator[tuple[str, Tensor]]:
 
 Write = Callable[[Path, dict[str, Tensor]], None]
 Read = Callable[[Path], Iterator[tuple[str, Tensor]]]
-KINDS: dict[str, tuple[Write, Read]] = {"file": (write_safetensors, read_safetensors), "dcp": (write_dcp, read_dcp)}
+KINDS: dict[str, tuple[Write, Read]] = {
+    "file": (write_safetensors, read_safetensors),
+    "dcp": (write_dcp, read_dcp),
+}

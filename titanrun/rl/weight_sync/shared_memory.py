@@ -38,13 +38,17 @@ class SharedMemoryBus:
 
     def versions(self) -> list[int]:
         """Those that have a file."""
-        return sorted(int(path.stem) for path in self.folder.glob("*.json") if path.stem.isdecimal())
+        return sorted(
+            int(path.stem) for path in self.folder.glob("*.json") if path.stem.isdecimal()
+        )
 
     def pull(self, version: int) -> Iterator[tuple[str, Tensor]]:
         """The weights as they lie in the block, no copies: a reader that keeps some must copy them."""
         try:
             index = json.loads(self._index(version).read_text(encoding="utf-8"))
-            block = torch.from_file(index["block"], shared=True, size=index["bytes"], dtype=torch.uint8)
+            block = torch.from_file(
+                index["block"], shared=True, size=index["bytes"], dtype=torch.uint8
+            )
         except (FileNotFoundError, RuntimeError):
             raise KeyError(version) from None
         for name, (start, shape, dtype) in index["tensors"].items():
@@ -73,13 +77,19 @@ class SharedMemoryBus:
             places[name] = (end, list(tensor.shape), str(tensor.dtype).removeprefix("torch."))
             end += -(-tensor.numel() * tensor.element_size() // ALIGNMENT) * ALIGNMENT
         self.drop(version)
-        handle, block = tempfile.mkstemp(prefix=f"titanrun-weights-{os.getpid()}-", dir=MEMORY if MEMORY.is_dir() else None)
+        handle, block = tempfile.mkstemp(
+            prefix=f"titanrun-weights-{os.getpid()}-", dir=MEMORY if MEMORY.is_dir() else None
+        )
         os.close(handle)
         os.truncate(block, max(end, 1))
         memory = torch.from_file(block, shared=True, size=max(end, 1), dtype=torch.uint8)
         for name, tensor in whole.items():
             start, _, _ = places[name]
-            memory[start : start + tensor.numel() * tensor.element_size()] = tensor.flatten().view(torch.uint8)
+            memory[start : start + tensor.numel() * tensor.element_size()] = tensor.flatten().view(
+                torch.uint8
+            )
         unfinished = self.folder / f".unfinished-{version}"
-        unfinished.write_text(json.dumps({"block": block, "bytes": max(end, 1), "tensors": places}), encoding="utf-8")
+        unfinished.write_text(
+            json.dumps({"block": block, "bytes": max(end, 1), "tensors": places}), encoding="utf-8"
+        )
         unfinished.replace(self._index(version))
